@@ -1,0 +1,1 @@
+"""ASTuner trains the language model behind an agent."""

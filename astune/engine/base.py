@@ -1,0 +1,68 @@
+"""The engine contract: tokens in, tokens out. Who computes them is the implementation's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from astune.schema import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WeightsSource(Protocol):
+    """Where an engine takes new weights from. `version` counts up with every optimiser step."""
+
+    @property
+    def version(self) -> int: ...
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by its Hugging Face name, adapters merged; valid until the next optimiser step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since the engine started, and what it holds now.
+
+    `prompt_tokens` is what callers sent, `prefilled_tokens` what had to be computed of it; the rest came
+    from the key-value cache. `sampled_tokens` counts every token drawn, also those of calls that were
+    cancelled (`cancelled_tokens`) and therefore reached nobody.
+    """
+
+    prompt_tokens: int = 0
+    prefilled_tokens: int = 0
+    sampled_tokens: int = 0
+    cancelled_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+class InferenceEngine(Protocol):
+    """An episode opens a session, calls `generate` any number of times, and closes it.
+
+    A session keeps an episode on one replica with a warm prefix cache, and tells an engine that works in
+    lockstep whom to wait for.
+    """
+
+    def open_session(self, session: str) -> None: ...
+
+    def close_session(self, session: str) -> None: ...
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        """Sample one completion. Cancelling the awaiting task cancels the request.
+
+        Raises:
+            EngineError: the prompt and `max_tokens` exceed the context, or the engine failed.
+        """
+        ...
+
+    async def load_weights(self, source: WeightsSource) -> int:
+        """Take new weights and return their version; no completion mixes two versions."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,54 @@
+"""The types that every room shares; depends on nothing but the standard library and pydantic."""
+
+from astune.schema.balance import TokenBalance
+from astune.schema.episode import Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
+from astune.schema.errors import (
+    AstuneError,
+    ConfigError,
+    ContextOverflow,
+    DeadlineExceeded,
+    EngineError,
+    EnvError,
+    JudgeError,
+    RunStoreError,
+    TaskReaderError,
+    TrainerError,
+    WorkflowError,
+    boundary,
+)
+from astune.schema.forest import Forest, MessageNode
+from astune.schema.reward import Reward
+from astune.schema.sampling import Completion, FinishReason, SamplingParams
+from astune.schema.task import Message, Task
+from astune.schema.timeline import Span, Timeline
+
+__all__ = [
+    "AstuneError",
+    "Completion",
+    "ConfigError",
+    "ContextOverflow",
+    "DeadlineExceeded",
+    "EngineError",
+    "EnvError",
+    "Episode",
+    "EpisodeGroup",
+    "EpisodeStatus",
+    "FinishReason",
+    "Forest",
+    "JudgeError",
+    "Message",
+    "MessageNode",
+    "Reward",
+    "RunStoreError",
+    "SamplingParams",
+    "Span",
+    "Split",
+    "Task",
+    "TaskReaderError",
+    "Timeline",
+    "TokenBalance",
+    "TrainerError",
+    "TrainingBatch",
+    "WorkflowError",
+    "boundary",
+]

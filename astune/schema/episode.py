@@ -1,0 +1,83 @@
+"""An episode: one run of the workflow on one task, with everything that became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from astune.schema.forest import Forest
+from astune.schema.reward import Reward
+from astune.schema.task import Task
+from astune.schema.timeline import Timeline
+
+EpisodeStatus = Literal["success", "failed", "truncated", "error"]
+Split = Literal["train", "validation"]
+
+
+@dataclass
+class Episode:
+    """`status` is the judge's verdict (success, failed), truncated when the context or the turns ran out,
+    or error when something other than the agent failed; only an error has no reward.
+
+    `timings` are seconds a phase: `wait`, `model`, `env`, `judge`, `total`.
+    """
+
+    episode_id: str
+    task: Task
+    split: Split
+    step: int
+    repeat: int
+    attempt: int
+    seed: int
+    forest: Forest
+    status: EpisodeStatus
+    reward: Reward | None = None
+    error: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    judge_inputs: dict[str, Any] = field(default_factory=dict)
+    """What the workflow registered for the judge and JSON can hold, kept for the viewer and for replay."""
+
+    @cached_property
+    def timelines(self) -> list[Timeline]:
+        """Flattened once; the forest of a finished episode does not change."""
+        return self.forest.timelines()
+
+    @property
+    def raw_reward(self) -> float:
+        """The reward's number; NaN for an episode in error, which no baseline may count."""
+        return self.reward.raw_reward if self.reward is not None else float("nan")
+
+
+@dataclass
+class EpisodeGroup:
+    """The K episodes of one task, the group that a baseline is taken over.
+
+    `failed_attempts` are episodes in error that were run again or given up; their tokens are accounted for,
+    they are never trained. `dropped` says why the whole group is left out of training; None where it is used.
+    """
+
+    task: Task
+    episodes: list[Episode]
+    failed_attempts: list[Episode] = field(default_factory=list)
+    dropped: str | None = None
+
+    @property
+    def rewards(self) -> list[float]:
+        return [episode.raw_reward for episode in self.episodes]
+
+    @property
+    def has_variance(self) -> bool:
+        """Whether any two rewards differ, so that the group says anything about what to do."""
+        return len(set(self.rewards)) > 1
+
+
+@dataclass
+class TrainingBatch:
+    """What one optimiser step learns from: groups, and an advantage for each of their episodes."""
+
+    step: int
+    groups: list[EpisodeGroup]
+    advantages: list[list[float]]
+    """[groups][episodes of the group]"""

@@ -1,0 +1,83 @@
+"""Failure has a type: one class a boundary, each message saying what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class AstuneError(Exception):
+    """A failure with a name. `hint` is the fix, printed below the message."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class ConfigError(AstuneError):
+    """The configuration, or something it names, is wrong: nothing was started."""
+
+
+class TaskReaderError(AstuneError):
+    """Tasks could not be read; names the file and the line."""
+
+
+class WorkflowError(AstuneError):
+    """The user's agent program failed; the cause is chained."""
+
+
+class EngineError(AstuneError):
+    """The inference engine failed or was asked for what it cannot do."""
+
+
+class EnvError(AstuneError):
+    """An environment failed; an invented state is never returned in its place."""
+
+
+class JudgeError(AstuneError):
+    """A judge failed or gave no usable reward; never turned into a reward of 0."""
+
+
+class RunStoreError(AstuneError):
+    """A run's directory cannot be read or written."""
+
+
+class TrainerError(AstuneError):
+    """The training step cannot go on: numbers that are not finite, or nothing to train on."""
+
+
+class ContextOverflow(AstuneError):
+    """The next prompt does not fit into the model's context; the episode ends as truncated."""
+
+
+class DeadlineExceeded(AstuneError):
+    """A named wait took longer than its deadline."""
+
+
+@asynccontextmanager
+async def boundary(
+    error: type[AstuneError], what: str, *, timeout_s: float | None = None, hint: str = ""
+) -> AsyncIterator[None]:
+    """Run what is not ours: whatever it raises becomes `error`, named `what`, within `timeout_s` seconds.
+
+    An AstuneError raised inside keeps its type, for it already says what happened; a cancellation passes through.
+    """
+    try:
+        async with asyncio.timeout(timeout_s) as deadline:
+            yield
+    except AstuneError:
+        raise
+    except TimeoutError as cause:
+        if deadline.expired():
+            raise DeadlineExceeded(f"{what} took longer than {timeout_s:g} s", hint=hint) from cause
+        raise error(f"{what}: {cause!r}", hint=hint) from cause
+    except Exception as cause:
+        raise error(f"{what}: {type(cause).__name__}: {cause}", hint=hint) from cause

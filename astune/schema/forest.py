@@ -1,0 +1,144 @@
+"""The message forest: what an episode's agents read and wrote, each message once.
+
+A node holds one message's token delta; the path from a root to a node is exactly the token
+sequence that the model saw there. This file is the record and what can be read off it; the tracker
+(`astune/context_tracker`) builds it. The forest knows nothing of rewards or training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from astune.schema.sampling import Completion, FinishReason
+from astune.schema.timeline import Span, Timeline
+
+
+@dataclass(slots=True)
+class MessageNode:
+    """One message as the model read it, or wrote it.
+
+    `token_ids` is the delta to the parent's path. For a sampled message it begins with the template's
+    generation prompt, and its last `len(logprobs)` tokens are the sampled ones.
+    """
+
+    node_id: int
+    parent: int | None
+    role: str
+    content: Any
+    token_ids: list[int]
+    agent: str
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    tool_call_id: str | None = None
+    logprobs: list[float] | None = None
+    finish_reason: FinishReason | None = None
+    weights_version: int | None = None
+    trainable: bool = False
+    fork_cause: str | None = None
+    """Why this node starts a branch although its parent already had a child; None for the first child."""
+
+    @property
+    def sampled(self) -> bool:
+        return self.logprobs is not None
+
+    @property
+    def n_sampled(self) -> int:
+        return len(self.logprobs) if self.logprobs is not None else 0
+
+    @property
+    def prompt_delta(self) -> list[int]:
+        """The tokens of this delta that the model read rather than wrote."""
+        return self.token_ids[: len(self.token_ids) - self.n_sampled]
+
+
+@dataclass(slots=True)
+class Forest:
+    """Nodes in the order in which they were recorded; a parent always comes before its children."""
+
+    nodes: list[MessageNode] = field(default_factory=list)
+
+    def path(self, node_id: int | None) -> list[MessageNode]:
+        """The nodes from a root down to `node_id`, both included; empty for None."""
+        path: list[MessageNode] = []
+        while node_id is not None:
+            path.append(self.nodes[node_id])
+            node_id = self.nodes[node_id].parent
+        return path[::-1]
+
+    def path_ids(self, node_id: int | None) -> list[int]:
+        """The exact token sequence that the model saw up to and including `node_id`."""
+        return [token for node in self.path(node_id) for token in node.token_ids]
+
+    def replay(self) -> Iterator[tuple[MessageNode, list[int], Completion]]:
+        """Every recorded model call, in order: its node, its prompt ids and its completion (law 2)."""
+        for node in self.nodes:
+            if node.logprobs is None or node.finish_reason is None or node.weights_version is None:
+                continue
+            prompt_ids = self.path_ids(node.parent) + node.prompt_delta
+            sampled_ids = node.token_ids[len(node.prompt_delta) :]
+            yield node, prompt_ids, Completion(sampled_ids, node.logprobs, node.finish_reason, node.weights_version)
+
+    def sampled_tokens(self) -> int:
+        return sum(node.n_sampled for node in self.nodes)
+
+    def timelines(self) -> list[Timeline]:
+        """Flatten each root-to-leaf path that holds a sampled message.
+
+            nodes    S -> U1 -> A1 -> U2 -> A2        and the agent edited U1:
+                     S -> U1* -> A1' -> U2 -> A3      (A1' is pasted text, not a sample)
+
+        gives  S U1 [A1] U2 [A2]   and   S U1* A1' U2 [A3].
+
+        A sampled message is trained exactly once, in the first timeline that passes through it; in later
+        ones it is masked as "trained in another timeline". One that is no training target is masked everywhere.
+        """
+        parents = {node.parent for node in self.nodes}
+        leaves = [node.node_id for node in self.nodes if node.node_id not in parents]
+        trained: set[int] = set()
+        timelines: list[Timeline] = []
+        for leaf in leaves:
+            path = self.path(leaf)
+            if any(node.sampled for node in path):
+                timelines.append(_flatten(path, trained))
+        return timelines
+
+
+def _flatten(path: list[MessageNode], trained: set[int]) -> Timeline:
+    """Join one path; adds the sampled nodes whose tokens carry loss here to `trained`."""
+    timeline = Timeline(token_ids=[], loss_mask=[], logprobs=[], agent=path[-1].agent, spans=[])
+    for node in path:
+        reason: str | None = None
+        if node.sampled:
+            if not node.trainable:
+                reason = "not a training target"
+            elif node.node_id in trained:
+                reason = "trained in another timeline"
+            else:
+                trained.add(node.node_id)
+        _append(timeline, node, node.prompt_delta, sampled=False, reason=None)
+        if node.logprobs is not None:
+            _append(timeline, node, node.token_ids[len(node.prompt_delta) :], sampled=True, reason=reason)
+    return timeline
+
+
+def _append(timeline: Timeline, node: MessageNode, token_ids: list[int], *, sampled: bool, reason: str | None) -> None:
+    if not token_ids:
+        return
+    start = len(timeline.token_ids)
+    timeline.token_ids += token_ids
+    timeline.loss_mask += [sampled and reason is None] * len(token_ids)
+    timeline.logprobs += node.logprobs if sampled and node.logprobs is not None else [0.0] * len(token_ids)
+    timeline.spans.append(
+        Span(
+            start=start,
+            end=len(timeline.token_ids),
+            node_id=node.node_id,
+            role=node.role,
+            agent=node.agent,
+            sampled=sampled,
+            mask_reason=reason,
+            weights_version=node.weights_version if sampled else None,
+        )
+    )

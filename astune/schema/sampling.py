@@ -1,0 +1,44 @@
+"""What is asked of an engine, and what it answers: token ids in, token ids and log-probabilities out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one completion is sampled.
+
+    `temperature` 0 means the most likely token. `seed` fixes the request's own random stream,
+    whatever else runs beside it. A completion ends with the first of `stop_token_ids`, which it includes.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+    @property
+    def truncates(self) -> bool:
+        """True where recorded log-probabilities would not be those of the trained distribution."""
+        return self.top_p < 1.0 or self.top_k > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine sampled.
+
+    `logprobs[i]` is the natural log-probability of `token_ids[i]` under the distribution that it was
+    sampled from (temperature applied), with the weights of `weights_version`. For temperature 0 it is
+    the log-probability at temperature 1.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+    weights_version: int

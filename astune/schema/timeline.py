@@ -1,0 +1,42 @@
+"""A timeline: one root-to-leaf path of a forest, flattened into what a trainer reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `[start, end)` of a timeline that come from one message and were read, or were sampled.
+
+    `mask_reason` says why sampled tokens carry no loss in this timeline; None where they do, or where
+    the tokens were read.
+    """
+
+    start: int
+    end: int
+    node_id: int
+    role: str
+    agent: str
+    sampled: bool
+    mask_reason: str | None = None
+    weights_version: int | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Four parallel views of one token sequence.
+
+    `loss_mask[t]` is True where token t was sampled and is trained; `logprobs[t]` is what the engine
+    recorded when it sampled token t, and 0.0 where the token was read.
+    """
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+    logprobs: list[float]
+    agent: str
+    spans: list[Span]
+
+    @property
+    def n_trained(self) -> int:
+        return sum(self.loss_mask)
