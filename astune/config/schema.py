@@ -17,9 +17,9 @@ class StrictModel(BaseModel):
 
 
 class LoraConfig(StrictModel):
-    rank: int = Field(0, ge=0)
+    rank: int = Field(default=0, ge=0)
     """Rank of the LoRA adapters; 0 trains every weight. Small models learn better in full, large ones fit only so."""
-    alpha: float = Field(32.0, gt=0)
+    alpha: float = Field(default=32.0, gt=0)
     """Scale of the adapters' contribution: alpha / rank."""
 
 
@@ -29,14 +29,14 @@ class ModelConfig(StrictModel):
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     """Where the model lives; `auto` takes the first of cuda, mps and cpu that is there."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """What matrix products are computed in; master weights are float32 either way. `auto` is bfloat16 where it is fast."""
+    """What matrix products use; master weights stay float32. `auto` is bfloat16 where that is fast."""
     lora: LoraConfig = LoraConfig()
 
 
 class EngineConfig(StrictModel):
-    kv_cache_gb: float = Field(2.0, gt=0)
+    kv_cache_gb: float = Field(default=2.0, gt=0)
     """Memory for keys and values in GiB. Requests that do not fit wait; one that never could is refused."""
-    max_batch_size: int = Field(64, ge=1)
+    max_batch_size: int = Field(default=64, ge=1)
     """Requests decoded together. On two CPU cores 64 is the fastest; more only wait for each other."""
 
 
@@ -57,43 +57,45 @@ class JsonlReaderConfig(StrictModel):
 class TaskReaderConfig(StrictModel):
     type: str = "jsonl"
     """`jsonl` (alias `dataset_file`), or a reader of your own: `module->Class` or `path/file.py->Class`."""
-    jsonl: JsonlReaderConfig = Field(JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file"))
+    jsonl: JsonlReaderConfig = Field(
+        default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
+    )
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""
 
 
 class MultiTurnConfig(StrictModel):
-    max_steps: int = Field(20, ge=1)
+    max_steps: int = Field(default=20, ge=1)
     """Turns with the environment after which an episode ends as truncated."""
 
 
 class RolloutConfig(StrictModel):
     use_agentscope_protocol: bool = True
     """Kept for the tutorials' configurations; the workflow's class decides which protocol it speaks."""
-    workflow: str = Field("", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol"))
+    workflow: str = Field(default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol"))
     """Your agent program: `module->Class` or `path/file.py->Class`."""
     agentscope_disable_toolcalls: bool = False
     """Hide every tool from the model, for agents that offer tools which the model's template cannot express."""
-    num_repeat: int = Field(8, ge=1)
+    num_repeat: int = Field(default=8, ge=1)
     """Episodes a task, the group that a baseline is taken over. Below 4 the baseline is mostly noise."""
-    max_env_worker: int = Field(64, ge=1)
+    max_env_worker: int = Field(default=64, ge=1)
     """Episodes at once. More than `engine.max_batch_size` only helps where environments are slow."""
-    max_model_len: int = Field(4096, ge=16)
+    max_model_len: int = Field(default=4096, ge=16)
     """Tokens of a whole conversation, prompt and answers; a longer one ends as truncated."""
-    max_response_length_in_one_turn: int = Field(512, ge=1)
+    max_response_length_in_one_turn: int = Field(default=512, ge=1)
     """Tokens of one answer; it ends there with finish reason `length`."""
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature in training. The trainer recomputes log-probabilities with the same one."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling, for evaluation only: training refuses it, since it changes the recorded probabilities."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
-    call_timeout_s: float = Field(300.0, gt=0)
+    call_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds that one model call, one environment step or one judgement may take."""
-    episode_timeout_s: float = Field(900.0, gt=0)
+    episode_timeout_s: float = Field(default=900.0, gt=0)
     """Seconds that one attempt at an episode may take."""
-    step_timeout_s: float = Field(7200.0, gt=0)
+    step_timeout_s: float = Field(default=7200.0, gt=0)
     """Seconds that all episodes of one training step may take; groups unfinished by then are dropped and counted."""
-    max_attempts: int = Field(2, ge=1)
+    max_attempts: int = Field(default=2, ge=1)
     """Attempts at an episode that ends in an error, each in a fresh environment, before its group is dropped."""
 
 
@@ -105,66 +107,66 @@ class TaskJudgeConfig(StrictModel):
 
 
 class OptimConfig(StrictModel):
-    lr: float = Field(1e-6, gt=0)
+    lr: float = Field(default=1e-6, gt=0)
     """Peak learning rate of AdamW. Small models take 3e-5 to 5e-5, models of billions of parameters about 1e-6."""
-    lr_final_ratio: float = Field(1.0, ge=0, le=1)
+    lr_final_ratio: float = Field(default=1.0, ge=0, le=1)
     """The learning rate's last value as a part of its peak, reached in a straight line; 1 keeps it constant."""
-    warmup_steps: int = Field(3, ge=0)
+    warmup_steps: int = Field(default=3, ge=0)
     """Steps over which the learning rate rises from 0; the first gradients are the least certain ones."""
     betas: tuple[float, float] = (0.9, 0.99)
     """AdamW's decay of the two moments; 0.99 forgets an outlier gradient within the length of a short run."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled decay; runs of tens of steps do not need it."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this L2 norm."""
 
 
 class LossConfig(StrictModel):
     normalise_advantages: bool = True
     """Divide a group's advantages by their standard deviation (GRPO); False is Dr. GRPO."""
-    clip_low: float = Field(0.2, gt=0, le=1)
+    clip_low: float = Field(default=0.2, gt=0, le=1)
     """The policy ratio is clipped below 1 - clip_low."""
-    clip_high: float = Field(0.28, gt=0)
+    clip_high: float = Field(default=0.28, gt=0)
     """The policy ratio is clipped above 1 + clip_high; larger than clip_low leaves rare tokens room to grow (DAPO)."""
-    kl_coef: float = Field(0.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the starting weights; above 0 it costs a forward pass and a copy of them."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus; positive keeps exploration alive."""
     token_weights: Literal["episode", "timeline", "token"] = "episode"
     """What weighs the same: each episode, however long or branched; each timeline; or each token."""
-    importance_cap: float | None = Field(2.0, gt=0)
+    importance_cap: float | None = Field(default=2.0, gt=0)
     """Truncation of the ratio of trainer to engine probabilities, which corrects for their different arithmetic;
     null switches the correction off, with a warning."""
-    updates_per_step: int = Field(1, ge=1)
+    updates_per_step: int = Field(default=1, ge=1)
     """Optimiser updates on one batch. Above 1 the batch is split by groups, and clipping begins to matter."""
 
 
 class DynamicSamplingConfig(StrictModel):
-    max_extra_tasks: int = Field(0, ge=0)
+    max_extra_tasks: int = Field(default=0, ge=0)
     """Further tasks a step that may replace those whose group has no variance (all rewards equal); 0 is off."""
 
 
 class ValidationConfig(StrictModel):
-    max_tasks: int | None = Field(None, ge=1)
+    max_tasks: int | None = Field(default=None, ge=1)
     """Held-out tasks measured each time, the first ones in file order; null means all."""
-    num_repeat: int = Field(1, ge=1)
+    num_repeat: int = Field(default=1, ge=1)
     """Episodes a held-out task."""
-    temperature: float | None = Field(None, ge=0)
+    temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature of the measurement; null takes the training temperature."""
-    stop_at_success: float | None = Field(None, gt=0, le=1)
+    stop_at_success: float | None = Field(default=None, gt=0, le=1)
     """Training ends when a measurement reaches this success rate; null always runs to `total_steps`."""
 
 
 class TrainerConfig(StrictModel):
-    tasks_per_step: int = Field(8, ge=1)
+    tasks_per_step: int = Field(default=8, ge=1)
     """Tasks of one optimiser step; times `num_repeat` are its episodes."""
-    total_steps: int = Field(100, ge=1)
+    total_steps: int = Field(default=100, ge=1)
     """Optimiser steps of the run."""
-    save_freq: int = Field(20, ge=1)
+    save_freq: int = Field(default=20, ge=1)
     """Steps between checkpoints that a run can resume from; the last step is always saved."""
-    test_freq: int = Field(10, ge=1)
+    test_freq: int = Field(default=10, ge=1)
     """Steps between measurements on the held-out tasks."""
-    tokens_per_microbatch: int = Field(8192, ge=1)
+    tokens_per_microbatch: int = Field(default=8192, ge=1)
     """Tokens computed in one forward and backward pass, shared prompts counted once; bounds memory, not the result."""
     optim: OptimConfig = OptimConfig()
     loss: LossConfig = LossConfig()
@@ -181,7 +183,7 @@ class AstuneConfig(StrictModel):
     """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
     backbone: Literal["local"] = "local"
     """Who trains. `local` does rollouts and training in one process on one machine."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
     """Schedule requests in lockstep, so that two runs, or a run killed and resumed, agree bit for bit; slower."""

@@ -70,8 +70,9 @@ async def boundary(
 
     An AstuneError raised inside keeps its type, for it already says what happened; a cancellation passes through.
     """
+    deadline = asyncio.timeout(timeout_s)
     try:
-        async with asyncio.timeout(timeout_s) as deadline:
+        async with deadline:
             yield
     except AstuneError:
         raise

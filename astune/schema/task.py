@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Message: TypeAlias = dict[str, Any]
-"""One chat message in the OpenAI shape: `role`, `content`, and where they apply `name`, `tool_calls`, `tool_call_id`."""
+"""One chat message in the OpenAI shape: `role`, `content`; `name`, `tool_calls`, `tool_call_id` where they apply."""
 
 
 class Task(BaseModel):
