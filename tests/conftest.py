@@ -26,3 +26,30 @@ def gsm8k() -> Path:
     if not folder.is_dir():
         pytest.skip(f"GSM8K is not at {folder}; put train.jsonl and test.jsonl of openai/gsm8k there")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(smol_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer Llama with random weights and the real tokenizer: everything runs, nothing is meant."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny-model")
+    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
