@@ -1,0 +1,207 @@
+"""Continuous batching: which requests run, what each forward pass computes for them, and when they are done.
+
+One step packs the next token of every running request with pieces of the prompts that are new. It knows
+nothing of threads or event loops; `in_process` drives it from one worker thread.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from astune.engine._batch import PackedBatch
+from astune.engine._hf_model import TokenModel
+from astune.engine._sampling import Sampled, random_stream, sample
+from astune.engine._slots import Slot, SlotCache, as_tokens, common_prefix
+from astune.engine.base import EngineStats
+from astune.schema import Completion, EngineError, SamplingParams
+
+_PREFILL_TOKENS = 2048
+"""New prompt tokens of one forward pass; more would keep running requests waiting and outgrow the caches."""
+_WORTH_WAITING_FOR = 16
+"""A request waits one step for another's prefill when it can then copy at least this many more tokens."""
+
+
+class Waiter(Protocol):
+    """Who asked; told exactly once."""
+
+    def finish(self, result: Completion | EngineError) -> None: ...
+
+
+@dataclass(eq=False)
+class Request:
+    """One call of `generate` on its way through the engine."""
+
+    prompt: array[int]
+    params: SamplingParams
+    session: str
+    waiter: Waiter
+    cancelled: bool = False
+    slot: Slot | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stream: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = random_stream(self.params.seed)
+
+    @property
+    def total_tokens(self) -> int:
+        return len(self.prompt) + self.params.max_tokens
+
+
+@dataclass
+class _Work:
+    """A running request's share of one forward pass."""
+
+    request: Request
+    slot: Slot
+    tokens: array[int] | list[int]
+    samples: bool
+
+
+class Scheduler:
+    """Requests in, completions to their waiters; `step` is one forward pass."""
+
+    def __init__(self, model: TokenModel, cache: SlotCache, *, max_batch_size: int, device: torch.device) -> None:
+        self._model = model
+        self._cache = cache
+        self._max_batch_size = max_batch_size
+        self._device = device
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.open_sessions: set[str] = set()
+        self.version = 0
+        self._stats = EngineStats()
+
+    @property
+    def stats(self) -> EngineStats:
+        return replace(self._stats, running=len(self.running), waiting=len(self.waiting))
+
+    def forget(self) -> None:
+        """Drop every cached key and value; only while nothing runs."""
+        self._cache.reset()
+
+    def fail_all(self, error: EngineError) -> None:
+        """Tell every waiter, and forget the requests."""
+        self._count(cancelled_tokens=sum(len(request.token_ids) for request in self.running))
+        for request in [*self.running, *self.waiting]:
+            request.waiter.finish(error)
+        self.running, self.waiting = [], []
+
+    def drop_cancelled(self) -> None:
+        for request in [request for request in self.running if request.cancelled]:
+            self._count(cancelled_tokens=len(request.token_ids))
+            self._leave(request)
+        self.waiting = [request for request in self.waiting if not request.cancelled]
+
+    def admit(self) -> None:
+        """Move waiting requests to the running ones, in order, as far as batch size and memory go."""
+        deferred: list[Request] = []
+        for position, request in enumerate(self.waiting):
+            if len(self.running) >= self._max_batch_size:
+                deferred.extend(self.waiting[position:])
+                break
+            prompt = as_tokens(request.prompt)
+            source, shared = self._cache.longest_prefix(prompt)
+            shared = min(shared, len(prompt) - 1)  # the last token is computed again, for its logits
+            if self._better_soon(prompt) >= shared + _WORTH_WAITING_FOR:
+                deferred.append(request)
+                continue
+            slot = self._cache.take(
+                source if shared else None,
+                shared,
+                total=request.total_tokens,
+                session=request.session,
+                open_sessions=self.open_sessions,
+            )
+            if slot is None:
+                deferred.extend(self.waiting[position:])
+                break
+            request.slot = slot
+            self.running.append(request)
+            self._count(prompt_tokens=len(prompt), prefilled_tokens=len(prompt) - len(slot.tokens))
+        self.waiting = deferred
+
+    def _better_soon(self, prompt: np.ndarray) -> int:
+        """The longest prefix that a prompt under way will have in the cache within a step or two."""
+        under_way = (r for r in self.running if r.slot is not None and len(r.slot.tokens) < len(r.prompt) - 1)
+        return max((min(common_prefix(prompt, as_tokens(r.prompt)), len(prompt) - 1) for r in under_way), default=0)
+
+    def step(self) -> None:
+        """One forward pass over the running requests, and one token for each that has its prompt behind it."""
+        work = self._plan()
+        decode = [item for item in work if len(item.tokens) == 1]
+        prefill = [item for item in work if len(item.tokens) > 1]
+        ends = np.cumsum([len(item.tokens) for item in [*decode, *prefill]]) - 1
+        sampling = [item for item in [*decode, *prefill] if item.samples]
+        rows = [int(end) for end, item in zip(ends, [*decode, *prefill], strict=True) if item.samples]
+        batch = PackedBatch(
+            self._cache,
+            [(item.slot, item.tokens[0]) for item in decode],
+            [(item.slot, item.tokens) for item in prefill],
+            rows,
+            self._device,
+        )
+        logits_BV = self._model.forward(batch)
+        for item in work:
+            item.slot.tokens.extend(item.tokens)
+        if not sampling:
+            return
+        drawn = sample(logits_BV, [i.request.params for i in sampling], [i.request.stream for i in sampling])
+        self._count(sampled_tokens=len(drawn))
+        for item, one in zip(sampling, drawn, strict=True):
+            self._advance(item.request, one)
+
+    def _plan(self) -> list[_Work]:
+        work: list[_Work] = []
+        budget = _PREFILL_TOKENS
+        for request in self.running:
+            slot = _slot_of(request)
+            done = len(slot.tokens)
+            if request.token_ids:
+                work.append(_Work(request, slot, request.token_ids[-1:], samples=True))
+            elif budget > 0:
+                tokens = request.prompt[done : done + budget]
+                budget -= len(tokens)
+                work.append(_Work(request, slot, tokens, samples=done + len(tokens) == len(request.prompt)))
+        return work
+
+    def _advance(self, request: Request, drawn: Sampled) -> None:
+        request.token_ids.append(drawn.token)
+        request.logprobs.append(drawn.logprob)
+        params = request.params
+        if not drawn.finite:
+            self._count(cancelled_tokens=len(request.token_ids))
+            self._cache.clear(_slot_of(request))
+            self._leave(request)
+            request.waiter.finish(
+                EngineError(
+                    "the model's output is not finite, so nothing can be sampled from it",
+                    hint="the weights are damaged or training diverged: lower trainer.optim.lr",
+                )
+            )
+            return
+        stopped = drawn.token in params.stop_token_ids
+        if stopped or len(request.token_ids) == params.max_tokens:
+            self._leave(request)
+            reason = "stop" if stopped else "length"
+            request.waiter.finish(Completion(request.token_ids, request.logprobs, reason, self.version))
+
+    def _leave(self, request: Request) -> None:
+        self._cache.release(_slot_of(request))
+        self.running.remove(request)
+
+    def _count(self, **more: int) -> None:
+        self._stats = replace(self._stats, **{name: getattr(self._stats, name) + value for name, value in more.items()})
+
+
+def _slot_of(request: Request) -> Slot:
+    if request.slot is None:
+        raise EngineError("a request runs without a place in the cache")
+    return request.slot

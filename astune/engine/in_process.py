@@ -1,0 +1,297 @@
+"""The in-process engine: one worker thread steps the model, callers on any event loop await their completions.
+
+It batches continuously, keeps the keys and values of a session from turn to turn, and shares the common
+beginning of a group's prompts. It decides nothing about what is sampled or trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from astune.config.schema import EngineConfig, ModelConfig
+from astune.engine._hf_model import HfModel, TokenModel, load_transformers
+from astune.engine._scheduler import Request, Scheduler
+from astune.engine._slots import SlotCache
+from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.device import pick_device, pick_dtype
+from astune.schema import Completion, EngineError, SamplingParams
+
+_SLOTS_A_REQUEST = 2
+"""Sequences kept in the cache for each one that can run: episodes between two turns keep theirs."""
+
+
+class InProcessEngine:
+    """Implements `InferenceEngine` in this process.
+
+    In lockstep (`deterministic`), requests start only when every open session has one waiting, in the order of the
+    sessions' names, and nothing joins until all of them are done. Open all sessions of a batch before the first
+    call, and a retry's session before closing the failed one, and two runs agree bit for bit.
+    """
+
+    def __init__(
+        self,
+        model: TokenModel,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: EngineConfig,
+        max_model_len: int,
+        deterministic: bool,
+    ) -> None:
+        self._model = model
+        self._max_model_len = max_model_len
+        self._lockstep = deterministic
+        cache = SlotCache(
+            model.layer_shapes,
+            dtype=dtype,
+            device=device,
+            budget_bytes=int(engine.kv_cache_gb * 2**30),
+            max_slots=_SLOTS_A_REQUEST * engine.max_batch_size,
+        )
+        self._cache_tokens = cache.max_tokens
+        self._kv_cache_gb = engine.kv_cache_gb
+        self._scheduler = Scheduler(model, cache, max_batch_size=engine.max_batch_size, device=device)
+        self._changed = threading.Condition()
+        """Guards everything below; notified whenever the worker may have something to do."""
+        self._arrived: list[Request] = []
+        self._loads: list[tuple[WeightsSource, _Waiter]] = []
+        self._open: set[str] = set()
+        self._late_cancelled_tokens = 0
+        self._forget = False
+        self._stats = EngineStats()
+        self._end: EngineError | None = None
+        self._thread = threading.Thread(target=self._work, name="astune-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        model: ModelConfig,
+        engine: EngineConfig,
+        max_model_len: int,
+        deterministic: bool = False,
+    ) -> InProcessEngine:
+        """Load a Hugging Face folder onto the device that is there.
+
+        Raises:
+            EngineError: the folder cannot be loaded, its architecture cannot be served, or its context is too short.
+        """
+        device = pick_device(model.device)
+        dtype = pick_dtype(model.dtype, device)
+        transformers_model = load_transformers(folder, dtype, device)
+        context = getattr(transformers_model.config.get_text_config(), "max_position_embeddings", max_model_len)
+        if max_model_len > context:
+            raise EngineError(
+                f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
+                hint=f"set rollout.max_model_len to {context} or less",
+            )
+        return cls(
+            HfModel(transformers_model),
+            dtype=dtype,
+            device=device,
+            engine=engine,
+            max_model_len=max_model_len,
+            deterministic=deterministic,
+        )
+
+    def open_session(self, session: str) -> None:
+        with self._changed:
+            self._open.add(session)
+
+    def close_session(self, session: str) -> None:
+        """Its cached tokens stay for others that begin alike, until their place is needed."""
+        with self._changed:
+            self._open.discard(session)
+            self._forget = self._lockstep and not self._open
+            self._changed.notify()
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        prompt = array("q", prompt_ids)
+        self._check(prompt, params)
+        waiter = _Waiter(self)
+        request = Request(prompt, params, session, waiter)
+        with self._changed:
+            self._raise_if_ended()
+            self._arrived.append(request)
+            self._changed.notify()
+        try:
+            completion = await waiter.future
+        except asyncio.CancelledError:
+            with self._changed:
+                request.cancelled = True
+                self._changed.notify()
+            waiter.discard()
+            raise
+        if not isinstance(completion, Completion):
+            raise EngineError(f"a completion was awaited, {type(completion).__name__} came")
+        return completion
+
+    async def load_weights(self, source: WeightsSource) -> int:
+        """Waits until nothing runs; requests that come meanwhile wait for the new weights."""
+        waiter = _Waiter(self)
+        with self._changed:
+            self._raise_if_ended()
+            self._loads.append((source, waiter))
+            self._changed.notify()
+        await waiter.future
+        return source.version
+
+    def stats(self) -> EngineStats:
+        with self._changed:
+            return replace(
+                self._stats,
+                waiting=self._stats.waiting + len(self._arrived),
+                cancelled_tokens=self._stats.cancelled_tokens + self._late_cancelled_tokens,
+            )
+
+    async def aclose(self) -> None:
+        with self._changed:
+            if self._end is None:
+                self._end = EngineError("the engine is closed")
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def count_unread(self, completion: Completion) -> None:
+        """A completion whose caller had gone when it was done."""
+        with self._changed:
+            self._late_cancelled_tokens += len(completion.token_ids)
+
+    def _check(self, prompt: array[int], params: SamplingParams) -> None:
+        total = len(prompt) + params.max_tokens
+        if not prompt or params.max_tokens < 1:
+            raise EngineError("a request needs at least one prompt token and max_tokens of at least 1")
+        if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
+            raise EngineError(f"the prompt holds a token outside the vocabulary of {self._model.vocab_size}")
+        if total > self._max_model_len:
+            raise EngineError(
+                f"a prompt of {len(prompt)} tokens and max_tokens {params.max_tokens} exceed "
+                f"the context of {self._max_model_len} tokens",
+                hint="raise rollout.max_model_len or end the episode earlier",
+            )
+        if total > self._cache_tokens:
+            raise EngineError(
+                f"a request of {total} tokens can never fit: {self._kv_cache_gb:g} GiB hold the keys and values "
+                f"of {self._cache_tokens} tokens",
+                hint="raise engine.kv_cache_gb or lower rollout.max_model_len",
+            )
+
+    def _raise_if_ended(self) -> None:
+        if self._end is not None:
+            raise EngineError(self._end.message, hint=self._end.hint) from self._end.__cause__
+
+    def _work(self) -> None:
+        """The worker thread. However it ends, everyone who waits is told."""
+        scheduler = self._scheduler
+        end = EngineError("the engine is closed")
+        try:
+            with torch.inference_mode():
+                while self._collect():
+                    scheduler.drop_cancelled()
+                    if self._loads and not scheduler.running:
+                        self._take_weights()
+                    if not self._loads:
+                        scheduler.admit()
+                    if scheduler.running:
+                        scheduler.step()
+        except EngineError as cause:
+            end = cause
+        except BaseException as cause:
+            end = EngineError(f"the engine's worker failed: {type(cause).__name__}: {cause}")
+            end.__cause__ = cause
+        with self._changed:
+            self._end = end
+            scheduler.waiting.extend(self._arrived)
+            loads = [waiter for _, waiter in self._loads]
+            self._arrived, self._loads = [], []
+        scheduler.fail_all(end)
+        for waiter in loads:
+            waiter.finish(end)
+        with self._changed:
+            self._stats = scheduler.stats
+
+    def _collect(self) -> bool:
+        """Wait for something to do and hand over what arrived; False when the engine is to end."""
+        scheduler = self._scheduler
+        with self._changed:
+            while self._end is None:
+                self._arrived = [request for request in self._arrived if not request.cancelled]
+                if self._may_start():
+                    scheduler.waiting.extend(self._arrived)
+                    self._arrived = []
+                if self._forget and not (scheduler.running or scheduler.waiting):
+                    scheduler.forget()
+                    self._forget = False
+                scheduler.open_sessions = set(self._open)
+                self._stats = scheduler.stats
+                if scheduler.running or scheduler.waiting or self._loads:
+                    return True
+                self._changed.wait()
+        return False
+
+    def _may_start(self) -> bool:
+        """Always, or in lockstep: when the last round is over and nobody is left to wait for."""
+        if not self._lockstep:
+            return True
+        if self._scheduler.running or self._scheduler.waiting:
+            return False
+        if self._open - {request.session for request in self._arrived}:
+            return False
+        self._arrived.sort(key=lambda request: request.session)
+        return True
+
+    def _take_weights(self) -> None:
+        """What is cached belongs to the old weights. A load that fails half-way ends the engine: it would mix them."""
+        while self._loads:
+            source, waiter = self._loads[0]
+            try:
+                self._model.load(source.named_tensors())
+            except Exception as cause:
+                reason = cause.message if isinstance(cause, EngineError) else f"{type(cause).__name__}: {cause}"
+                raise EngineError(f"the engine could not take weights version {source.version}: {reason}") from cause
+            self._scheduler.version = source.version
+            self._scheduler.forget()
+            with self._changed:
+                self._loads.pop(0)
+            waiter.finish(None)
+
+
+class _Waiter:
+    """A future on the caller's event loop that the worker thread fulfils."""
+
+    def __init__(self, engine: InProcessEngine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Completion | None] = self._loop.create_future()
+
+    def finish(self, result: Completion | EngineError | None) -> None:
+        """From the worker thread. A loop that is closed has nobody left who waits."""
+        try:
+            self._loop.call_soon_threadsafe(self._settle, result)
+        except RuntimeError:
+            if isinstance(result, Completion):
+                self._engine.count_unread(result)
+
+    def discard(self) -> None:
+        """The caller was cancelled: a completion that had just come reaches nobody."""
+        if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+            result = self.future.result()
+            if result is not None:
+                self._engine.count_unread(result)
+
+    def _settle(self, result: Completion | EngineError | None) -> None:
+        if self.future.cancelled():
+            if isinstance(result, Completion):
+                self._engine.count_unread(result)
+        elif isinstance(result, EngineError):
+            self.future.set_exception(EngineError(result.message, hint=result.hint))
+        else:
+            self.future.set_result(result)
