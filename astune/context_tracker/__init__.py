@@ -1,0 +1,17 @@
+"""Chat templates to tokens, and the record of what an episode's agents read and wrote."""
+
+from astune.context_tracker.messages import canonical, conversations, text_of
+from astune.context_tracker.renderer import Renderer, Reply, Tool, load_renderer
+from astune.context_tracker.tracker import ContextTracker, PendingCall
+
+__all__ = [
+    "ContextTracker",
+    "PendingCall",
+    "Renderer",
+    "Reply",
+    "Tool",
+    "canonical",
+    "conversations",
+    "load_renderer",
+    "text_of",
+]

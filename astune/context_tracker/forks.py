@@ -1,0 +1,30 @@
+"""Why a conversation left the recorded one: the cause that a branch of the forest carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astune.context_tracker.messages import Identity
+
+
+def fork_cause(old: Sequence[Identity], new: Sequence[Identity]) -> str:
+    """Name what the agent did, from how both conversations go on where they part.
+
+        recorded   U1 A1 U2        and the call says
+                   U1* A1          -> message edited
+                   A1 U2           -> message dropped
+                   N U1 A1         -> message inserted
+                   (nothing more)  -> history cut
+                   X Y             -> history replaced
+
+    `old` is the newest recorded way on; `new` are the call's own remaining messages.
+    """
+    if not new:
+        return "history cut"
+    if old[0] in new[1:]:
+        return "message inserted"
+    if new[0] in old[1:]:
+        return "message dropped"
+    if old[0].role == new[0].role:
+        return "message edited"
+    return "history replaced"

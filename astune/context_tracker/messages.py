@@ -1,0 +1,93 @@
+"""Chat messages in one canonical form, so that two spellings of one message are one message.
+
+Agents send the same text as a string or as a list of blocks, with keys left out or set to null; none of
+that changes what the model reads. What does is the message's identity: role, name, text, tool calls and the
+id of the tool call that it answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from astune.schema import Forest, Message, MessageNode, WorkflowError
+
+
+class Identity(NamedTuple):
+    """What makes two messages the same message; a message that differs in any of it was edited."""
+
+    role: str
+    name: str | None
+    text: str
+    tool_calls: str
+    tool_call_id: str | None
+
+
+def canonical(message: Message) -> Message:
+    """The message with its content as one string and without empty optional keys.
+
+    Raises:
+        WorkflowError: it is no chat message, or it holds something other than text.
+    """
+    role = message.get("role") if isinstance(message, dict) else None
+    if not isinstance(role, str):
+        raise WorkflowError(
+            f"the model was called with {message!r}, which is no chat message",
+            hint='messages are a list of {"role": ..., "content": ...}',
+        )
+    plain: Message = {"role": role, "content": text_of(message.get("content"))}
+    for key in ("name", "tool_calls", "tool_call_id"):
+        if message.get(key):
+            plain[key] = message[key]
+    return plain
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, a list of text blocks (OpenAI's or DashScope's), or nothing."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list | tuple):
+        return "\n".join(_block_text(block) for block in content)
+    raise WorkflowError(f"a message's content is text or a list of blocks, not {type(content).__name__}")
+
+
+def _block_text(block: Any) -> str:
+    if isinstance(block, str):
+        return block
+    if isinstance(block, dict) and isinstance(block.get("text"), str):
+        return block["text"]
+    kind = block.get("type", sorted(block)) if isinstance(block, dict) else type(block).__name__
+    raise WorkflowError(f"a message holds a block of kind {kind!r}, but the model reads only text")
+
+
+def identity(message: Message) -> Identity:
+    """The identity of a canonical message."""
+    tool_calls = message.get("tool_calls")
+    return Identity(
+        message["role"],
+        message.get("name"),
+        message["content"],
+        json.dumps(tool_calls, sort_keys=True) if tool_calls else "",
+        message.get("tool_call_id"),
+    )
+
+
+def message_of(node: MessageNode) -> Message:
+    """The canonical message that a node holds."""
+    message: Message = {"role": node.role, "content": node.content}
+    for key, value in (("name", node.name), ("tool_calls", node.tool_calls), ("tool_call_id", node.tool_call_id)):
+        if value:
+            message[key] = value
+    return message
+
+
+def conversations(forest: Forest) -> list[list[Message]]:
+    """Every timeline as the messages that it consists of, in the order of `Forest.timelines`."""
+    parents = {node.parent for node in forest.nodes}
+    paths: list[Sequence[MessageNode]] = [
+        forest.path(node.node_id) for node in forest.nodes if node.node_id not in parents
+    ]
+    return [[message_of(node) for node in path] for path in paths if any(node.sampled for node in path)]

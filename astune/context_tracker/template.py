@@ -1,0 +1,92 @@
+"""A model's own tokenizer and chat template, as plain text and token functions.
+
+Knows no family: it renders what it is asked to render, and tokenises text. What may be derived from that is the
+renderers' business.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from astune.schema import ConfigError, Message
+
+
+class ChatTemplate:
+    """Text and tokens of chat messages by a Hugging Face tokenizer; safe to call from several threads."""
+
+    def __init__(self, tokenizer: Any, *, name: str, generation_eos_ids: Sequence[int] = ()) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                f"model.path: the tokenizer of {name} has no chat template",
+                hint="use an instruct model, or save a chat_template.jinja beside its tokenizer",
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise ConfigError(
+                f"model.path: {name} has no tokenizer.json",
+                hint="save its tokenizer with a current transformers, which writes one",
+            )
+        self.name = name
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self.added_ids = frozenset(tokenizer.added_tokens_decoder)
+        self.eos_ids = tuple(dict.fromkeys([*_as_ids(tokenizer.eos_token_id), *generation_eos_ids]))
+        literals = sorted((str(token) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+        self._control = re.compile("|".join(re.escape(literal) for literal in literals if len(literal) > 1) or "(?!)")
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTemplate:
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except Exception as cause:
+            raise ConfigError(
+                f"model.path: {folder} has no tokenizer that loads: {type(cause).__name__}: {cause}",
+                hint="save the model's tokenizer beside its weights (tokenizer.json, tokenizer_config.json)",
+            ) from cause
+        return cls(tokenizer, name=folder.name, generation_eos_ids=_generation_eos_ids(folder))
+
+    def render(self, messages: Sequence[Message], *, generation: bool = False) -> str:
+        """The whole conversation as the template writes it; what the template raises passes through."""
+        return self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of text in which the names of control tokens mean those tokens."""
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def has_control_text(self, text: str) -> bool:
+        """Whether the text spells a control token, as an attempt to forge a turn would."""
+        return self._control.search(text) is not None
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Tokens of text in which the names of control tokens are only letters."""
+        token_ids: list[int] = []
+        start = 0
+        for match in self._control.finditer(text):
+            token_ids += self.encode(text[start : match.start() + 1])
+            start = match.start() + 1
+        return token_ids + self.encode(text[start:])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._backend.decode(list(token_ids), skip_special_tokens=False)
+
+
+def _as_ids(value: int | Sequence[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
+
+
+def _generation_eos_ids(folder: Path) -> list[int]:
+    """The ends of generation that the model's authors name, which may be more than the tokenizer's one."""
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        return []
+    try:
+        return _as_ids(json.loads(file.read_text()).get("eos_token_id"))
+    except (OSError, ValueError, AttributeError, TypeError) as cause:
+        raise ConfigError(f"model.path: {file} cannot be read: {cause}") from cause
