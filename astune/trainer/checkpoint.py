@@ -1,0 +1,60 @@
+"""Checkpoints of a policy: the model as anyone can load it, and the state that training goes on from.
+
+Writing is not atomic here; the run's checkpoint store wraps it in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from astune.schema import TrainerError
+
+STATE_FILE = "trainer_state.pt"
+
+_OF_THE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "config.json")
+
+
+def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+    """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bf16 = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in tensors.items()}
+    cast(Any, causal_lm).save_pretrained(folder, state_dict=bf16)
+    config_file = folder / "config.json"
+    config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "dtype": "bfloat16"}, indent=2) + "\n")
+    for file in source.iterdir():
+        if file.is_file() and not any(file.match(pattern) for pattern in (*_OF_THE_WEIGHTS, STATE_FILE)):
+            shutil.copyfile(file, folder / file.name)
+
+
+def save_state(folder: Path, state: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        rng["cuda"] = torch.cuda.get_rng_state()
+    torch.save({**state, "rng": rng}, folder / STATE_FILE)
+
+
+def load_state(folder: Path, device: torch.device) -> dict[str, Any]:
+    """What `save_state` wrote; the random generators are set as they were.
+
+    Raises:
+        TrainerError: there is no state, or it cannot be read.
+    """
+    file = folder / STATE_FILE
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as cause:
+        raise TrainerError(
+            f"{file} cannot be read: {cause}", hint="resume from a checkpoint that was written whole"
+        ) from cause
+    rng = state.pop("rng")
+    torch.set_rng_state(rng["cpu"])
+    if device.type == "cuda" and "cuda" in rng:
+        torch.cuda.set_rng_state(rng["cuda"])
+    return state

@@ -1,0 +1,116 @@
+"""The policy loss, defined once: a weighted sum over trained tokens, however they were computed (law 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from astune.config.schema import LossConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """What is known of E trained tokens besides what the policy says of them now; parallel float32 tensors.
+
+    `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
+    the first; `start_logprob_E` those of the starting weights, None without a KL term.
+    """
+
+    advantage_E: Tensor
+    weight_E: Tensor
+    engine_logprob_E: Tensor
+    old_logprob_E: Tensor | None = None
+    start_logprob_E: Tensor | None = None
+
+    def select(self, where: slice) -> LossInputs:
+        return LossInputs(
+            self.advantage_E[where],
+            self.weight_E[where],
+            self.engine_logprob_E[where],
+            self.old_logprob_E[where] if self.old_logprob_E is not None else None,
+            self.start_logprob_E[where] if self.start_logprob_E is not None else None,
+        )
+
+
+def policy_loss(
+    logprob_E: Tensor, entropy_E: Tensor, inputs: LossInputs, config: LossConfig
+) -> tuple[Tensor, LossSums]:
+    """Clipped policy gradient with truncated importance correction, KL term and entropy bonus.
+
+        loss = sum of weight * (- importance * min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)
+                                + kl_coef * KL - entropy_coef * entropy)
+        ratio      = policy / old policy, both by the trainer's arithmetic; 1 on the first update of a step
+        importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained
+        KL         = exp(d) - d - 1 with d = log start - log policy: never negative, unbiased, low variance
+
+    Args:
+        logprob_E: the policy's log-probability of each trained token, with the sampling temperature.
+        entropy_E: the policy's entropy at each trained token.
+
+    Source: Schulman et al. 2017, arXiv 1707.06347, eq. 7; Yu et al. 2025, arXiv 2503.14476 for the asymmetric
+    clip; Schulman 2020, "Approximating KL divergence", for k3.
+    """
+    old_E = inputs.old_logprob_E if inputs.old_logprob_E is not None else logprob_E.detach()
+    ratio_E = (logprob_E - old_E).exp()
+    clipped_E = ratio_E.clamp(1 - config.clip_low, 1 + config.clip_high)
+    advantage_E = inputs.advantage_E
+    gain_E = torch.minimum(ratio_E * advantage_E, clipped_E * advantage_E)
+    correction_E = (old_E - inputs.engine_logprob_E).exp()
+    importance_E = torch.ones_like(correction_E)
+    if config.importance_cap is not None:
+        importance_E = correction_E.clamp(max=config.importance_cap)
+    token_loss_E = -importance_E * gain_E - config.entropy_coef * entropy_E
+    kl_E = torch.zeros_like(logprob_E)
+    if inputs.start_logprob_E is not None:
+        kl_E = _k3(inputs.start_logprob_E - logprob_E)
+        token_loss_E = token_loss_E + config.kl_coef * kl_E
+    loss = (inputs.weight_E * token_loss_E).sum()
+    with torch.no_grad():
+        mismatch_E = old_E - inputs.engine_logprob_E
+        sums = LossSums(
+            n_tokens=logprob_E.numel(),
+            sums=torch.stack(
+                [
+                    entropy_E.sum(),
+                    mismatch_E.abs().sum(),
+                    _k3(mismatch_E).sum(),
+                    importance_E.sum(),
+                    (importance_E < correction_E).sum(),
+                    (ratio_E * advantage_E > clipped_E * advantage_E).sum(),
+                    kl_E.sum(),
+                ]
+            ).double(),
+            largest_mismatch=mismatch_E.abs().amax().double(),
+            loss=loss.detach().double(),
+        )
+    return loss, sums
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    return log_ratio.expm1() - log_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class LossSums:
+    """What the metrics are made of; adds up over chunks and micro-batches."""
+
+    n_tokens: int
+    sums: Tensor
+    largest_mismatch: Tensor
+    loss: Tensor
+
+    def __add__(self, other: LossSums) -> LossSums:
+        return LossSums(
+            self.n_tokens + other.n_tokens,
+            self.sums + other.sums,
+            torch.maximum(self.largest_mismatch, other.largest_mismatch),
+            self.loss + other.loss,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Means over trained tokens, each token counting the same."""
+        names = ("entropy", "logprob_diff_mean", "engine_kl", "importance_mean", "importance_capped_fraction")
+        means = dict(zip((*names, "clip_fraction", "kl_to_start"), (self.sums / self.n_tokens).tolist(), strict=True))
+        return {"loss": float(self.loss), **means, "logprob_diff_max": float(self.largest_mismatch)}

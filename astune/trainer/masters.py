@@ -1,0 +1,126 @@
+"""The float32 masters: gradients are accumulated here, AdamW steps here, and the compute copy follows.
+
+Plain bfloat16 weights lose updates smaller than 1/256 of themselves, which at these learning rates is most of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astune.config.schema import OptimConfig
+from astune.schema import TrainerError
+
+
+class Masters:
+    """A master and a gradient buffer for every parameter of `module` that requires a gradient.
+
+    The module's parameters become `dtype`, all of them. Where that is float32 a parameter is its own master.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self._names: list[str] = []
+        self._compute: list[nn.Parameter] = []
+        self._masters: list[Tensor] = []
+        self._gradients: list[Tensor] = []
+        self._buffer_of: dict[Tensor, Tensor] = {}
+        for name, parameter in module.named_parameters():
+            master = parameter.data
+            parameter.data = master.to(dtype)
+            if parameter.requires_grad:
+                self._names.append(name)
+                self._compute.append(parameter)
+                self._masters.append(master)
+                self._gradients.append(torch.zeros_like(master))
+                self._buffer_of[parameter] = self._gradients[-1]
+                parameter.register_post_accumulate_grad_hook(self._collect)
+        self._optimizer: torch.optim.AdamW | None = None
+
+    def gradient_of(self, parameter: Tensor) -> Tensor | None:
+        """The float32 buffer that its gradients add up in; None where it is frozen."""
+        return self._buffer_of.get(parameter)
+
+    def _collect(self, parameter: Tensor) -> None:
+        """Move a micro-batch's gradient, which is in the compute dtype, into the float32 sum."""
+        if parameter.grad is not None:
+            self._buffer_of[parameter].add_(parameter.grad)
+            parameter.grad = None
+
+    def zero_gradients(self) -> None:
+        for gradient in self._gradients:
+            gradient.zero_()
+
+    def gradients(self) -> dict[str, Tensor]:
+        return dict(zip(self._names, self._gradients, strict=True))
+
+    @torch.no_grad()
+    def step(self, optim: OptimConfig, lr: float) -> float:
+        """One AdamW step with clipped gradients; clears them and returns their norm before clipping.
+
+        Raises:
+            TrainerError: the norm is not finite; no weight has changed.
+        """
+        norm = float(torch.nn.utils.get_total_norm(self._gradients))
+        if not math.isfinite(norm):
+            worst = [name for name, gradient in self.gradients().items() if not gradient.isfinite().all()]
+            self.zero_gradients()
+            raise TrainerError(
+                f"the gradient is not finite in {len(worst)} of {len(self._names)} weights, first in {worst[0]}",
+                hint="no weight was changed; lower trainer.optim.lr, or set model.dtype to float32, "
+                "and look at the loss and entropy of the steps before",
+            )
+        if norm > optim.max_grad_norm:
+            for gradient in self._gradients:
+                gradient.mul_(optim.max_grad_norm / norm)
+        optimizer = self._optimizer_for(optim)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for master, gradient in zip(self._masters, self._gradients, strict=True):
+            master.grad = gradient
+        optimizer.step()
+        self.zero_gradients()
+        self._publish()
+        return norm
+
+    def _optimizer_for(self, optim: OptimConfig) -> torch.optim.AdamW:
+        if self._optimizer is None:
+            self._optimizer = torch.optim.AdamW(
+                self._masters, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
+            )
+        return self._optimizer
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        for parameter, master in zip(self._compute, self._masters, strict=True):
+            if parameter.data.data_ptr() != master.data_ptr():
+                parameter.data.copy_(master)
+
+    def state_dict(self, optim: OptimConfig) -> dict[str, Any]:
+        return {
+            "masters": dict(zip(self._names, self._masters, strict=True)),
+            "optimizer": self._optimizer_for(optim).state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any], optim: OptimConfig) -> None:
+        """Take over what `state_dict` gave.
+
+        Raises:
+            TrainerError: the state is of another model.
+        """
+        saved: dict[str, Tensor] = state["masters"]
+        if {name: tuple(tensor.shape) for name, tensor in saved.items()} != {
+            name: tuple(master.shape) for name, master in zip(self._names, self._masters, strict=True)
+        }:
+            raise TrainerError(
+                "the checkpoint's weights do not fit this model",
+                hint="resume with the model.path and model.lora that the run was started with",
+            )
+        for name, master in zip(self._names, self._masters, strict=True):
+            master.copy_(saved[name])
+        self._optimizer_for(optim).load_state_dict(state["optimizer"])
+        self.zero_gradients()
+        self._publish()

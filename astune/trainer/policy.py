@@ -1,0 +1,208 @@
+"""The policy trainer: one batch of judged episodes in, new weights and their metrics out.
+
+`PolicyTrainer.step` is one optimiser step, top to bottom. It knows tokens, weights and advantages, and neither
+where episodes come from nor who samples with the new weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from astune.config.schema import AstuneConfig, OptimConfig
+from astune.schema import TrainerError, TrainingBatch
+from astune.trainer import checkpoint
+from astune.trainer.loss import LossInputs, LossSums, policy_loss
+from astune.trainer.microbatch import MicroBatch, pack, split
+from astune.trainer.policy_model import PolicyModel
+from astune.trainer.samples import WeightedTimeline, account, weigh
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did. `trained_tokens` and `masked` account for every sampled token of the batch."""
+
+    metrics: dict[str, float]
+    trained_tokens: int
+    masked: Counter[str] = field(default_factory=Counter[str])
+
+
+class PolicyTrainer:
+    """Owns the weights. It is its own `WeightsSource`: `version` counts steps, `named_tensors` reads the weights."""
+
+    def __init__(self, model: PolicyModel, config: AstuneConfig, folder: Path) -> None:
+        self._model = model
+        self._config = config
+        self._folder = folder
+        self._version = 0
+        if config.trainer.loss.kl_coef > 0:
+            model.keep_start()
+        if config.trainer.loss.importance_cap is None:
+            _log.warning(
+                "trainer.loss.importance_cap is null: tokens were sampled with slightly other probabilities than the "
+                "trainer computes, and nothing corrects for it; watch logprob_diff_mean, or set the cap to 2.0"
+            )
+
+    @classmethod
+    def load(cls, folder: Path, config: AstuneConfig) -> PolicyTrainer:
+        """Load the model in `folder`, ready for its first step.
+
+        Raises:
+            TrainerError: the model cannot be trained here, with the reason.
+        """
+        if config.rollout.temperature == 0:
+            raise TrainerError(
+                "rollout.temperature is 0: every token is certain and there is nothing to learn from",
+                hint="set it to 1.0 for training; trainer.validation.temperature may be 0",
+            )
+        return cls(PolicyModel.load(folder, config.model, seed=config.seed), config, folder)
+
+    @property
+    def version(self) -> int:
+        """Optimiser steps that the weights have taken."""
+        return self._version
+
+    @property
+    def weights(self) -> PolicyTrainer:
+        """What an engine loads: valid until the next step."""
+        return self
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        return self._model.named_tensors()
+
+    def step(self, batch: TrainingBatch) -> StepReport:
+        """Learn from one batch.
+
+        Raises:
+            TrainerError: there is nothing to train on, or a number is not finite; the weights are as before.
+        """
+        start = time.perf_counter()
+        accounts = account(batch)
+        updates = self._updates(batch)
+        lr = learning_rate(self._config.trainer.optim, self._version, self._config.trainer.total_steps)
+        report: Counter[str] = Counter()
+        total: LossSums | None = None
+        norms: list[float] = []
+        for microbatches in self._with_old_logprobs(updates):
+            sums = self._accumulate(microbatches)
+            norms.append(self._model.masters.step(self._config.trainer.optim, lr))
+            total = sums if total is None else total + sums
+            report["computed_tokens"] += sum(len(microbatch.token_ids_T) for microbatch in microbatches)
+            report["read_tokens"] += sum(microbatch.n_read for microbatch in microbatches)
+            report["microbatches"] += len(microbatches)
+        if total is None:
+            raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
+        self._version += 1
+        metrics = {
+            **total.metrics(),
+            "loss": float(total.loss) / len(updates),
+            "grad_norm": math.fsum(norms) / len(norms),
+            "lr": lr,
+            "trained_tokens": float(accounts.trained),
+            **{name: float(count) for name, count in report.items()},
+            "train_tokens_per_s": accounts.trained / (time.perf_counter() - start),
+        }
+        return StepReport(metrics, accounts.trained, accounts.masked)
+
+    def save_model(self, folder: Path) -> None:
+        """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""
+        checkpoint.save_model(folder, self._model.causal_lm, dict(self.named_tensors()), self._folder)
+
+    def save_state(self, folder: Path) -> None:
+        """Everything that `load_state` needs to go on bit for bit."""
+        masters = self._model.masters.state_dict(self._config.trainer.optim)
+        checkpoint.save_state(folder, {"version": self._version, **masters})
+
+    def load_state(self, folder: Path) -> None:
+        state = checkpoint.load_state(folder, self._model.device)
+        self._model.masters.load_state_dict(state, self._config.trainer.optim)
+        self._version = state["version"]
+
+    def _updates(self, batch: TrainingBatch) -> list[list[MicroBatch]]:
+        """The micro-batches of each update: the batch's groups, dealt to `updates_per_step` equal parts."""
+        trainer = self._config.trainer
+        n_updates = min(trainer.loss.updates_per_step, len(batch.groups))
+        updates: list[list[MicroBatch]] = []
+        for number in range(n_updates):
+            part = slice(number, None, n_updates)
+            timelines = weigh(batch.groups[part], batch.advantages[part], trainer.loss.token_weights)
+            if timelines:
+                updates.append(self._packed(timelines))
+        return updates
+
+    def _packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
+        parts = split(timelines, self._config.trainer.tokens_per_microbatch)
+        microbatches = [pack(part, self._model.device) for part in parts]
+        if self._config.trainer.loss.kl_coef > 0:
+            for microbatch in microbatches:
+                start_logprob_E = self._model.start_logprobs(microbatch, self._config.rollout.temperature)
+                microbatch.inputs = replace(microbatch.inputs, start_logprob_E=start_logprob_E)
+        return microbatches
+
+    def _with_old_logprobs(self, updates: list[list[MicroBatch]]) -> list[list[MicroBatch]]:
+        """Before the first of several updates, note what the policy that the batch came from says of it.
+
+        With a single update the policy and the old policy are the same, and the loss needs no note of it.
+        """
+        if len(updates) > 1:
+            for microbatch in (microbatch for update in updates for microbatch in update):
+                old_logprob_E = self._model.logprobs(microbatch, self._config.rollout.temperature)
+                microbatch.inputs = replace(microbatch.inputs, old_logprob_E=old_logprob_E)
+        return updates
+
+    def _accumulate(self, microbatches: list[MicroBatch]) -> LossSums:
+        """Forward and backward; the gradients add up in the masters' buffers."""
+        loss_config = self._config.trainer.loss
+        head = self._model.head(self._config.rollout.temperature)
+        total: LossSums | None = None
+        for microbatch in microbatches:
+            inputs = microbatch.inputs
+
+            def loss(
+                logprob_E: Tensor, entropy_E: Tensor, tokens: slice, inputs: LossInputs = inputs
+            ) -> tuple[Tensor, LossSums]:
+                return policy_loss(logprob_E, entropy_E, inputs.select(tokens), loss_config)
+
+            hidden_RD = self._model.hidden(microbatch)
+            sums, grad_RD = head.loss_and_gradient(
+                hidden_RD.detach(), microbatch.targets, loss, entropy_has_gradient=loss_config.entropy_coef != 0
+            )
+            self._require_finite(sums, hidden_RD)
+            hidden_RD.backward(grad_RD)
+            total = sums if total is None else total + sums
+        if total is None:
+            raise TrainerError("an update has no trained token", hint="this is a defect of astune: do not train on it")
+        return total
+
+    def _require_finite(self, sums: LossSums, hidden_RD: Tensor) -> None:
+        if math.isfinite(sums.loss):
+            return
+        self._model.masters.zero_gradients()
+        where = "log-probabilities" if bool(torch.isfinite(hidden_RD).all()) else "hidden states"
+        raise TrainerError(
+            f"the loss is {float(sums.loss)}: the model's {where} are not finite, or far from the engine's",
+            hint="no weight was changed; see logprob_diff_max and grad_norm of the steps before, lower "
+            "trainer.optim.lr, or set model.dtype to float32",
+        )
+
+
+def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:
+    """The learning rate of step 0, 1, ...: up in a straight line, then down in one to the last step.
+
+    lr 1, warmup_steps 3, lr_final_ratio 0, total_steps 7   ->   0.25 0.5 0.75 1 0.67 0.33 0
+    """
+    if step < optim.warmup_steps:
+        return optim.lr * (step + 1) / (optim.warmup_steps + 1)
+    decay_steps = max(1, total_steps - 1 - optim.warmup_steps)
+    progress = min(1.0, (step - optim.warmup_steps) / decay_steps)
+    return optim.lr * (1 + (optim.lr_final_ratio - 1) * progress)

@@ -1,0 +1,118 @@
+"""Weighted timelines: a training batch as the loss sees it, whatever way it is computed.
+
+The loss of a batch is a weighted sum over trained tokens (law 4). This file alone decides the weights;
+packing and micro-batching below it may reorder and share, and never weigh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from astune.schema import Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
+
+TokenWeights = Literal["episode", "timeline", "token"]
+
+
+@dataclass(slots=True)
+class WeightedTimeline:
+    """A token sequence, which of its tokens carry loss, and what each of them weighs in the batch.
+
+    `positions` are indices into `token_ids`, ascending and above 0; the other lists run parallel to it.
+    """
+
+    token_ids: list[int]
+    positions: list[int]
+    engine_logprobs: list[float]
+    advantage: float
+    token_weight: float
+    group: int
+
+    @property
+    def input_ids(self) -> list[int]:
+        """What a forward pass has to read: everything before the last token that is predicted."""
+        return self.token_ids[: self.positions[-1]]
+
+
+@dataclass(slots=True)
+class TokenAccounts:
+    """What became of the sampled tokens of a batch: each is trained once, or masked with a reason."""
+
+    trained: int = 0
+    masked: Counter[str] = field(default_factory=Counter[str])
+
+
+def weigh(
+    groups: Sequence[EpisodeGroup], advantages: Sequence[Sequence[float]], scheme: TokenWeights
+) -> list[WeightedTimeline]:
+    """Flatten groups into timelines whose token weights sum to 1.
+
+        a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, a token weighs
+        episode    1/2 of a group, 1/2 of an episode: 1/40, 1/120, 1/80, 1/160
+        timeline   1/4 of a timeline: the same here; an episode of two timelines would weigh twice
+        token      1/100, all of them
+
+    An episode without a reward (NaN advantage) weighs nothing and is left out of its group's count.
+    """
+    timelines: list[WeightedTimeline] = []
+    members = [
+        [
+            (episode, advantage, trained)
+            for episode, advantage in zip(group.episodes, row, strict=True)
+            if not math.isnan(advantage) and (trained := [t for t in episode.timelines if t.n_trained])
+        ]
+        for group, row in zip(groups, advantages, strict=True)
+    ]
+    n_groups = sum(bool(episodes) for episodes in members)
+    n_timelines = sum(len(trained) for episodes in members for _, _, trained in episodes)
+    n_tokens = sum(t.n_trained for episodes in members for _, _, trained in episodes for t in trained)
+    for group, episodes in enumerate(members):
+        for episode, advantage, trained in episodes:
+            in_episode = sum(timeline.n_trained for timeline in trained)
+            for timeline in trained:
+                weight = {
+                    "episode": 1 / (n_groups * len(episodes) * in_episode),
+                    "timeline": 1 / (n_timelines * timeline.n_trained),
+                    "token": 1 / n_tokens,
+                }[scheme]
+                timelines.append(_weighted(timeline, episode, advantage, weight, group))
+    return timelines
+
+
+def account(batch: TrainingBatch) -> TokenAccounts:
+    """Each sampled token of the batch's episodes in exactly one account (law 3)."""
+    accounts = TokenAccounts()
+    for group, row in zip(batch.groups, batch.advantages, strict=True):
+        for episode, advantage in zip(group.episodes, row, strict=True):
+            reasons: dict[int, tuple[str | None, int]] = {}
+            for timeline in episode.timelines:
+                for span in timeline.spans:
+                    if span.sampled and (span.node_id not in reasons or span.mask_reason is None):
+                        reasons[span.node_id] = span.mask_reason, span.end - span.start
+            for reason, n_tokens in reasons.values():
+                reason = "episode without a reward" if math.isnan(advantage) else reason
+                if reason is None:
+                    accounts.trained += n_tokens
+                else:
+                    accounts.masked[reason] += n_tokens
+    return accounts
+
+
+def _weighted(timeline: Timeline, episode: Episode, advantage: float, weight: float, group: int) -> WeightedTimeline:
+    positions = [index for index, trained in enumerate(timeline.loss_mask) if trained]
+    logprobs = [timeline.logprobs[index] for index in positions]
+    if positions[0] == 0:
+        raise TrainerError(
+            f"episode {episode.episode_id} was sampled without a prompt: its first token has nothing to follow from",
+            hint="every prompt needs at least one token; see the workflow's first message and the chat template",
+        )
+    if not all(map(math.isfinite, logprobs)) or not math.isfinite(advantage):
+        raise TrainerError(
+            f"episode {episode.episode_id} has a log-probability or an advantage that is not finite",
+            hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
+            "or the judge's reward",
+        )
+    return WeightedTimeline(timeline.token_ids, positions, logprobs, advantage, weight, group)
