@@ -1,0 +1,86 @@
+"""Files that survive a kill: flushed to the device, and never half there under their own name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from astune.schema import RunStoreError
+
+FREE_SOME = "free some space on that disk, or point record_dir to a bigger one, then go on with --resume"
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NEARLY_FULL_BYTES = 16 * 2**20
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the folder's entries durable: new names, renames and removals."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Make every file and folder below `folder` durable, itself included."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        fsync_folder(Path(parent))
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` in one step: a reader, or a restart after a kill, sees the old bytes or the new ones."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with store_errors(f"writing {path}"):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_folder(path.parent)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder so that a kill in between never leaves a part of it under its own name."""
+    doomed = folder.with_name(f".trash-{uuid.uuid4().hex[:8]}")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def is_disk_full(cause: BaseException, near: Path) -> bool:
+    """Whether `cause` comes from a full disk; libraries hide the system's error number, so the disk is asked too."""
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return cause.errno in _NO_SPACE
+    try:
+        return shutil.disk_usage(near).free < NEARLY_FULL_BYTES
+    except OSError:
+        return False
+
+
+@contextmanager
+def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
+    """The operating system's refusals become a RunStoreError that names what was being done."""
+    try:
+        yield
+    except OSError as cause:
+        full = cause.errno in _NO_SPACE
+        reason = "the disk is full" if full else (cause.strerror or str(cause))
+        where = f" ({near})" if near else ""
+        raise RunStoreError(
+            f"{what}: {reason}{where}",
+            hint=FREE_SOME if full else "check that the folder exists and that you may write there",
+        ) from cause

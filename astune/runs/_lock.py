@@ -1,0 +1,81 @@
+"""One writer a run: a lock that the operating system releases when its process ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from astune.runs._files import store_errors
+from astune.schema import RunStoreError
+
+_PATIENCE_S = 1.0
+"""A reader that asks who holds the lock holds it itself for a moment."""
+
+
+class RunLock:
+    """An advisory lock on a file that also names its holder's process id."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def acquire(self) -> None:
+        """Take the lock, or say who has it.
+
+        Raises:
+            RunStoreError: another process, or another part of this one, writes this run.
+        """
+        with store_errors(f"locking {self._path}"):
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _lock_soon(descriptor):
+            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise RunStoreError(
+                f"the run {self._path.parent} is being written by process {holder}",
+                hint="wait until it ends or stop it, or start a new run; two processes cannot write one run",
+            )
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Idempotent; the file stays, since removing it would let two processes lock two different files."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @staticmethod
+    def holder(path: Path) -> int | None:
+        """The process id that holds the lock now; None where nobody does."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+            return int(text) if text.isdigit() else -1
+        finally:
+            os.close(descriptor)
+        return None
+
+
+def _lock_soon(descriptor: int) -> bool:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        else:
+            return True

@@ -1,0 +1,58 @@
+"""TensorBoard events, written with the tensorboard package alone: no torch, no TensorFlow.
+
+The package comes with the `local` extra. Without it a run still has `metrics.jsonl`, which is the record.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class NoEventLog:
+    """Writes nothing."""
+
+    def write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EventLog:
+    """One event file. Events of `purge_step` + 1 and later in earlier files are hidden by TensorBoard."""
+
+    def __init__(self, folder: Path, *, purge_step: int | None) -> None:
+        event_proto: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
+        record_writer = importlib.import_module("tensorboard.summary.writer.record_writer")
+        self._event: Any = event_proto.Event
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000:017d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("wb")
+        self._writer = record_writer.RecordWriter(self._file)
+        self._put(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            start = event_proto.SessionLog(status=event_proto.SessionLog.START)
+            self._put(self._event(wall_time=time.time(), step=purge_step + 1, session_log=start))
+
+    def write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
+        named = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._put(self._event(wall_time=wall_time, step=step, summary=self._summary(value=named)))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _put(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+
+
+def open_event_log(folder: Path | None, *, purge_step: int | None) -> EventLog | NoEventLog:
+    if folder is None or importlib.util.find_spec("tensorboard") is None:
+        return NoEventLog()
+    return EventLog(folder, purge_step=purge_step)

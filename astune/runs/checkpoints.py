@@ -1,0 +1,197 @@
+"""Checkpoints: the newest that a run can go on from, and the best model; each is whole or not there.
+
+    checkpoints/step-000040/checkpoint.json   {"step", "score", "created_at", "metadata"}
+    checkpoints/step-000040/model/            Hugging Face format, loadable as it is
+    checkpoints/step-000040/state/            optimiser, schedule, random generators, reader; only in the newest
+
+A checkpoint is written into a hidden folder, flushed to the device and then renamed. When it is in place, older
+ones lose their state, and go altogether unless they are the best.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from astune.runs._files import FREE_SOME, fsync_folder, fsync_tree, is_disk_full, remove_tree, store_errors
+from astune.schema import AstuneError, RunStoreError
+
+_NAME = re.compile(r"step-(\d{6,})(?:\.(\d+))?")
+_MANIFEST = "checkpoint.json"
+_HEADROOM = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk. `score` is what `best` compares, usually held-out success; None where not measured."""
+
+    path: Path
+    step: int
+    score: float | None
+    created_at: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @property
+    def resumable(self) -> bool:
+        return self.state.is_dir()
+
+
+class CheckpointStore:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(
+        self,
+        step: int,
+        *,
+        model: Callable[[Path], object],
+        state: Callable[[Path], object] | None = None,
+        score: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        needs_bytes: int | None = None,
+    ) -> Checkpoint:
+        """Write a checkpoint of `step` and tidy up the older ones.
+
+        Args:
+            model: writes the model into the folder that it is given.
+            state: likewise, everything else that going on needs; None for a model worth keeping only.
+            needs_bytes: space that must be free; by default that of the largest checkpoint of this kind so far.
+
+        Raises:
+            RunStoreError: there is not enough space, or writing failed; earlier checkpoints are untouched.
+        """
+        with store_errors(f"saving the checkpoint of step {step}", near=self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            self._check_space(step, needs_bytes or self._largest(with_state=state is not None))
+            created_at = time.time()
+            temporary = self.folder / f".new-step-{step:06d}"
+            try:
+                self._write(temporary, "model", model, step)
+                if state is not None:
+                    self._write(temporary, "state", state, step)
+                score = score if score is not None and math.isfinite(score) else None
+                manifest = {"step": step, "score": score, "created_at": created_at, "metadata": dict(metadata or {})}
+                (temporary / _MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+                fsync_tree(temporary)
+                final = self._free_name(step)
+                temporary.rename(final)
+                fsync_folder(self.folder)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            self._tidy()
+        return _read(final)
+
+    def list(self) -> list[Checkpoint]:
+        """Every checkpoint, oldest step first."""
+        found = [(match, entry) for entry in _entries(self.folder) if (match := _NAME.fullmatch(entry.name))]
+        found.sort(key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 0)))
+        return [_read(entry) for _, entry in found]
+
+    def latest(self) -> Checkpoint | None:
+        """The newest that a run can go on from."""
+        return next((checkpoint for checkpoint in reversed(self.list()) if checkpoint.resumable), None)
+
+    def best(self) -> Checkpoint | None:
+        """The best measured model, the later one of equals; the newest where none was measured."""
+        newest_first = self.list()[::-1]
+        return max(newest_first, key=lambda each: -math.inf if each.score is None else each.score, default=None)
+
+    def rewind(self, step: int) -> int:
+        """Drop checkpoints of steps after `step`; returns how many."""
+        late = [checkpoint for checkpoint in self.list() if checkpoint.step > step]
+        with store_errors("dropping checkpoints", near=self.folder):
+            for checkpoint in late:
+                remove_tree(checkpoint.path)
+        return len(late)
+
+    def _write(self, temporary: Path, part: str, write: Callable[[Path], object], step: int) -> None:
+        folder = temporary / part
+        folder.mkdir(parents=True)
+        try:
+            write(folder)
+        except AstuneError:
+            raise
+        except Exception as cause:
+            full = is_disk_full(cause, self.folder)
+            reason = "the disk is full" if full else f"{type(cause).__name__}: {cause}"
+            raise RunStoreError(
+                f"saving the {part} of step {step} in {self.folder}: {reason}", hint=FREE_SOME if full else ""
+            ) from cause
+
+    def _check_space(self, step: int, needs_bytes: int) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if free < needs_bytes * _HEADROOM:
+            raise RunStoreError(
+                f"the checkpoint of step {step} needs {_size(needs_bytes)}, but {self.folder} has {_size(free)} left",
+                hint=FREE_SOME,
+            )
+
+    def _largest(self, *, with_state: bool) -> int:
+        sizes = (_bytes(each.path) for each in self.list() if each.resumable or not with_state)
+        return max(sizes, default=0)
+
+    def _free_name(self, step: int) -> Path:
+        """A name beside a checkpoint of the same step, which stays until this one is whole."""
+        name = self.folder / f"step-{step:06d}"
+        serial = 0
+        while name.exists():
+            serial += 1
+            name = self.folder / f"step-{step:06d}.{serial}"
+        return name
+
+    def _tidy(self) -> None:
+        latest, best = self.latest(), self.best()
+        newest = self.list()[-1]
+        for checkpoint in self.list():
+            keep = {each.path for each in (latest, best, newest) if each is not None}
+            if checkpoint.path not in keep:
+                remove_tree(checkpoint.path)
+            elif latest is not None and checkpoint.path != latest.path and checkpoint.resumable:
+                checkpoint.state.rename(doomed := self.folder / f".trash-state-{checkpoint.path.name}")
+                shutil.rmtree(doomed, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Remove what an interrupted save or removal left."""
+        for entry in _entries(self.folder):
+            if entry.name.startswith((".new-", ".trash-")):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        manifest = orjson.loads((path / _MANIFEST).read_bytes())
+        return Checkpoint(path, manifest["step"], manifest["score"], manifest["created_at"], manifest["metadata"])
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as cause:
+        raise RunStoreError(
+            f"the checkpoint {path} is damaged: {cause!r}", hint="remove that folder to go on from an earlier one"
+        ) from cause
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,318 @@
+"""Writing episodes: an append that costs the caller next to nothing, and a flush that means "on disk".
+
+`append` takes a snapshot and queues it; one background thread packs and commits whatever has gathered, in
+one transaction. When that thread fails (a full disk, a defect) every later call raises, and what was
+committed before stays readable. How an episode looks on disk is said in `episodes.py` and `wire.py`.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+import zstandard
+
+from astune.runs._files import FREE_SOME, fsync_folder, is_disk_full, store_errors
+from astune.runs.episodes import APPLICATION_ID, SCHEMA_VERSION, EpisodeReader, check_version, column_text, connect
+from astune.runs.wire import pack, snapshot
+from astune.schema import Episode, RunStoreError, TrainingBatch
+
+QUEUE_EPISODES = 256
+"""Episodes that may wait to be written; a step's worth is 64. Beyond that `append` waits for the disk."""
+STALL_TIMEOUT_S = 120.0
+"""How long the disk may make no progress at all before the run ends with an error instead of waiting on."""
+_EPISODES_PER_COMMIT = 64
+_ZSTD_LEVEL = 3
+
+_CREATE = f"""
+CREATE TABLE episodes (
+    seq INTEGER PRIMARY KEY,
+    episode_id TEXT NOT NULL UNIQUE,
+    split TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    task_id TEXT NOT NULL,
+    repeat INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    reward REAL,
+    success INTEGER,
+    error_type TEXT,
+    error_text TEXT,
+    n_tokens INTEGER NOT NULL,
+    n_sampled INTEGER NOT NULL,
+    n_trained INTEGER NOT NULL,
+    n_turns INTEGER NOT NULL,
+    seconds REAL,
+    created_at REAL NOT NULL,
+    advantages TEXT,
+    not_trained TEXT,
+    blob BLOB NOT NULL
+);
+CREATE INDEX episodes_by_step ON episodes (split, step);
+CREATE INDEX episodes_by_task ON episodes (split, task_id, step);
+CREATE INDEX episodes_by_status ON episodes (status) WHERE status = 'error';
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+_COLUMNS = (
+    "episode_id, split, step, task_id, repeat, attempt, status, reward, success, error_type, error_text, "
+    "n_tokens, n_sampled, n_trained, n_turns, seconds, created_at, advantages, not_trained, blob"
+)
+_INSERT = f"INSERT INTO episodes ({_COLUMNS}) VALUES ({', '.join('?' * len(_COLUMNS.split(', ')))})"
+_ANNOTATE = "UPDATE episodes SET advantages = ?, not_trained = ? WHERE episode_id = ?"
+_ERROR_TYPE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(?::|\(|$)")
+
+
+@dataclass(slots=True)
+class _Write:
+    """One queued statement; `make` runs in the writer's thread and gives its values."""
+
+    statement: str
+    make: Callable[[zstandard.ZstdCompressor], Sequence[object]]
+
+
+class EpisodeStore(EpisodeReader):
+    """A reader that also writes. One process at a time; `RunDirectory` holds the lock that makes it so."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the store at `path`, or make it.
+
+        Raises:
+            RunStoreError: the folder cannot be written, or the file is no store of this version.
+        """
+        with store_errors(f"opening {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer_connection = _open_for_writing(path)
+        super().__init__(path)
+        self._queue: queue.Queue[_Write | None] = queue.Queue(QUEUE_EPISODES)
+        self._write_lock = threading.Lock()
+        self._progress = threading.Condition()
+        self._queued = 0
+        self._committed = 0
+        self._failure: Exception | None = None
+        self._failure_told = False
+        self._closed = False
+        self._writer = threading.Thread(target=self._write_all, name="episode-store", daemon=True)
+        self._writer.start()
+
+    def append(
+        self, episode: Episode, advantages: Sequence[float] | None = None, *, not_trained: str | None = None
+    ) -> None:
+        """Queue an episode for writing; it is on disk once `flush` has returned.
+
+        Raises:
+            RunStoreError: an earlier write failed, or the disk makes no progress.
+        """
+        data = snapshot(episode)
+        created_at = time.time()
+        columns = _columns(episode)
+        annotation = _annotation(advantages, not_trained)
+        self._put(_Write(_INSERT, lambda zstd: (*columns, created_at, *annotation, pack(data, zstd))))
+
+    def annotate(
+        self, episode_id: str, *, advantages: Sequence[float] | None = None, not_trained: str | None = None
+    ) -> None:
+        """Write beside a recorded episode what became known later; its record itself never changes."""
+        values = (*_annotation(advantages, not_trained), episode_id)
+        self._put(_Write(_ANNOTATE, lambda _: values))
+
+    def annotate_batch(self, batch: TrainingBatch) -> None:
+        """Annotate each episode of a batch with its advantage, or with why its group was left out."""
+        for group, advantages in zip(batch.groups, batch.advantages, strict=True):
+            for episode, advantage in zip(group.episodes, advantages, strict=False):
+                self.annotate(episode.episode_id, advantages=[advantage], not_trained=group.dropped)
+
+    def flush(self) -> None:
+        """Return once everything appended so far is on disk.
+
+        Raises:
+            RunStoreError: it could not be written; what was flushed before is untouched.
+        """
+        with self._progress:
+            target, last = self._queued, (self._committed, time.monotonic())
+            while self._committed < target:
+                self._raise_failure()
+                self._progress.wait(0.2)
+                if self._committed != last[0]:
+                    last = (self._committed, time.monotonic())
+                self._check_stall(last[1])
+            self._raise_failure()
+
+    def rewind(self, step: int) -> int:
+        """Drop the episodes of steps after `step`, as if they had never run; returns how many."""
+        self.flush()
+        with self._query_errors(), self._write_lock:
+            return self._writer_connection.execute("DELETE FROM episodes WHERE step > ?", (step,)).rowcount
+
+    def close(self) -> None:
+        """Flush and stop. Idempotent.
+
+        Raises:
+            RunStoreError: something appended could not be written, and no call has said so yet.
+        """
+        if self._closed:
+            return
+        try:
+            if not self._failure_told:
+                self.flush()
+        finally:
+            self._closed = True
+            if self._writer.is_alive():
+                self._queue.put(None)
+                self._writer.join(STALL_TIMEOUT_S)
+            super().close()
+            self._writer_connection.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an error that is already on its way is not covered by one about closing."""
+        try:
+            self.close()
+        except RunStoreError:
+            if cause is None:
+                raise
+
+    def _put(self, write: _Write) -> None:
+        if self._closed:
+            raise RunStoreError(f"the episode store {self.path} is closed")
+        self._raise_failure()
+        started = time.monotonic()
+        while True:
+            try:
+                self._queue.put(write, timeout=0.2)
+                break
+            except queue.Full:
+                self._raise_failure()
+                self._check_stall(started)
+        with self._progress:
+            self._queued += 1
+
+    def _check_stall(self, since: float) -> None:
+        if time.monotonic() - since > STALL_TIMEOUT_S:
+            raise RunStoreError(
+                f"writing episodes to {self.path} made no progress for {STALL_TIMEOUT_S:g} s",
+                hint="check the disk; go on with --resume once it answers again",
+            )
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if failure is None:
+            if self._writer.is_alive():
+                return
+            failure = RuntimeError("its thread ended")
+        self._failure_told = True
+        if isinstance(failure, sqlite3.IntegrityError):
+            raise RunStoreError(
+                f"an episode was recorded twice in {self.path}: {failure}",
+                hint="a step that is run again must be rewound first",
+            ) from failure
+        full = "full" in str(failure) or is_disk_full(failure, self.path.parent)
+        reason = "the disk is full" if full else f"{type(failure).__name__}: {failure}"
+        raise RunStoreError(
+            f"episodes cannot be written to {self.path}: {reason}",
+            hint=FREE_SOME if full else "what was recorded before is intact; go on with --resume",
+        ) from failure
+
+    def _write_all(self) -> None:
+        """The writer's thread: take what has gathered, commit it, say so."""
+        compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+        stopping = False
+        try:
+            while not stopping:
+                gathered = [self._queue.get()]
+                while len(gathered) < _EPISODES_PER_COMMIT and not self._queue.empty():
+                    gathered.append(self._queue.get())
+                writes = [write for write in gathered if write is not None]
+                stopping = len(writes) < len(gathered)
+                if writes:
+                    rows = [(write.statement, write.make(compressor)) for write in writes]
+                    with self._write_lock:
+                        _commit(self._writer_connection, rows)
+                with self._progress:
+                    self._committed += len(writes)
+                    self._progress.notify_all()
+        except Exception as cause:
+            with self._progress:
+                self._failure = cause
+                self._progress.notify_all()
+
+
+def _open_for_writing(path: Path) -> sqlite3.Connection:
+    """A durable connection: a commit returns when the device has it (WAL, synchronous FULL)."""
+    try:
+        if not path.exists():
+            _create(path)
+        connection = connect(path, read_only=False)
+        check_version(connection, path)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+    except (sqlite3.Error, OSError) as cause:
+        full = "full" in str(cause) or is_disk_full(cause, path.parent)
+        raise RunStoreError(
+            f"the episodes at {path} cannot be opened: {'the disk is full' if full else cause}",
+            hint=FREE_SOME if full else "the file is damaged, no store of ours, or not writable",
+        ) from cause
+    return connection
+
+
+def _create(path: Path) -> None:
+    """Make an empty store under another name first, so that a kill in between leaves none or a whole one."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    connection = connect(temporary, read_only=False)
+    try:
+        connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_CREATE} COMMIT;")
+    finally:
+        connection.close()
+    temporary.rename(path)
+    fsync_folder(path.parent)
+
+
+def _commit(connection: sqlite3.Connection, rows: Sequence[tuple[str, Sequence[object]]]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement, values in rows:
+            if connection.execute(statement, values).rowcount != 1:
+                raise LookupError(f"no recorded episode {values[-1]!r} to annotate")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _columns(episode: Episode) -> tuple[object, ...]:
+    reward, nodes = episode.reward, episode.forest.nodes
+    error = None if episode.error is None else column_text(episode.error)
+    named = _ERROR_TYPE.match(error) if error else None
+    return (
+        column_text(episode.episode_id),
+        episode.split,
+        episode.step,
+        column_text(episode.task.task_id),
+        episode.repeat,
+        episode.attempt,
+        episode.status,
+        None if reward is None else float(reward.raw_reward),
+        None if reward is None else int(reward.is_success),
+        named.group(1) if named else ("error" if episode.status == "error" else None),
+        error,
+        sum(len(node.token_ids) for node in nodes),
+        sum(node.n_sampled for node in nodes),
+        sum(node.n_sampled for node in nodes if node.trainable),
+        sum(node.sampled for node in nodes),
+        episode.timings.get("total"),
+    )
+
+
+def _annotation(advantages: Sequence[float] | None, not_trained: str | None) -> tuple[object, ...]:
+    return (None if advantages is None else orjson.dumps(list(advantages)).decode(), not_trained)

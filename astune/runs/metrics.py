@@ -1,0 +1,184 @@
+"""A run's numbers: `metrics.jsonl`, one line a step and kind, and the same as TensorBoard events.
+
+    {"step": 3, "kind": "train", "time": 1790000000.0, "elapsed_s": 41.8, "metrics": {"reward/mean": 0.25, ...}}
+
+`kind` is `train` or `validation`; `elapsed_s` counts the seconds that the run has been at work up to this
+line, also across a resume. A number that JSON cannot hold is written as "nan", "inf" or "-inf". A line is on
+disk when `append` returns; a last line that a kill tore is ignored, and cut off before the next is written.
+
+Names are `group/name`. The report reads these where they are there: `balance/sampled`, `balance/trained`,
+`balance/masked/<reason>`, `balance/dropped/<reason>` (see `balance_metrics`) and `time/<phase>_s`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import orjson
+
+from astune.runs._files import fsync_folder, store_errors, write_atomic
+from astune.runs._tensorboard import EventLog, NoEventLog, open_event_log
+from astune.schema import RunStoreError, TokenBalance
+
+MetricKind = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLine:
+    step: int
+    kind: MetricKind
+    time: float
+    elapsed_s: float
+    metrics: dict[str, float]
+
+
+class MetricsLog:
+    """The writer of one run's metrics."""
+
+    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
+        """Go on with the log at `path`, or begin it; events go to the folder `tensorboard` where one is given."""
+        self.path = path
+        with store_errors(f"opening {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = read_metrics(path)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._size = _whole_lines(path)
+            os.ftruncate(self._descriptor, self._size)
+            fsync_folder(path.parent)
+        self._tensorboard = tensorboard
+        self._events: EventLog | NoEventLog | None = None
+        self._last_step = lines[-1].step if lines else None
+        self._started = time.monotonic() - (lines[-1].elapsed_s if lines else 0.0)
+
+    def append(self, step: int, kind: MetricKind, metrics: Mapping[str, float]) -> MetricsLine:
+        """Write one line, durably.
+
+        Raises:
+            RunStoreError: the disk refused it; the log ends with the line before.
+        """
+        numbers = {name: float(value) for name, value in metrics.items()}
+        line = MetricsLine(step, kind, time.time(), time.monotonic() - self._started, numbers)
+        data = _encode(line)
+        with store_errors(f"writing {self.path}"):
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.write(self._descriptor, data[written:])
+                os.fsync(self._descriptor)
+            except OSError:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+            self._size += len(data)
+            if self._events is None:
+                self._events = open_event_log(self._tensorboard, purge_step=self._last_step)
+            self._events.write(step, line.time, {f"{kind}/{name}": value for name, value in numbers.items()})
+        self._last_step = step
+        return line
+
+    def read(self) -> list[MetricsLine]:
+        return read_metrics(self.path)
+
+    def rewind(self, step: int) -> int:
+        """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too."""
+        lines = self.read()
+        kept = [line for line in lines if line.step <= step]
+        data = b"".join(map(_encode, kept))
+        write_atomic(self.path, data)
+        os.close(self._descriptor)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        self._size = len(data)
+        self._started = time.monotonic() - (kept[-1].elapsed_s if kept else 0.0)
+        self._close_events()
+        self._last_step = step
+        return len(lines) - len(kept)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._close_events()
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            with store_errors(f"closing the TensorBoard events in {self._tensorboard}"):
+                self._events.close()
+            self._events = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[MetricsLine]:
+    """Every whole line; none where there is no file yet.
+
+    Raises:
+        RunStoreError: a line other than a torn last one is no line of ours.
+    """
+    with store_errors(f"reading {path}"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return []
+    lines: list[MetricsLine] = []
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            fields = orjson.loads(line)
+            metrics = {name: float(value) for name, value in fields["metrics"].items()}
+            lines.append(MetricsLine(fields["step"], fields["kind"], fields["time"], fields["elapsed_s"], metrics))
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
+            raise RunStoreError(
+                f"{path}, line {number} is no line of metrics: {cause!r}", hint="remove the line, or restore the file"
+            ) from cause
+    return lines
+
+
+def balance_metrics(balance: TokenBalance) -> dict[str, float]:
+    """The books of one step as metrics; `read_balance` is the inverse."""
+    named = {"balance/sampled": float(balance.sampled), "balance/trained": float(balance.trained)}
+    named |= {f"balance/masked/{reason}": float(count) for reason, count in balance.masked.items()}
+    return named | {f"balance/dropped/{reason}": float(count) for reason, count in balance.dropped.items()}
+
+
+def read_balance(lines: Iterable[MetricsLine]) -> TokenBalance:
+    """The sum of the books over the given lines."""
+    total = TokenBalance()
+    for line in lines:
+        metrics = line.metrics
+        total += TokenBalance(
+            sampled=round(metrics.get("balance/sampled", 0)),
+            trained=round(metrics.get("balance/trained", 0)),
+            masked=_account(metrics, "balance/masked/"),
+            dropped=_account(metrics, "balance/dropped/"),
+        )
+    return total
+
+
+def _account(metrics: Mapping[str, float], prefix: str) -> Counter[str]:
+    return Counter(
+        {name.removeprefix(prefix): round(value) for name, value in metrics.items() if name.startswith(prefix)}
+    )
+
+
+def _encode(line: MetricsLine) -> bytes:
+    metrics = {name: value if math.isfinite(value) else str(value) for name, value in line.metrics.items()}
+    record = {"step": line.step, "kind": line.kind, "time": line.time, "elapsed_s": round(line.elapsed_s, 3)}
+    return orjson.dumps(record | {"metrics": metrics}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _whole_lines(path: Path) -> int:
+    """Bytes up to and including the last line end."""
+    return path.read_bytes().rfind(b"\n") + 1

@@ -1,0 +1,243 @@
+"""The wire format of a recorded episode, version 1: what stands in a store's `blob`, and nothing about where it stands.
+
+A blob is zstd-compressed UTF-8 JSON, one object an episode:
+
+    {"format": 1,
+     "episode_id", "split": "train"|"validation", "step", "repeat", "attempt", "seed",
+     "status": "success"|"failed"|"truncated"|"error", "error": text | null,
+     "task": {"task_id", "main_query", "init_messages", "env_type", "metadata"},
+     "reward": {"raw_reward", "is_success", "per_target", "metadata"} | null,
+     "metrics": {name: number}, "timings": {phase: seconds}, "judge_inputs": {...},
+     "forest": [node, ...]}
+
+A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
+
+    {"node_id", "parent": id | null, "role", "content", "agent", "token_ids": [int],
+     "name", "tool_calls", "tool_call_id", "logprobs": [float] | null, "finish_reason",
+     "weights_version", "trainable": bool, "fork_cause": text | null}
+
+`token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read.
+Keys from `name` on are left out where they hold their default (null, [] or false).
+
+JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key:
+`{"$float": "nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`,
+`{"$text": hex}` for text that is not valid Unicode (UTF-8 with surrogates passed through), `{"$dict": [[key, value],
+...]}` for keys that are not text, or for a mapping that would look like one of these. Any other object is kept as
+`{"$repr": text}` and is read back as that text: only what JSON can hold is a record, the rest is a picture.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import numbers
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import zstandard
+
+from astune.schema import Episode, Forest, MessageNode, Reward, RunStoreError, Task
+
+FORMAT = 1
+_OPTIONAL: dict[str, Any] = {
+    "name": None,
+    "tool_calls": [],
+    "tool_call_id": None,
+    "logprobs": None,
+    "finish_reason": None,
+    "weights_version": None,
+    "trainable": False,
+    "fork_cause": None,
+}
+_INT64 = range(-(2**63), 2**63)
+_WRAPPED = re.compile(r"\$(float|int|tuple|bytes|text|dict|repr)")
+_MAX_DEPTH = 60
+
+
+def snapshot(episode: Episode) -> dict[str, Any]:
+    """The episode as JSON-ready data. Only token ids and log-probabilities are shared with it, not copied."""
+    reward = episode.reward
+    task = episode.task
+    return {
+        "format": FORMAT,
+        "episode_id": to_json(episode.episode_id),
+        "split": episode.split,
+        "step": episode.step,
+        "repeat": episode.repeat,
+        "attempt": episode.attempt,
+        "seed": to_json(episode.seed),
+        "status": episode.status,
+        "error": to_json(episode.error),
+        "task": {
+            "task_id": to_json(task.task_id),
+            "main_query": to_json(task.main_query),
+            "init_messages": to_json(task.init_messages),
+            "env_type": to_json(task.env_type),
+            "metadata": to_json(task.metadata),
+        },
+        "reward": None
+        if reward is None
+        else {
+            "raw_reward": reward.raw_reward,
+            "is_success": reward.is_success,
+            "per_target": to_json(reward.per_target),
+            "metadata": to_json(reward.metadata),
+        },
+        "metrics": to_json(episode.metrics),
+        "timings": to_json(episode.timings),
+        "judge_inputs": to_json(episode.judge_inputs),
+        "forest": [_node_to_json(node) for node in episode.forest.nodes],
+    }
+
+
+def pack(snapshot: dict[str, Any], compressor: zstandard.ZstdCompressor) -> bytes:
+    return compressor.compress(orjson.dumps(snapshot, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def unpack(blob: bytes) -> Episode:
+    """The inverse of `snapshot` and `pack`.
+
+    Raises:
+        RunStoreError: the blob is damaged, or a newer version wrote it.
+    """
+    try:
+        data = orjson.loads(zstandard.ZstdDecompressor().decompress(blob))
+        version = data["format"]
+    except (zstandard.ZstdError, orjson.JSONDecodeError, KeyError, TypeError) as cause:
+        raise RunStoreError(f"an episode's record is damaged: {cause}") from cause
+    if version != FORMAT:
+        raise RunStoreError(
+            f"an episode was recorded in format {version}, this version reads {FORMAT}", hint="upgrade astune"
+        )
+    reward = data["reward"]
+    return Episode(
+        episode_id=from_json(data["episode_id"]),
+        task=Task.model_validate({key: from_json(value) for key, value in data["task"].items()}),
+        split=data["split"],
+        step=data["step"],
+        repeat=data["repeat"],
+        attempt=data["attempt"],
+        seed=from_json(data["seed"]),
+        forest=Forest([_node_from_json(node) for node in data["forest"]]),
+        status=data["status"],
+        reward=None if reward is None else Reward.model_validate({k: from_json(v) for k, v in reward.items()}),
+        error=from_json(data["error"]),
+        metrics=from_json(data["metrics"]),
+        timings=from_json(data["timings"]),
+        judge_inputs=from_json(data["judge_inputs"]),
+    )
+
+
+def _node_to_json(node: MessageNode) -> dict[str, Any]:
+    logprobs = node.logprobs
+    if logprobs and not math.isfinite(sum(logprobs)):
+        logprobs = to_json(logprobs)
+    data = {
+        "node_id": node.node_id,
+        "parent": node.parent,
+        "role": to_json(node.role),
+        "content": to_json(node.content),
+        "agent": to_json(node.agent),
+        "token_ids": node.token_ids,
+    }
+    optional = {
+        "name": to_json(node.name),
+        "tool_calls": to_json(node.tool_calls),
+        "tool_call_id": to_json(node.tool_call_id),
+        "logprobs": logprobs,
+        "finish_reason": node.finish_reason,
+        "weights_version": node.weights_version,
+        "trainable": node.trainable,
+        "fork_cause": to_json(node.fork_cause),
+    }
+    return data | {key: value for key, value in optional.items() if value != _OPTIONAL[key]}
+
+
+def _node_from_json(data: dict[str, Any]) -> MessageNode:
+    logprobs = data.get("logprobs")
+    if logprobs and any(isinstance(value, dict) for value in logprobs):
+        data["logprobs"] = from_json(logprobs)
+    for key in ("role", "content", "agent", "name", "tool_calls", "tool_call_id", "fork_cause"):
+        if key in data:
+            data[key] = from_json(data[key])
+    return MessageNode(**data)
+
+
+def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
+    """A copy of `value` that strict JSON can hold, wrapped as the module's docstring says."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        text = str.__str__(value)
+        return text if _is_unicode(text) else {"$text": text.encode("utf-8", "surrogatepass").hex()}
+    if isinstance(value, numbers.Integral):
+        number = int(value)
+        return number if number in _INT64 else {"$int": str(number)}
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
+        number = float(value)
+        return number if math.isfinite(number) else {"$float": str(number)}
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode("ascii")}
+    if not isinstance(value, Mapping | list | tuple):
+        return {"$repr": to_json(_safe_repr(value))}
+    if id(value) in ancestors or len(ancestors) > _MAX_DEPTH:
+        return {"$repr": f"<{type(value).__name__} that holds itself, or is nested deeper than {_MAX_DEPTH}>"}
+    ancestors = (*ancestors, id(value))
+    if isinstance(value, Mapping):
+        items = list(value.items())
+        looks_wrapped = len(items) == 1 and isinstance(items[0][0], str) and _WRAPPED.fullmatch(items[0][0])
+        if not looks_wrapped and all(isinstance(key, str) and _is_unicode(key) for key, _ in items):
+            return {str.__str__(key): to_json(item, ancestors) for key, item in items}
+        return {"$dict": [[to_json(key, ancestors), to_json(item, ancestors)] for key, item in items]}
+    elements = [to_json(item, ancestors) for item in value]
+    return elements if isinstance(value, list) else {"$tuple": elements}
+
+
+def from_json(value: Any) -> Any:
+    """The inverse of `to_json`; only a `$repr` comes back as text instead of as what it was."""
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((key, inner),) = value.items()
+        if _WRAPPED.fullmatch(key):
+            return _unwrap(key, inner)
+    return {key: from_json(item) for key, item in value.items()}
+
+
+def _unwrap(key: str, inner: Any) -> Any:
+    match key:
+        case "$float":
+            return float(inner)
+        case "$int":
+            return int(inner)
+        case "$tuple":
+            return tuple(from_json(item) for item in inner)
+        case "$bytes":
+            return base64.b64decode(inner)
+        case "$text":
+            return bytes.fromhex(inner).decode("utf-8", "surrogatepass")
+        case "$dict":
+            return {from_json(name): from_json(item) for name, item in inner}
+        case _:
+            return from_json(inner)
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _safe_repr(value: Any) -> str:
+    try:
+        return repr(value)[:10_000]
+    except Exception as cause:
+        return f"<{type(value).__name__} whose repr fails: {cause!r}>"
