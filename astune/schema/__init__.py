@@ -18,7 +18,7 @@ from astune.schema.errors import (
 )
 from astune.schema.forest import Forest, MessageNode
 from astune.schema.reward import Reward
-from astune.schema.sampling import Completion, FinishReason, SamplingParams
+from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
 from astune.schema.timeline import Span, Timeline
 
@@ -51,4 +51,5 @@ __all__ = [
     "TrainingBatch",
     "WorkflowError",
     "boundary",
+    "stable_seed",
 ]
