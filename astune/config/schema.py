@@ -199,3 +199,9 @@ class AstuneConfig(StrictModel):
         if self.rollout.max_response_length_in_one_turn >= self.rollout.max_model_len:
             raise ValueError("rollout.max_response_length_in_one_turn must be smaller than rollout.max_model_len")
         return self
+
+    @property
+    def validation_temperature(self) -> float:
+        """The temperature that held-out tasks are measured with."""
+        asked = self.trainer.validation.temperature
+        return self.rollout.temperature if asked is None else asked

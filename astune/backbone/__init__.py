@@ -1,0 +1,1 @@
+"""Backbones: each turns (configuration, tasks, workflow, judge) into a run."""

@@ -1,0 +1,258 @@
+"""The training loop of one machine: roll out, judge, learn, publish the weights, record.
+
+`_train_step` is the whole of GRPO, top to bottom. The loop knows neither which agent produced the tokens
+nor how gradients are computed; it owns the order of things and the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from astune.config.schema import AstuneConfig
+from astune.engine.base import EngineStats, InferenceEngine
+from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
+from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch
+from astune.trainer.advantages import advantages_of
+from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
+from astune.trainer.policy import PolicyTrainer
+
+NO_VARIANCE = "group has no variance"
+EMPTY_STEPS_BEFORE_GIVING_UP = 3
+"""Steps in a row in which no episode finishes, after which the run ends: an outage passes, a defect stays."""
+_LOOP_FILE = "loop.json"
+
+
+class Rollouts(Protocol):
+    """Runs the workflow; `RolloutPool` is the one."""
+
+    async def run_groups(
+        self, tasks: list[Task], *, step: int, split: Split, num_repeat: int, temperature: float
+    ) -> list[EpisodeGroup]: ...
+
+    def balance(self, groups: list[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
+        """The books of what the engine sampled between two readings of its counters."""
+        ...
+
+
+class TaskSource(Protocol):
+    """Hands out training tasks in an order that can be continued; `TaskOrder` is the one."""
+
+    def take(self, n: int) -> list[Task]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TrainingObserver(Protocol):
+    """Is told what the loop does; the live display is one."""
+
+    def on_phase(self, phase: str) -> None: ...
+
+    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
+
+
+@dataclass
+class LoopState:
+    """What a checkpoint must hold beside weights and optimiser, so that a resumed run is the same run."""
+
+    step: int = 0
+    trained_s: float = 0.0
+    """Seconds of all training steps so far, measurements and checkpoints not counted."""
+    success: float | None = None
+    """Held-out success of the current weights, where it was measured."""
+    order: dict[str, Any] = field(default_factory=dict)
+
+
+class LocalTrainer:
+    """Trains `policy` on what `rollouts` brings, until `total_steps` or a held-out success that was asked for."""
+
+    def __init__(
+        self,
+        config: AstuneConfig,
+        *,
+        policy: PolicyTrainer,
+        engine: InferenceEngine,
+        rollouts: Rollouts,
+        order: TaskSource,
+        validation_tasks: list[Task],
+        episodes: EpisodeStore,
+        metrics: MetricsLog,
+        checkpoints: CheckpointStore,
+        observer: TrainingObserver,
+    ) -> None:
+        self._config = config
+        self._policy = policy
+        self._engine = engine
+        self._rollouts = rollouts
+        self._order = order
+        self._validation_tasks = validation_tasks[: config.trainer.validation.max_tasks]
+        self._episodes = episodes
+        self._metrics = metrics
+        self._checkpoints = checkpoints
+        self._observer = observer
+        self._clock = PhaseClock(observer.on_phase)
+        self._state = LoopState()
+        self._saved_step = -1
+        self._empty_steps = 0
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this run; the run's records end with its step already."""
+        self._state = LoopState(**orjson.loads((checkpoint.state / _LOOP_FILE).read_bytes()))
+        self._policy.load_state(checkpoint.state)
+        self._order.load_state_dict(self._state.order)
+        self._saved_step = self._state.step
+        await self._engine.load_weights(self._policy.weights)
+
+    async def fit(self) -> None:
+        """Train to the end; cancelling it, or an error, leaves a checkpoint of the last whole step."""
+        trainer = self._config.trainer
+        try:
+            reached = await self._validate() if self._state.step == 0 else False
+            while self._state.step < trainer.total_steps and not reached:
+                await self._train_step(self._state.step + 1)
+                if self._state.step % trainer.test_freq == 0 or self._state.step == trainer.total_steps:
+                    reached = await self._validate()
+                if self._state.step % trainer.save_freq == 0:
+                    self._save()
+        finally:
+            if self._state.step > self._saved_step and self._state.step > 0:
+                self._save()
+
+    async def _train_step(self, step: int) -> None:
+        """One step of GRPO (Shao et al. 2024, arXiv 2402.03300), from tasks to new weights."""
+        self._clock.restart()
+        before = self._engine.stats()
+        with self._clock.phase("rollout"):
+            groups = await self._collect(step)
+        balance = self._rollouts.balance(groups, before, self._engine.stats())
+        used = [group for group in groups if group.dropped is None]
+        batch = TrainingBatch(step, used, advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages))
+        measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["rollout"])
+        await _uninterrupted(self._learn_and_record(batch, groups, balance, measures))
+
+    async def _learn_and_record(
+        self, batch: TrainingBatch, groups: list[EpisodeGroup], balance: TokenBalance, measures: dict[str, float]
+    ) -> None:
+        """Weights, engine, books and state move on together, or, where this is not reached, not at all."""
+        if batch.groups:
+            with self._clock.phase("train"):
+                report = await asyncio.to_thread(self._policy.step, batch)
+            with self._clock.phase("sync"):
+                await self._engine.load_weights(self._policy.weights)
+            measures |= {f"train/{name}": value for name, value in report.metrics.items()}
+            balance.trained = report.trained_tokens
+        _require_zero(balance)
+        self._annotate(batch, groups)
+        self._state.step = batch.step
+        self._state.success = None
+        self._state.trained_s += self._clock.total_s
+        self._state.order = self._order.state_dict()
+        self._record("train", measures | balance_metrics(balance))
+
+    async def _collect(self, step: int) -> list[EpisodeGroup]:
+        """Groups of `tasks_per_step` tasks; those whose rewards are all equal are replaced within the budget."""
+        trainer = self._config.trainer
+        groups = await self._roll_out(step, self._order.take(trainer.tasks_per_step))
+        budget = trainer.dynamic_sampling.max_extra_tasks
+        while budget > 0 and (missing := trainer.tasks_per_step - sum(group.dropped is None for group in groups)) > 0:
+            extra = min(missing, budget)
+            budget -= extra
+            groups += await self._roll_out(step, self._order.take(extra))
+        self._require_episodes(groups)
+        return groups
+
+    async def _roll_out(self, step: int, tasks: list[Task]) -> list[EpisodeGroup]:
+        rollout = self._config.rollout
+        groups = await self._rollouts.run_groups(
+            tasks, step=step, split="train", num_repeat=rollout.num_repeat, temperature=rollout.temperature
+        )
+        for group in groups:
+            if group.dropped is None and not group.has_variance:
+                group.dropped = NO_VARIANCE
+        return groups
+
+    async def _validate(self) -> bool:
+        """Measure the held-out tasks, keep the weights if they are the best so far; True where training may end."""
+        if not self._validation_tasks:
+            return False
+        validation = self._config.trainer.validation
+        self._clock.restart()
+        before = self._engine.stats()
+        with self._clock.phase("validation"):
+            groups = await self._rollouts.run_groups(
+                self._validation_tasks,
+                step=self._state.step,
+                split="validation",
+                num_repeat=validation.num_repeat,
+                temperature=self._config.validation_temperature,
+            )
+        self._require_episodes(groups)
+        measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["validation"])
+        best, self._state.success = self._checkpoints.best(), measures["reward/success_rate"]
+        if best is None or best.score is None or self._state.success > best.score:
+            with self._clock.phase("save"):
+                self._checkpoints.save(self._state.step, model=self._policy.save_model, score=self._state.success)
+        self._record("validation", measures)
+        return validation.stop_at_success is not None and self._state.success >= validation.stop_at_success
+
+    def _require_episodes(self, groups: list[EpisodeGroup]) -> None:
+        """End the run where nothing ever finishes, with the first failure's own words."""
+        if any(group.episodes for group in groups):
+            self._empty_steps = 0
+            return
+        self._empty_steps += 1
+        if self._state.step == 0 or self._empty_steps >= EMPTY_STEPS_BEFORE_GIVING_UP:
+            first = next((episode.error for group in groups for episode in group.failed_attempts), "there was none")
+            raise TrainerError(f"no episode finished; the first failure: {first}")
+
+    def _annotate(self, batch: TrainingBatch, groups: list[EpisodeGroup]) -> None:
+        """Write beside each recorded episode its advantage, or why it was not trained."""
+        self._episodes.annotate_batch(batch)
+        for group in groups:
+            if group.dropped is not None:
+                for episode in group.episodes:
+                    self._episodes.annotate(episode.episode_id, not_trained=group.dropped)
+
+    def _record(self, split: Split, measures: dict[str, float]) -> None:
+        """Write one line of metrics; the episodes that it speaks of are on disk before it."""
+        measures |= self._clock.metrics() | {"time/trained_s": self._state.trained_s}
+        self._episodes.flush()
+        self._metrics.append(self._state.step, split, measures)
+        self._observer.on_record(self._state.step, split, measures)
+
+    def _save(self) -> None:
+        def write_state(folder: Path) -> None:
+            self._policy.save_state(folder)
+            (folder / _LOOP_FILE).write_bytes(orjson.dumps(asdict(self._state), option=orjson.OPT_INDENT_2))
+
+        self._episodes.flush()
+        with self._clock.phase("save"):
+            self._checkpoints.save(
+                self._state.step, model=self._policy.save_model, state=write_state, score=self._state.success
+            )
+        self._saved_step = self._state.step
+
+
+def _require_zero(balance: TokenBalance) -> None:
+    if balance.difference:
+        raise TrainerError(
+            f"the token balance is off by {balance.difference}: {balance}",
+            hint="this is a defect of astune; the run's folder holds every episode of the step, please report it",
+        )
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Finish `work` even when the waiting task is cancelled meanwhile; the cancellation follows."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

@@ -1,0 +1,81 @@
+"""What a step is measured by: its episodes, its engine and its clock, as flat `group/name` numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import fmean
+
+from astune.engine.base import EngineStats
+from astune.schema import EpisodeGroup
+
+
+def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+    """Means over the finished episodes; rates are parts of 1.
+
+    An episode that the judge counts as a success is one, also where it was truncated. Without a finished
+    episode there is no mean, and only the counts are there.
+    """
+    episodes = [episode for group in groups for episode in group.episodes]
+    counts = {
+        "episodes/finished": float(len(episodes)),
+        "episodes/failed_attempts": float(sum(len(group.failed_attempts) for group in groups)),
+        "groups/used": float(sum(group.dropped is None for group in groups)),
+        "groups/dropped": float(sum(group.dropped is not None for group in groups)),
+    }
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    if not rewards:
+        return counts
+    calls = [sum(node.sampled for node in episode.forest.nodes) for episode in episodes]
+    return counts | {
+        "reward/mean": fmean(reward.raw_reward for reward in rewards),
+        "reward/success_rate": fmean(reward.is_success for reward in rewards),
+        "episodes/truncated_rate": fmean(episode.status == "truncated" for episode in episodes),
+        "episodes/turns_mean": fmean(calls),
+        "episodes/sampled_tokens_mean": fmean(episode.forest.sampled_tokens() for episode in episodes),
+    }
+
+
+def engine_metrics(before: EngineStats, after: EngineStats, seconds: float) -> dict[str, float]:
+    """What the engine did between two readings of its counters, `seconds` apart."""
+    prompt = after.prompt_tokens - before.prompt_tokens
+    prefilled = after.prefilled_tokens - before.prefilled_tokens
+    sampled = after.sampled_tokens - before.sampled_tokens
+    return {
+        "engine/prompt_tokens": float(prompt),
+        "engine/cached_rate": 1.0 - prefilled / prompt if prompt else 0.0,
+        "engine/sampled_tokens": float(sampled),
+        "engine/tokens_per_s_in": prompt / seconds,
+        "engine/tokens_per_s_out": sampled / seconds,
+    }
+
+
+class PhaseClock:
+    """Seconds a phase since the last restart; says aloud which phase begins."""
+
+    def __init__(self, on_phase: Callable[[str], None]) -> None:
+        self._on_phase = on_phase
+        self._seconds: dict[str, float] = {}
+
+    def restart(self) -> None:
+        self._seconds = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._on_phase(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def __getitem__(self, name: str) -> float:
+        return self._seconds[name]
+
+    @property
+    def total_s(self) -> float:
+        return sum(self._seconds.values())
+
+    def metrics(self) -> dict[str, float]:
+        return {f"time/{name}_s": seconds for name, seconds in self._seconds.items()}
