@@ -1,0 +1,67 @@
+"""AgentScope 1.x's way of writing messages, translated: nothing of it is known elsewhere.
+
+AgentScope is imported when the first answer is given to it, never before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from astune.context_tracker.messages import text_of
+from astune.schema import ConfigError, Message
+
+_FINISH_FUNCTION = "generate_response"
+"""The tool by which agents of AgentScope 1.0.7 to 1.0.11 finish a reply, offered or not."""
+
+
+def chat_response(message: Message) -> Any:
+    """The model's answer as AgentScope's `ChatResponse`."""
+    try:
+        from agentscope.message import TextBlock
+        from agentscope.model import ChatResponse
+    except ImportError as cause:
+        raise ConfigError(
+            f"the workflow uses AgentScope, which does not import: {cause}",
+            hint="pip install 'astune[agentscope]'",
+        ) from cause
+    return ChatResponse(content=[TextBlock(type="text", text=message["content"])])
+
+
+def without_finish_calls(messages: Sequence[Message]) -> list[Message]:
+    """The messages as the model wrote and read them.
+
+    AgentScope 1.0.7 stores a plain answer three times:
+
+        assistant: (nothing), tool call generate_response(response="4")
+        tool:      Successfully generated response.
+        assistant: 4
+
+    of which the model wrote only the last. The first two are left out.
+    """
+    kept: list[Message] = []
+    position = 0
+    while position < len(messages):
+        if _is_finish(messages[position : position + 3]):
+            position += 2
+        kept.append(messages[position])
+        position += 1
+    return kept
+
+
+def _is_finish(messages: Sequence[Message]) -> bool:
+    if len(messages) < 3 or [message.get("role") for message in messages] != ["assistant", "tool", "assistant"]:
+        return False
+    call, result, answer = messages
+    calls = call.get("tool_calls") or []
+    if len(calls) != 1 or text_of(call.get("content")) or answer.get("tool_calls"):
+        return False
+    function = calls[0].get("function", {})
+    if function.get("name") != _FINISH_FUNCTION or result.get("tool_call_id") != calls[0].get("id"):
+        return False
+    try:
+        response = json.loads(function.get("arguments") or "{}").get("response")
+    except (ValueError, AttributeError):
+        return False
+    return response == text_of(answer.get("content"))

@@ -1,0 +1,18 @@
+"""The user's agent program, and the proxy that it is handed."""
+
+from astune.workflow.agentscope_protocol import AgentScopeLearnProtocol
+from astune.workflow.base import Workflow, WorkflowOutput
+from astune.workflow.episode_model import EpisodeModel
+from astune.workflow.proxy import AgentModel, AstuneProxy
+from astune.workflow.threads import call_user_code, start_in_thread
+
+__all__ = [
+    "AgentModel",
+    "AgentScopeLearnProtocol",
+    "AstuneProxy",
+    "EpisodeModel",
+    "Workflow",
+    "WorkflowOutput",
+    "call_user_code",
+    "start_in_thread",
+]

@@ -1,0 +1,118 @@
+"""The model as one episode sees it: every call tracked, seeded, timed and bound by a deadline.
+
+Calls may come from any task, event loop or thread; they run on the loop that runs the episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from astune.context_tracker import ContextTracker, Tool
+from astune.engine.base import InferenceEngine
+from astune.schema import (
+    AstuneError,
+    ContextOverflow,
+    EngineError,
+    Message,
+    SamplingParams,
+    WorkflowError,
+    boundary,
+    stable_seed,
+)
+
+_HINT = "the engine or one of its requests is stuck or too slow; raise rollout.call_timeout_s if that is expected"
+
+
+class EpisodeModel:
+    """Calls the engine on behalf of one episode's agents.
+
+    Args:
+        session: the episode's name; the engine keeps its prefix cache under it.
+        params: sampling settings of every call; `seed` is the episode's, from which each call gets its own.
+        on_call: is told when a call begins (True) and when it ends (False).
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        tracker: ContextTracker,
+        *,
+        session: str,
+        params: SamplingParams,
+        max_model_len: int,
+        timeout_s: float,
+        on_call: Callable[[bool], None],
+    ) -> None:
+        self._engine = engine
+        self._tracker = tracker
+        self._session = session
+        self._params = params
+        self._max_model_len = max_model_len
+        self._timeout_s = timeout_s
+        self._on_call = on_call
+        self._home = asyncio.get_running_loop()
+        self._closed: str | None = None
+        self.n_calls = 0
+        self.seconds = 0.0
+        self.overflow: ContextOverflow | None = None
+        self.failure: AstuneError | None = None
+
+    def close(self, why: str) -> None:
+        """From now on calls are refused; code that outlives its episode reaches nothing."""
+        self._closed = self._closed or why
+
+    def require_open(self) -> None:
+        if self._closed is not None:
+            raise WorkflowError(f"the episode {self._session} is over: {self._closed}")
+
+    async def call(self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str, trainable: bool) -> Message:
+        """One tracked model call; the answer as a message.
+
+        Raises:
+            ContextOverflow: the prompt leaves no room for an answer.
+            EngineError, DeadlineExceeded: no answer came; the episode ends in an error even if this is swallowed.
+        """
+        calling = self._call(messages, tools, agent=agent, trainable=trainable)
+        if asyncio.get_running_loop() is self._home:
+            return await calling
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
+
+    def call_from_thread(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str, trainable: bool
+    ) -> Message:
+        """`call` for synchronous code, which runs beside the event loop and not on it."""
+        calling = self._call(messages, tools, agent=agent, trainable=trainable)
+        return asyncio.run_coroutine_threadsafe(calling, self._home).result()
+
+    async def _call(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str, trainable: bool
+    ) -> Message:
+        self.require_open()
+        index, self.n_calls = self.n_calls, self.n_calls + 1
+        try:
+            pending = self._tracker.prepare(messages, tools, agent=agent, trainable=trainable)
+        except ContextOverflow as overflow:
+            self.overflow = overflow
+            raise
+        room = self._max_model_len - len(pending.prompt_ids)
+        params = replace(
+            self._params,
+            max_tokens=min(self._params.max_tokens, room),
+            seed=stable_seed(self._params.seed, index),
+        )
+        start = time.perf_counter()
+        self._on_call(True)
+        try:
+            what = f"model call {index + 1} of episode {self._session}"
+            async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
+                completion = await self._engine.generate(pending.prompt_ids, params, session=self._session)
+        except AstuneError as failure:
+            self.failure = self.failure or failure
+            raise
+        finally:
+            self.seconds += time.perf_counter() - start
+            self._on_call(False)
+        return self._tracker.commit(pending, completion)

@@ -1,0 +1,260 @@
+"""What a workflow is handed: the model, the environment and the way to tell the judge something.
+
+The proxy is itself a model of AgentScope 1.x: `ReActAgent(model=proxy, ...)`. What it allows is inference and steps
+for its own episode; it knows no reward of the episode and no weights (law 8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from astune.context_tracker import Tool, text_of
+from astune.context_tracker.agentscope import chat_response, without_finish_calls
+from astune.env_service import EnvironmentHandle, EnvStep
+from astune.schema import (
+    AstuneError,
+    ContextOverflow,
+    DeadlineExceeded,
+    EnvError,
+    Message,
+    Task,
+    WorkflowError,
+    boundary,
+)
+from astune.workflow.episode_model import EpisodeModel
+from astune.workflow.threads import start_in_thread
+
+Observation = tuple[str, float, bool, dict[str, Any]]
+"""What a step gives back: (observation, reward, terminate, info)."""
+
+DEFAULT_AGENT = "agent"
+"""The name and tag of an agent that uses the proxy itself as its model."""
+
+_ENV_HINT = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
+
+
+class AgentModel:
+    """The episode's model for one agent: callable as an AgentScope 1.x model, and framework-free by `achat`."""
+
+    stream = False
+
+    def __init__(
+        self,
+        model: EpisodeModel,
+        *,
+        agent: str,
+        trainable: bool,
+        model_name: str,
+        disable_tools: bool,
+        empty_on_overflow: bool,
+    ) -> None:
+        self.model_name = model_name
+        self._model = model
+        self._agent = agent
+        self._trainable = trainable
+        self._disable_tools = disable_tools
+        self._empty_on_overflow = empty_on_overflow
+
+    async def __call__(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        tool_choice: str | None = None,
+        structured_model: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Answer an AgentScope agent, in AgentScope's `ChatResponse`."""
+        if structured_model is not None:
+            raise WorkflowError(
+                "the agent asks for structured output, which needs tools that this model's template cannot express",
+                hint="ask for the structure in the prompt, and read it from the text",
+            )
+        if tool_choice == "none":
+            tools = None
+        return chat_response(await self.achat(without_finish_calls(messages), tools))
+
+    async def achat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Message:
+        """Answer messages in the OpenAI shape with an assistant message."""
+        try:
+            return await self._model.call(messages, self._offered(tools), agent=self._agent, trainable=self._trainable)
+        except ContextOverflow as overflow:
+            return self._overflown(overflow)
+
+    def chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Message:
+        """`achat` for synchronous workflows."""
+        if _on_event_loop():
+            raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
+        try:
+            return self._model.call_from_thread(
+                messages, self._offered(tools), agent=self._agent, trainable=self._trainable
+            )
+        except ContextOverflow as overflow:
+            return self._overflown(overflow)
+
+    def _offered(self, tools: Sequence[Tool] | None) -> Sequence[Tool]:
+        return () if self._disable_tools or not tools else tools
+
+    def _overflown(self, overflow: ContextOverflow) -> Message:
+        if not self._empty_on_overflow:
+            raise overflow
+        return {"role": "assistant", "content": ""}
+
+
+class AstuneProxy(AgentModel):
+    """One episode's model and environment.
+
+    Args:
+        trainable_targets: tags of the agents to train; None trains all.
+        max_steps: environment steps after which the episode ends as truncated.
+        on_wait: is told what the episode waits for.
+    """
+
+    def __init__(
+        self,
+        model: EpisodeModel,
+        environment: EnvironmentHandle | None,
+        *,
+        task: Task,
+        init_messages: Sequence[Message],
+        trainable_targets: Collection[str] | None,
+        model_name: str,
+        disable_tools: bool,
+        empty_on_overflow: bool,
+        max_steps: int,
+        timeout_s: float,
+        on_wait: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            model,
+            agent=DEFAULT_AGENT,
+            trainable=trainable_targets is None or DEFAULT_AGENT in trainable_targets,
+            model_name=model_name,
+            disable_tools=disable_tools,
+            empty_on_overflow=empty_on_overflow,
+        )
+        self.task = task
+        self.init_messages = list(init_messages)
+        """How the conversation begins: the environment's first state, or else the task's messages or query."""
+        self.n_steps = 0
+        self.env_seconds = 0.0
+        self.turns_exhausted = False
+        self._environment = environment
+        self._trainable_targets = trainable_targets
+        self._max_steps = max_steps
+        self._timeout_s = timeout_s
+        self._on_wait = on_wait
+        self._failure: AstuneError | None = None
+        self._judge_inputs: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def context_overflow(self) -> bool:
+        """Whether a prompt did not fit any more; the episode then ends as truncated."""
+        return self._model.overflow is not None
+
+    @property
+    def failure(self) -> AstuneError | None:
+        """The first failure of engine or environment, also where the workflow swallowed it."""
+        return self._model.failure or self._failure
+
+    def as_agentscope_model(self, agent_name: str, target_tag: str | None = None) -> AgentModel:
+        """The model for one agent of several; it is trained if its tag is among the workflow's targets."""
+        tag = target_tag if target_tag is not None else agent_name
+        return AgentModel(
+            self._model,
+            agent=agent_name,
+            trainable=self._trainable_targets is None or tag in self._trainable_targets,
+            model_name=self.model_name,
+            disable_tools=self._disable_tools,
+            empty_on_overflow=self._empty_on_overflow,
+        )
+
+    async def agym_step(self, action: Message | str) -> Observation:
+        """Step the episode's environment with the agent's message."""
+        environment, message = self._before_step(action)
+        what = self._step_name
+        start = time.perf_counter()
+        try:
+            async with boundary(EnvError, what, timeout_s=self._timeout_s, hint=_ENV_HINT):
+                step = await environment.step(message)
+        except AstuneError as failure:
+            self._failure = self._failure or failure
+            raise
+        return self._after_step(step, start)
+
+    def gym_step(self, action: Message | str) -> Observation:
+        """`agym_step` for synchronous code; called from async code it holds up the other episodes meanwhile."""
+        environment, message = self._before_step(action)
+        what = self._step_name
+        start = time.perf_counter()
+        stepping = start_in_thread(lambda: environment.step_now(message), name="astune-gym-step")
+        try:
+            step = stepping.result(timeout=self._timeout_s)
+        except TimeoutError as cause:
+            self._failure = self._failure or DeadlineExceeded(
+                f"{what} took longer than {self._timeout_s:g} s", hint=_ENV_HINT
+            )
+            raise self._failure from cause
+        except AstuneError as failure:
+            self._failure = self._failure or failure
+            raise
+        return self._after_step(step, start)
+
+    def update_judge_input_dictionary(self, **inputs: Any) -> None:
+        """Register what the judge shall get beside the episode itself, for instance `final_answer=...`."""
+        self._model.require_open()
+        with self._lock:
+            self._judge_inputs |= inputs
+
+    def get_judge_input_dictionary(self) -> dict[str, Any]:
+        """What was registered so far."""
+        with self._lock:
+            return dict(self._judge_inputs)
+
+    @property
+    def _step_name(self) -> str:
+        return f"step {self.n_steps} of the environment of task {self.task.task_id}"
+
+    def _before_step(self, action: Message | str) -> tuple[EnvironmentHandle, Message]:
+        self._model.require_open()
+        if self._environment is None:
+            raise WorkflowError(
+                f"gym_step was called, but task {self.task.task_id} has no environment",
+                hint="give the task an env_type, such as calculator, or leave gym_step out",
+            )
+        if self.turns_exhausted:
+            raise WorkflowError(
+                f"gym_step was called after it had ended the episode at {self._max_steps} steps",
+                hint="leave the loop when gym_step says terminate",
+            )
+        message = {"role": "assistant", "content": action} if isinstance(action, str) else action
+        if not isinstance(message, dict) or "content" not in message:
+            raise WorkflowError(
+                f"gym_step was called with {action!r}",
+                hint='pass {"role": "assistant", "content": reply.content}',
+            )
+        with self._lock:
+            self.n_steps += 1
+        self._on_wait("environment")
+        plain = {"role": message.get("role") or "assistant", "content": text_of(message["content"])}
+        return self._environment, plain
+
+    def _after_step(self, step: EnvStep, start: float) -> Observation:
+        self._on_wait("workflow")
+        with self._lock:
+            self.env_seconds += time.perf_counter() - start
+        self.turns_exhausted = not step.is_terminated and self.n_steps >= self._max_steps
+        observation = "\n".join(text_of(message.get("content")) for message in step.state)
+        return observation, step.reward, step.is_terminated or self.turns_exhausted, step.info
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
