@@ -79,7 +79,7 @@ def _import_module(name: str, key: str) -> ModuleType:
     except ModuleNotFoundError as cause:
         if cause.name is not None and (name == cause.name or name.startswith(cause.name + ".")):
             raise ConfigError(
-                f"{key} names module {name!r}, but there is no {cause.name!r} in {working_directory} or on Python's path",
+                f"{key} names module {name!r}, but {cause.name!r} is neither in {working_directory} nor installed",
                 hint="start from the folder that holds it, or write 'path/file.py->Class'",
             ) from cause
         raise _broken(key, name, cause) from cause

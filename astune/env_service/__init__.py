@@ -1,0 +1,14 @@
+"""Environments that an agent acts in: their contract, the handle to one instance, and two that are built in."""
+
+from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.env_service.handle import EmbeddedHandle, EnvironmentHandle, open_environment
+
+__all__ = [
+    "EmbeddedHandle",
+    "EnvState",
+    "EnvStep",
+    "Environment",
+    "EnvironmentHandle",
+    "open_environment",
+    "text_of",
+]

@@ -1,0 +1,69 @@
+r"""A calculator that an agent can ask: `<calc>49+15</calc>` gives `<result>64</result>`, and `\boxed{64}` ends it.
+
+One message is one action:
+
+    <calc>49+15</calc>      -> <result>64</result>        the first one, where a message holds several
+    <calc>49+</calc>        -> <result>error: a number is missing</result>
+    \boxed{64}              -> the end; right if it equals `metadata["answer"]`, whatever else the message holds
+    anything else           -> the end, without success
+
+Only the final answer counts, not how it was found. A message that is neither ends the episode rather than getting a
+hint: an agent that strays at the start of training does so almost always, and a second chance costs as many tokens
+again as the first, while a group's baseline already tells it which of its attempts were better.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from astune.env_service.arithmetic import CalculationError, calculate, format_number
+from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.env_service.math_answer import last_boxed, same_answer
+from astune.schema import EnvError, Message, Task
+
+REFERENCE_FIELD = "answer"
+
+_CALC = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
+
+
+class Calculator(Environment):
+    quick: ClassVar[bool] = True
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
+        if REFERENCE_FIELD not in task.metadata:
+            raise EnvError(
+                f"task {task.task_id} has no metadata {REFERENCE_FIELD!r}",
+                hint="the calculator compares the final answer with it: add it to the task's metadata",
+            )
+        self._reference = str(task.metadata[REFERENCE_FIELD])
+        self._answer: str | None = None
+        self._calculations = 0
+
+    def get_init_state(self) -> EnvState:
+        if self.task.init_messages:
+            return EnvState(state=list(self.task.init_messages))
+        return EnvState(state=[{"role": "user", "content": self.task.main_query}])
+
+    def step(self, action: Message) -> EnvStep:
+        text = text_of(action)
+        answer = last_boxed(text)
+        if answer is not None:
+            self._answer = answer
+            return EnvStep([], reward=self.evaluate(), is_terminated=True, info={"answer": answer})
+        calculation = _CALC.search(text)
+        if calculation is None:
+            return EnvStep([], reward=0.0, is_terminated=True, info={"stray": True})
+        self._calculations += 1
+        try:
+            result = format_number(calculate(calculation[1]))
+        except CalculationError as error:
+            result = f"error: {error}"
+        return EnvStep([{"role": "user", "content": f"<result>{result}</result>"}], reward=0.0, is_terminated=False)
+
+    def evaluate(self, sparse: bool = True) -> float:
+        return float(self._answer is not None and same_answer(self._answer, self._reference))
+
+    def get_info(self) -> str:
+        return f"{self._calculations} calculations, answer {self._answer}, reference {self._reference}"

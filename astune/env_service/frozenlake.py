@@ -1,0 +1,152 @@
+"""Frozen Lake in text: gymnasium's `FrozenLake-v1` with words for actions and for what the agent sees.
+
+The rules are gymnasium's own code; this file only translates. A task's metadata holds `map` (rows of S, F, H, G, as
+gymnasium writes them) and may hold `is_slippery` (default false) and `max_turns` (default 6). One message is one move:
+
+    right                      -> the new position, what lies around it, and where the goal is
+    Hmm, down, no: left        -> the last direction word counts
+    anything without one       -> the end, without success
+
+Each observation names what lies in each direction, since a small model cannot read a grid; the way around holes that
+lie further off is still its own to find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Any, ClassVar
+
+from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.schema import EnvError, Message, Task
+
+DIRECTIONS = ("left", "down", "right", "up")
+"""In the order of gymnasium's actions 0 to 3."""
+
+MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+DEFAULT_MAX_TURNS = 6
+
+_TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
+_DIRECTION = re.compile(rf"\b({'|'.join(DIRECTIONS)})\b", re.IGNORECASE)
+
+
+class FrozenLake(Environment):
+    quick: ClassVar[bool] = True
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
+        self._map = _checked_map(task)
+        self._max_turns = int(task.metadata.get("max_turns", DEFAULT_MAX_TURNS))
+        self._lake = _gymnasium().make(
+            "FrozenLake-v1", desc=self._map, is_slippery=bool(task.metadata.get("is_slippery", False))
+        )
+        self._position = 0
+        self._turns = 0
+        self._reached = False
+
+    def get_init_state(self) -> EnvState:
+        self._position, _ = self._lake.reset(seed=self.seed)
+        intro = [*self.task.init_messages] or [{"role": "user", "content": self.task.main_query}]
+        return EnvState(state=_with_observation(intro, self._observation()), info={"position": self._position})
+
+    def step(self, action: Message) -> EnvStep:
+        named = _DIRECTION.findall(text_of(action))
+        if not named:
+            return EnvStep([], reward=0.0, is_terminated=True, info={"stray": True})
+        self._turns += 1
+        position, reward, terminated, _, _ = self._lake.step(DIRECTIONS.index(named[-1].lower()))
+        self._position = int(position)
+        self._reached = self._reached or float(reward) > 0
+        over = bool(terminated) or self._turns >= self._max_turns
+        state: list[Message] = [] if over else [{"role": "user", "content": self._observation()}]
+        return EnvStep(state, reward=float(reward), is_terminated=over, info={"position": self._position})
+
+    def evaluate(self, sparse: bool = True) -> float:
+        return float(self._reached)
+
+    def get_info(self) -> str:
+        row, column = divmod(self._position, len(self._map[0]))
+        return "\n".join([*self._map, f"at row {row + 1}, column {column + 1} after {self._turns} turns"])
+
+    def close(self) -> None:
+        self._lake.close()
+
+    def _observation(self) -> str:
+        return observation(self._map, self._position)
+
+
+def observation(lake_map: list[str], position: int) -> str:
+    """What the agent reads at `position` (gymnasium's number: row * columns + column).
+
+    `Goal: 3 down, 2 right. left: wall, down: ice, right: hole, up: ice`
+    """
+    row, column = divmod(position, len(lake_map[0]))
+    ahead = f"Goal: {len(lake_map) - 1 - row} down, {len(lake_map[0]) - 1 - column} right."
+    around = ", ".join(f"{direction}: {_tile(lake_map, row, column, direction)}" for direction in DIRECTIONS)
+    return f"{ahead} {around}"
+
+
+def random_map(seed: int, *, size: int = 4, frozen: float = 0.8) -> list[str]:
+    """A random map with a way from start to goal, by gymnasium's own generator."""
+    _gymnasium()
+    from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+    return generate_random_map(size=size, p=frozen, seed=seed)
+
+
+def shortest_way(lake_map: list[str]) -> list[str] | None:
+    """The directions of a shortest way from S to G that meets no hole; None where there is none."""
+    start = next((r, row.index("S")) for r, row in enumerate(lake_map) if "S" in row)
+    ways: dict[tuple[int, int], list[str]] = {start: []}
+    frontier = deque([start])
+    while frontier:
+        here = frontier.popleft()
+        for direction, (down, right) in MOVES.items():
+            there = (here[0] + down, here[1] + right)
+            if there in ways or not (0 <= there[0] < len(lake_map) and 0 <= there[1] < len(lake_map[0])):
+                continue
+            tile = lake_map[there[0]][there[1]]
+            if tile == "H":
+                continue
+            ways[there] = [*ways[here], direction]
+            if tile == "G":
+                return ways[there]
+            frontier.append(there)
+    return None
+
+
+def _tile(lake_map: list[str], row: int, column: int, direction: str) -> str:
+    down, right = MOVES[direction]
+    row, column = row + down, column + right
+    if not (0 <= row < len(lake_map) and 0 <= column < len(lake_map[0])):
+        return "wall"
+    return _TILES[lake_map[row][column]]
+
+
+def _with_observation(messages: list[Message], observed: str) -> list[Message]:
+    """The first observation ends the last opening message, so that user and assistant go on taking turns."""
+    *earlier, last = messages
+    return [*earlier, {**last, "content": f"{text_of(last)}\n{observed}".strip()}]
+
+
+def _checked_map(task: Task) -> list[str]:
+    lake_map = task.metadata.get("map")
+    rows: list[str] = lake_map if isinstance(lake_map, list) else []
+    square = bool(rows) and all(isinstance(row, str) and len(row) == len(rows[0]) > 0 for row in rows)
+    tiles = "".join(rows) if square else ""
+    if not square or set(tiles) - set(_TILES) or tiles[:1] != "S" or tiles[-1:] != "G" or tiles.count("S") != 1:
+        raise EnvError(
+            f"task {task.task_id} has no usable metadata 'map': {lake_map!r}",
+            hint="give rows of one length made of S, F, H, G, from S to G: ['SFFF', 'FHFH', 'FFFH', 'HFFG']",
+        )
+    return rows
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ImportError as cause:
+        raise EnvError(
+            "the frozen lake needs gymnasium, which is not installed", hint="pip install 'astune[frozenlake]'"
+        ) from cause
+    return gymnasium

@@ -1,0 +1,12 @@
+"""Where tasks come from, and in which order they are trained on."""
+
+from astune.task_reader.task_order import TaskOrder
+from astune.task_reader.task_reader_base import (
+    TaskReaderBase,
+    TaskReaderJsonl,
+    TaskSplits,
+    content_id,
+    open_task_reader,
+)
+
+__all__ = ["TaskOrder", "TaskReaderBase", "TaskReaderJsonl", "TaskSplits", "content_id", "open_task_reader"]
