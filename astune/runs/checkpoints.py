@@ -76,6 +76,12 @@ class CheckpointStore:
         Raises:
             RunStoreError: there is not enough space, or writing failed; earlier checkpoints are untouched.
         """
+        newest = self.list()[-1:]
+        if newest and newest[0].step > step:
+            raise RunStoreError(
+                f"a checkpoint of step {step} cannot follow that of step {newest[0].step} in {self.folder}",
+                hint="a step that is run again must be rewound first",
+            )
         with store_errors(f"saving the checkpoint of step {step}", near=self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()

@@ -234,7 +234,15 @@ def is_run(path: Path) -> bool:
 def runs_below(folder: Path) -> list[Path]:
     """Every run in a folder of experiments or of one experiment, oldest first."""
     found = [path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)]
-    return sorted((run for run in found if not run.name.startswith(".")), key=lambda run: (run.name, str(run)))
+    return sorted((run for run in found if not run.name.startswith(".")), key=_age)
+
+
+def _age(run: Path) -> tuple[float, str]:
+    """Sorts by the time of creation, and what cannot be read first; local time in names is no order."""
+    try:
+        return float(orjson.loads((run / _INFO).read_bytes())["created_at"]), run.name
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0, run.name
 
 
 def resolve_run(path: str | Path | None, *, record_dir: Path = Path("launcher_record")) -> Path:

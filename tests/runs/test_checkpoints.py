@@ -1,0 +1,168 @@
+"""Checkpoints: whole or not there, the newest resumable, the best kept."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from astune.runs import CheckpointStore
+from astune.schema import RunStoreError
+
+
+def writes(text: str, size: int = 0) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "nested").mkdir()
+        (folder / "nested" / "weights").write_text(text)
+        (folder / "padding").write_bytes(b"x" * size)
+
+    return write
+
+
+def save(store: CheckpointStore, step: int, score: float | None = None, *, state: bool = True) -> None:
+    store.save(step, model=writes(f"model {step}"), state=writes(f"state {step}") if state else None, score=score)
+
+
+def test_the_newest_can_be_gone_on_from_and_the_best_is_kept(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    assert store.latest() is store.best() is None
+    for step, score in [(5, 0.1), (10, 0.9), (15, 0.5), (20, None)]:
+        save(store, step, score)
+    latest, best = store.latest(), store.best()
+    assert latest is not None
+    assert best is not None
+    assert (latest.step, (latest.state / "nested" / "weights").read_text()) == (20, "state 20")
+    assert (best.step, best.resumable, (best.model / "nested" / "weights").read_text()) == (10, False, "model 10")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-000010", "step-000020"]
+
+
+def test_a_best_model_between_resumable_checkpoints_takes_nothing_from_them(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 10, 0.2)
+    save(store, 12, 0.8, state=False)
+    assert store.latest() == store.list()[0]
+    assert store.best() == store.list()[1]
+
+
+def test_a_later_measurement_of_the_same_score_is_the_best(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (1, 2):
+        save(store, step, 1.0)
+    assert [checkpoint.step for checkpoint in store.list()] == [2]
+
+
+def test_the_same_step_can_be_saved_again(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 3, 0.5, state=False)
+    save(store, 3, 0.5)
+    (only,) = store.list()
+    assert only.resumable
+    save(store, 4, 0.4)
+    assert [checkpoint.step for checkpoint in store.list()] == [3, 4]
+
+
+def test_a_score_that_is_no_number_is_no_score(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1, 0.5)
+    save(store, 2, float("nan"))
+    best = store.best()
+    assert best is not None
+    assert best.step == 1
+
+
+def test_a_step_before_the_newest_is_refused_until_the_run_is_rewound(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 5)
+    with pytest.raises(RunStoreError, match=r"step 3 .* rewound"):
+        save(store, 3)
+    store.rewind(0)
+    save(store, 3)
+
+
+def test_metadata_comes_back(tmp_path) -> None:
+    CheckpointStore(tmp_path).save(1, model=writes("m"), metadata={"success": 0.5, "tasks": 64})
+    (checkpoint,) = CheckpointStore(tmp_path).list()
+    assert checkpoint.metadata == {"success": 0.5, "tasks": 64}
+
+
+def test_rewinding_drops_later_checkpoints(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 10, 0.1)
+    save(store, 12, 0.9, state=False)
+    assert store.rewind(10) == 1
+    assert [checkpoint.step for checkpoint in store.list()] == [10]
+
+
+def test_a_writer_that_fails_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1)
+
+    def fails(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise ValueError("weights are not finite")
+
+    with pytest.raises(RunStoreError, match=r"state of step 2.*weights are not finite"):
+        store.save(2, model=writes("m"), state=fails)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_too_little_space_is_said_before_anything_is_written(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(RunStoreError, match=r"step 7 needs .* GiB, but .* left; free some space"):
+        store.save(7, model=writes("m"), needs_bytes=2**60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_keeps_the_earlier_checkpoint(small_disk) -> None:
+    store = CheckpointStore(small_disk)
+    save(store, 1)
+    with pytest.raises(RunStoreError, match=r"the disk is full.*--resume"):
+        store.save(2, model=writes("m", size=10_000_000), state=writes("s"))
+    assert [checkpoint.step for checkpoint in store.list()] == [1]
+    assert [entry.name for entry in small_disk.iterdir()] == ["step-000001"]
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 1)
+    (tmp_path / "step-000001" / "checkpoint.json").write_text("{")
+    with pytest.raises(RunStoreError, match="step-000001 is damaged"):
+        store.latest()
+
+
+@pytest.mark.parametrize("saves_before_the_kill", [1, 4])
+def test_a_sigkill_while_saving_leaves_whole_checkpoints_only(tmp_path, saves_before_the_kill) -> None:
+    program = f"""
+        from pathlib import Path
+        from astune.runs import CheckpointStore
+
+        def write(folder):
+            for index in range(40):
+                (folder / str(index)).write_bytes(b"x" * 50_000)
+
+        store = CheckpointStore(Path({str(tmp_path)!r}))
+        for step in range(1, 10**6):
+            store.save(step, model=write, state=write, score=1 / step)
+            print(step, flush=True)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(saves_before_the_kill):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    acknowledged = max([saves_before_the_kill, *map(int, process.stdout.read().split())])
+    process.wait()
+
+    store = CheckpointStore(tmp_path)
+    latest, best = store.latest(), store.best()
+    assert latest is not None
+    assert best is not None
+    assert latest.step >= acknowledged
+    assert best.step == 1
+    for folder in (latest.model, latest.state, best.model):
+        assert [file.stat().st_size for file in folder.iterdir()] == [50_000] * 40
+    save(store, latest.step + 1, 0.0)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-000001", f"step-{latest.step + 1:06d}"]
