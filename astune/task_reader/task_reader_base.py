@@ -87,7 +87,7 @@ class TaskReaderJsonl(TaskReaderBase):
             if task.task_id in line_of_id:
                 raise TaskReaderError(
                     f"{path}:{number}: task_id {task.task_id!r} is already on line {line_of_id[task.task_id]}",
-                    hint="give each task its own task_id; one without gets its id from the content, so equal lines clash",
+                    hint="give each task its own task_id; without one, equal lines have the same",
                 )
             line_of_id[task.task_id] = number
             tasks.append(task)

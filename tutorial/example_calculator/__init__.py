@@ -1,0 +1,1 @@
+"""Word problems with a calculator: the first thing to run."""

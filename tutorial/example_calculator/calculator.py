@@ -1,0 +1,51 @@
+"""An agent that solves word problems with a calculator, written with AgentScope.
+
+It writes `<calc>49+15</calc>`, the environment answers `<result>64</result>`, and it ends with `\\boxed{64}`. One
+solved example in its memory shows how; without one, an untrained small model never finds out, and has nothing to
+learn from.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agentscope.agent import ReActAgent
+from agentscope.formatter import OpenAIChatFormatter
+from agentscope.message import Msg
+
+from astune.config.schema import AstuneConfig
+from astune.schema import Message
+from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
+
+SYSTEM_PROMPT = "Solve the problem with the calculator."
+
+EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
+    ("user", "Mia has 23 pears and gets 58 more. How many pears does Mia have?"),
+    ("assistant", "<calc>23+58</calc>"),
+    ("user", "<result>81</result>"),
+    ("assistant", "\\boxed{81}"),
+)
+
+
+class ExampleCalculatorLearn(AgentScopeLearnProtocol):
+    async def agentscope_execute(
+        self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig
+    ) -> AstuneProxy:
+        agent = ReActAgent(
+            name="solver",
+            sys_prompt=SYSTEM_PROMPT,
+            model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
+            formatter=OpenAIChatFormatter(),
+            toolkit=None,
+        )
+        agent.set_console_output_enabled(False)
+        await agent.observe([Msg(role, text, role) for role, text in EXAMPLES])
+
+        msg = Msg("user", init_messages[-1]["content"], "user")
+        for _ in range(config.rollout.multi_turn.max_steps):
+            reply = await agent(msg)
+            obs, _reward, terminate, _info = astune_proxy.gym_step({"role": "assistant", "content": reply.content})
+            if terminate or astune_proxy.context_overflow:
+                break
+            msg = Msg("user", obs, "user")
+        return astune_proxy

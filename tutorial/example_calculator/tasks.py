@@ -1,0 +1,189 @@
+"""Word problems for the calculator, made from a seed: `python -m tutorial.example_calculator.tasks --help`.
+
+Training and held-out problems share nothing but the kind of question: the held-out ones have their own wording,
+names, things and numbers (every number that leaves 3 when divided by 4; training never shows one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from astune.env_service.arithmetic import calculate, format_number
+from astune.schema import Task, TaskReaderError
+from astune.task_reader import TaskReaderBase
+
+Split = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """`text` and `expression` over {a} > {b} > {c}; {name}, {other} are people and {things} what is counted."""
+
+    text: str
+    expression: str
+    things: tuple[str, ...] = (
+        "apples",
+        "pens",
+        "stamps",
+        "coins",
+        "cards",
+        "shells",
+        "books",
+        "cups",
+        "stickers",
+        "eggs",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a split is made of: one-operation templates, two-operation templates, and the words in them."""
+
+    one: tuple[Template, ...]
+    two: tuple[Template, ...]
+    names: tuple[str, ...]
+
+
+RIDERS = ("tourists", "pupils", "guests")
+PLANTS = ("tulips", "roses", "oaks")
+ANIMALS = ("goats", "sheep", "deer")
+
+TRAIN = World(
+    one=(
+        Template("{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?", "{a}+{b}"),
+        Template("There are {b} {things} in a box and {a} in a bag. How many {things} are there in all?", "{b}+{a}"),
+        Template("{name} found {a} {things}. {other} found {b}. How many {things} did they find together?", "{a}+{b}"),
+        Template("{name} had {b} {things}. A friend gave {name} {a} more. How many are there now?", "{b}+{a}"),
+        Template("A shop sold {a} {things} on Monday and {b} on Tuesday. How many were sold?", "{a}+{b}"),
+        Template("{name} counted {b} red {things} and {a} blue ones. What is the total?", "{b}+{a}"),
+        Template("{name} had {a} {things} and gave {b} to {other}. How many {things} are left?", "{a}-{b}"),
+        Template("There were {a} {things} on a table. {name} took {b}. How many {things} remain?", "{a}-{b}"),
+        Template("{name} has {a} {things}. {other} has {b}. How many more {things} does {name} have?", "{a}-{b}"),
+        Template("{name} made {a} {things} and sold {b} of them. How many {things} were not sold?", "{a}-{b}"),
+        Template("A box holds {a} {things}. {b} of them are broken. How many are not broken?", "{a}-{b}"),
+        Template("{name} needs {a} {things} and already has {b}. How many more are needed?", "{a}-{b}"),
+    ),
+    two=(
+        Template("{name} has {a} {things}, buys {b} more and gives {c} away. How many are left?", "{a}+{b}-{c}"),
+        Template("{name} had {a} {things}, lost {c}, then found {b}. How many are there now?", "{a}-{c}+{b}"),
+        Template("There are {c} red, {b} blue and {a} green {things}. How many in all?", "{c}+{b}+{a}"),
+        Template("A shop had {a} {things}. It sold {b}, then got {c} new ones. How many now?", "{a}-{b}+{c}"),
+        Template("{name} and {other} have {a} and {b} {things}. They use {c}. How many remain?", "{a}+{b}-{c}"),
+        Template("{name} ate {c} {things}, {other} ate {b}, and {a} are left. How many were there?", "{c}+{b}+{a}"),
+    ),
+    names=("Anna", "Ben", "Carl", "Dora", "Emil", "Fay", "Gus", "Hana", "Ivan", "Jane", "Kim", "Leo"),
+)
+
+VALIDATION = World(
+    one=(
+        Template(
+            "A bus carries {a} {things}. At the next stop {b} get on. How many {things} ride on?", "{a}+{b}", RIDERS
+        ),
+        Template("{name} planted {b} {things} last year and {a} this year. What is the sum?", "{b}+{a}", PLANTS),
+        Template("One farm keeps {a} {things}, the farm beside it {b}. How many do both keep?", "{a}+{b}", ANIMALS),
+        Template("Out of {a} {things}, {b} went home early. How many stayed until the end?", "{a}-{b}", RIDERS),
+        Template("{name} saw {a} {things} in spring, but {b} fewer in autumn. How many in autumn?", "{a}-{b}", ANIMALS),
+        Template(
+            "From a herd of {a} {things}, {name} leads {b} away. How many does the herd keep?", "{a}-{b}", ANIMALS
+        ),
+    ),
+    two=(
+        Template("A train starts with {a} {things}; {b} leave and {c} join. How many ride on?", "{a}-{b}+{c}", RIDERS),
+        Template(
+            "{name} waters {a} {things}, {other} waters {b}, but {c} dry up. How many live?", "{a}+{b}-{c}", PLANTS
+        ),
+        Template("Three parks hold {a}, {b} and {c} {things}. How many do all parks hold?", "{a}+{b}+{c}", PLANTS),
+    ),
+    names=("Oskar", "Priya", "Quinn", "Rosa", "Sven", "Tala", "Umar", "Vera"),
+)
+
+WORLDS: dict[Split, World] = {"train": TRAIN, "validation": VALIDATION}
+PATIENCE = 20
+"""Repeated draws a problem wanted, after which there are taken to be no more."""
+
+DIFFICULTIES = {1: "one operation, two digits", 2: "one operation, three digits", 3: "two operations, two digits"}
+
+
+class CalculatorTaskReader(TaskReaderBase):
+    """Makes the tasks when a run starts.
+
+    `task_reader.params`: `training` and `validation`, how many of each; `seed`; `difficulties`, keys of DIFFICULTIES.
+    """
+
+    def training_tasks(self) -> list[Task]:
+        return self._make("train", "training", 1000)
+
+    def validation_tasks(self) -> list[Task]:
+        return self._make("validation", "validation", 96)
+
+    def _make(self, split: Split, count_key: str, default: int) -> list[Task]:
+        params = self.config.params
+        return make_tasks(
+            split,
+            int(params.get(count_key, default)),
+            seed=int(params.get("seed", 0)),
+            difficulties=tuple(params.get("difficulties", (1,))),
+        )
+
+
+def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[int, ...] = (1,)) -> list[Task]:
+    """`number` different problems; the first ones of a longer list are the same as those of a shorter one."""
+    tasks: dict[str, Task] = {}
+    repeats = 0
+    for problem in _problems(split, random.Random(f"{split}/{seed}"), difficulties):
+        if len(tasks) == number:
+            break
+        if problem["main_query"] in tasks:
+            repeats += 1
+            if repeats > PATIENCE * number:
+                raise TaskReaderError(
+                    f"only {len(tasks)} of {number} different problems were found",
+                    hint="ask for fewer, or add difficulties",
+                )
+            continue
+        task_id = f"calculator-{split}-{seed}-{len(tasks):05d}"
+        tasks[problem["main_query"]] = Task(task_id=task_id, env_type="calculator", **problem)
+    return list(tasks.values())
+
+
+def _problems(split: Split, draw: random.Random, difficulties: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    world = WORLDS[split]
+    while True:
+        difficulty = draw.choice(difficulties)
+        template = draw.choice(world.two if difficulty == 3 else world.one)
+        largest = 999 if difficulty == 2 else 99
+        numbers = [n for n in range(largest // 10 + 1, largest + 1) if (n % 4 == 3) == (split == "validation")]
+        c, b, a = sorted(draw.sample(numbers, 3)) if difficulty == 3 else [0, *sorted(draw.sample(numbers, 2))]
+        name, other = draw.sample(world.names, 2)
+        words = {"a": a, "b": b, "c": c, "name": name, "other": other, "things": draw.choice(template.things)}
+        expression = template.expression.format(**words)
+        answer = format_number(calculate(expression))
+        yield {
+            "main_query": template.text.format(**words),
+            "metadata": {"answer": answer, "expression": expression, "difficulty": difficulty},
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write word problems for the calculator, one JSON object a line.")
+    parser.add_argument("--split", choices=list(WORLDS), default="train")
+    parser.add_argument("--number", type=int, default=1000, help="how many problems (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    levels = ", ".join(f"{level}: {text}" for level, text in DIFFICULTIES.items())
+    parser.add_argument("--difficulty", type=int, nargs="+", choices=list(DIFFICULTIES), default=[1], help=levels)
+    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
+    arguments = parser.parse_args()
+    tasks = make_tasks(arguments.split, arguments.number, seed=arguments.seed, difficulties=tuple(arguments.difficulty))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(task.model_dump(exclude_defaults=True), ensure_ascii=False) for task in tasks)
+    arguments.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A math agent on GSM8K."""
