@@ -1,1 +1,1 @@
-"""Backbones: each turns (configuration, tasks, workflow, judge) into a run."""
+"""Backbones: each turns (configuration, tasks, workflow, judge) into a run. Import the one that you need."""

@@ -1,0 +1,134 @@
+"""The local backbone: rollouts and training in one process on one machine.
+
+It puts the rooms together and owns their lifetimes; what happens in a step is in `astune/trainer/local.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from astune.backbone.parts import UserParts
+from astune.config.schema import AstuneConfig
+from astune.context_tracker import load_renderer
+from astune.engine.in_process import InProcessEngine
+from astune.engine.model_files import resolve_model
+from astune.rollout import RolloutObserver, RolloutPool
+from astune.runs import EpisodeStore, RunDirectory
+from astune.schema import ConfigError, Episode, EpisodeGroup, Task
+from astune.task_reader import TaskOrder
+from astune.trainer.local import LocalTrainer, TrainingObserver
+from astune.trainer.policy import PolicyTrainer
+
+
+class RunObserver(RolloutObserver, TrainingObserver, Protocol):
+    """Is told everything that happens in a run."""
+
+
+async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
+    """Train until the end, going on from the run's newest checkpoint where it has one.
+
+    Raises:
+        AstuneError: something that only the user can mend; everything up to the last whole step is on disk.
+    """
+    check_trainable(config, parts)
+    observer.on_phase("loading the model")
+    folder = resolve_model(config.model.path)
+    checkpoint = run.checkpoints.latest()
+    run.rewind(checkpoint.step if checkpoint is not None else -1)
+    policy = PolicyTrainer.load(folder, config)
+    order = TaskOrder(parts.training_tasks, config.seed)
+    with run.open_episodes() as episodes, run.open_metrics() as metrics:
+        async with _rollouts(config, parts, folder, Recorder(episodes, observer)) as (pool, engine):
+            trainer = LocalTrainer(
+                config,
+                policy=policy,
+                engine=engine,
+                rollouts=pool,
+                order=order,
+                validation_tasks=parts.validation_tasks,
+                episodes=episodes,
+                metrics=metrics,
+                checkpoints=run.checkpoints,
+                observer=observer,
+            )
+            if checkpoint is not None:
+                await trainer.restore(checkpoint)
+            await trainer.fit()
+
+
+async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer: RolloutObserver) -> list[EpisodeGroup]:
+    """Run every held-out task `validation.num_repeat` times with the weights that `model` names."""
+    if not parts.validation_tasks:
+        raise ConfigError(
+            "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
+        )
+    async with _rollouts(config, parts, resolve_model(model), observer) as (pool, _):
+        return await pool.run_groups(
+            parts.validation_tasks[: config.trainer.validation.max_tasks],
+            step=0,
+            split="validation",
+            num_repeat=config.trainer.validation.num_repeat,
+            temperature=config.validation_temperature,
+        )
+
+
+def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
+    """Refuse what could run but not train, before anything expensive starts."""
+    if config.rollout.top_p < 1:
+        raise ConfigError(
+            f"rollout.top_p is {config.rollout.top_p:g}: the probabilities recorded would not be the trained ones",
+            hint="set it to 1 for training",
+        )
+    if config.rollout.num_repeat < 2:
+        raise ConfigError(
+            "rollout.num_repeat is 1: an episode has no group to be compared with", hint="set it to 8, at least to 2"
+        )
+    if len(parts.training_tasks) < config.trainer.tasks_per_step + config.trainer.dynamic_sampling.max_extra_tasks:
+        raise ConfigError(
+            f"a step takes {config.trainer.tasks_per_step} tasks and up to "
+            f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
+            hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
+        )
+
+
+class Recorder:
+    """Writes every attempt into the store as it ends, and passes on to `observer` what it is told."""
+
+    def __init__(self, store: EpisodeStore, observer: RolloutObserver) -> None:
+        self._store = store
+        self._observer = observer
+
+    def on_started(self, episode_id: str, task: Task) -> None:
+        self._observer.on_started(episode_id, task)
+
+    def on_waits_for(self, episode_id: str, what: str) -> None:
+        self._observer.on_waits_for(episode_id, what)
+
+    def on_finished(self, episode: Episode) -> None:
+        self._store.append(episode)
+        self._observer.on_finished(episode)
+
+    def on_attempt_failed(self, episode: Episode) -> None:
+        self._store.append(episode)
+        self._observer.on_attempt_failed(episode)
+
+
+@asynccontextmanager
+async def _rollouts(
+    config: AstuneConfig, parts: UserParts, folder: Path, observer: RolloutObserver
+) -> AsyncIterator[tuple[RolloutPool, InProcessEngine]]:
+    """A pool over an in-process engine with the weights in `folder`."""
+    engine = InProcessEngine.load(
+        folder,
+        model=config.model,
+        engine=config.engine,
+        max_model_len=config.rollout.max_model_len,
+        deterministic=config.deterministic,
+    )
+    try:
+        yield RolloutPool(engine, load_renderer(folder), parts.workflow, parts.judge, config, observer), engine
+    finally:
+        await engine.aclose()
