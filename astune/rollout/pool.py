@@ -1,0 +1,171 @@
+"""Many episodes at once: groups of tasks on one event loop, with a limit, deadlines and retries.
+
+A failed episode is run again in a fresh environment; when that does not help, its group is dropped and counted.
+It never aborts a step, and it never becomes a reward of 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from astune.config.schema import AstuneConfig
+from astune.context_tracker import Renderer
+from astune.engine.base import EngineStats, InferenceEngine
+from astune.rollout.balance import token_balance
+from astune.rollout.episode import EpisodeInterrupted, EpisodeRunner
+from astune.rollout.observer import NullObserver, RolloutObserver
+from astune.rollout.request import EpisodeRequest
+from astune.rollout.verdict import Judge
+from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, TokenBalance
+from astune.workflow import Workflow
+
+_ENGINE_SETTLES_S = 10.0
+
+
+@dataclass
+class _Slot:
+    """Where the K episodes of one task gather, in the order of their repeats."""
+
+    task: Task
+    finished: dict[int, Episode] = field(default_factory=dict)
+    failed: list[Episode] = field(default_factory=list)
+
+    def group(self, num_repeat: int, *, out_of_time: bool) -> EpisodeGroup:
+        episodes = [self.finished[repeat] for repeat in sorted(self.finished)]
+        dropped: str | None = None
+        if len(episodes) < num_repeat:
+            cause = self.failed[-1].error if self.failed else "not started"
+            dropped = f"{'step out of time' if out_of_time else 'group incomplete'}: {cause}"
+        return EpisodeGroup(self.task, episodes, list(self.failed), dropped)
+
+
+class RolloutPool:
+    """Runs a workflow on tasks, `num_repeat` episodes each.
+
+    Args:
+        judge: None where the workflow returns its reward itself.
+        observer: is told of every episode.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        renderer: Renderer,
+        workflow_class: type[Workflow],
+        judge: Judge | None,
+        config: AstuneConfig,
+        observer: RolloutObserver | None = None,
+    ) -> None:
+        if inspect.isabstract(workflow_class):
+            missing = ", ".join(sorted(workflow_class.__abstractmethods__))
+            raise ConfigError(f"rollout.workflow: {workflow_class.__name__} has no method {missing}", hint="define it")
+        self._engine = engine
+        self._config = config
+        self._observer = observer if observer is not None else NullObserver()
+        self._runner = EpisodeRunner(engine, renderer, workflow_class, judge, config, self._observer)
+        self._seen_in: tuple[Split, int] | None = None
+        self._seen: Counter[str] = Counter()
+
+    async def run_groups(
+        self, tasks: Sequence[Task], *, step: int, split: Split, num_repeat: int, temperature: float
+    ) -> list[EpisodeGroup]:
+        """One group a task, in the order of `tasks`; a group that could not be completed says why in `dropped`.
+
+        Cancelling ends every running episode, tells the observer of each as interrupted, and leaves nothing running.
+        """
+        if split == "train" and self._config.rollout.top_p < 1:
+            raise ConfigError(
+                f"rollout.top_p {self._config.rollout.top_p:g} cuts off tokens, whose probabilities training needs",
+                hint="train with rollout.top_p: 1.0; other values are for evaluation",
+            )
+        slots: list[_Slot] = []
+        waiting: deque[tuple[_Slot, EpisodeRequest]] = deque()
+        for task in tasks:
+            slots.append(_Slot(task))
+            first = self._first_repeat(task, split, step, num_repeat)
+            for repeat in range(first, first + num_repeat):
+                waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
+        out_of_time = await self._work_off(waiting)
+        return [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
+
+    def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
+        """The books of the time between two readings of the engine's counters."""
+        return token_balance(groups, before, after)
+
+    def _first_repeat(self, task: Task, split: Split, step: int, num_repeat: int) -> int:
+        """0, or further on where the same task comes again within a step, as small data sets make it do."""
+        if self._seen_in != (split, step):
+            self._seen_in, self._seen = (split, step), Counter()
+        first = self._seen[task.task_id]
+        self._seen[task.task_id] += num_repeat
+        return first
+
+    async def _work_off(self, waiting: deque[tuple[_Slot, EpisodeRequest]]) -> bool:
+        """Run all requests, at most `max_env_worker` at once; True where the step's deadline came first."""
+        began = time.perf_counter()
+        first = [waiting.popleft() for _ in range(min(self._config.rollout.max_env_worker, len(waiting)))]
+        for _, request in first:  # all are open before any runs: an engine in lockstep knows whom to wait for
+            self._engine.open_session(request.episode_id)
+        workers = [asyncio.ensure_future(self._work(slot, request, waiting, began)) for slot, request in first]
+        out_of_time = False
+        try:
+            if workers:
+                done, unfinished = await asyncio.wait(
+                    workers, timeout=self._config.rollout.step_timeout_s, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for worker in done:
+                    worker.result()
+                out_of_time = bool(unfinished)
+        finally:
+            waiting.clear()
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        await self._engine_settled()
+        return out_of_time
+
+    async def _work(
+        self, slot: _Slot, request: EpisodeRequest, waiting: deque[tuple[_Slot, EpisodeRequest]], began: float
+    ) -> None:
+        """Run one request after another; a next session opens before the last one closes, so that lockstep holds."""
+        try:
+            while True:
+                following = await self._run(slot, request, time.perf_counter() - began)
+                if following is None and waiting:
+                    slot, following = waiting.popleft()
+                if following is None:
+                    return
+                self._engine.open_session(following.episode_id)
+                self._engine.close_session(request.episode_id)
+                request = following
+        finally:
+            self._engine.close_session(request.episode_id)
+
+    async def _run(self, slot: _Slot, request: EpisodeRequest, waited_s: float) -> EpisodeRequest | None:
+        """One attempt, put where it belongs; the request to try again with, where there is reason to."""
+        try:
+            episode = await self._runner.run(request, waited_s=waited_s)
+        except EpisodeInterrupted as interruption:
+            slot.failed.append(interruption.episode)
+            self._observer.on_attempt_failed(interruption.episode)
+            raise
+        if episode.status != "error":
+            slot.finished[request.repeat] = episode
+            self._observer.on_finished(episode)
+            return None
+        slot.failed.append(episode)
+        self._observer.on_attempt_failed(episode)
+        return request.retried() if request.attempt < self._config.rollout.max_attempts else None
+
+    async def _engine_settled(self) -> None:
+        """Wait until cancelled calls have left the engine, so that its counters are final."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENGINE_SETTLES_S):
+                while (stats := self._engine.stats()).running or stats.waiting:  # noqa: ASYNC110 (it has counters only)
+                    await asyncio.sleep(0.01)

@@ -1,0 +1,86 @@
+"""From what a workflow or a judge said to a reward that can be trained on, or to an error that says why not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from astune.context_tracker import conversations
+from astune.env_service import EnvironmentHandle
+from astune.schema import Forest, JudgeError, Reward, Task, WorkflowError, boundary
+from astune.workflow import WorkflowOutput, call_user_code
+
+_HINT = "return (raw_reward, is_success) or a Reward, with a finite number as raw_reward"
+
+
+class Judge(Protocol):
+    """Anything with `compute_reward`; users derive theirs from `astune.task_judge.JudgeBase`."""
+
+    def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCoreArg:
+    """What judges read as `task_core_arg`."""
+
+    task: Task
+
+
+async def ask_judge(
+    judge: Judge,
+    task: Task,
+    *,
+    environment: EnvironmentHandle | None,
+    forest: Forest,
+    registered: dict[str, Any],
+    timeout_s: float,
+) -> Reward:
+    """The judge's reward for one episode.
+
+    Raises:
+        JudgeError: it failed, or gave nothing that is a reward.
+        DeadlineExceeded: it took too long.
+    """
+    inputs = {
+        "env": environment,
+        "task_core_arg": TaskCoreArg(task),
+        "grouped_steps": conversations(forest),
+        **registered,
+    }
+    name = type(judge).__name__
+    what = f"judge {name} on task {task.task_id}"
+    hint = "raise rollout.call_timeout_s if the judge needs that long"
+    async with boundary(JudgeError, what, timeout_s=timeout_s, hint=hint):
+        verdict = await call_user_code(judge.compute_reward, inputs, name=f"astune-judge-{task.task_id}")
+    return _reward(verdict, what)
+
+
+def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
+    """The reward that a workflow gave itself; None where it leaves that to a judge."""
+    if output.reward is None:
+        return None
+    success = output.reward > 0 if output.is_success is None else output.is_success
+    try:
+        return Reward(raw_reward=output.reward, is_success=success, metadata=output.metadata)
+    except ValidationError as cause:
+        raise WorkflowError(
+            f"{workflow} returned the reward {output.reward!r}", hint="a reward is a finite number"
+        ) from cause
+
+
+def _reward(verdict: Any, what: str) -> Reward:
+    if isinstance(verdict, Reward):
+        return verdict
+    if not isinstance(verdict, tuple | list) or len(verdict) != 2:
+        raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT)
+    raw, success = verdict
+    try:
+        number = float(raw)
+        if raw is None or isinstance(raw, str) or not math.isfinite(number):
+            raise ValueError(raw)
+        return Reward(raw_reward=number, is_success=bool(success))
+    except (TypeError, ValueError) as cause:
+        raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT) from cause
