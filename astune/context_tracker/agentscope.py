@@ -6,6 +6,7 @@ AgentScope is imported when the first answer is given to it, never before.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,11 @@ from astune.schema import ConfigError, Message
 
 _FINISH_FUNCTION = "generate_response"
 """The tool by which agents of AgentScope 1.0.7 to 1.0.11 finish a reply, offered or not."""
+
+
+def quieten() -> None:
+    """Keep agents from printing every answer, unless the user's environment asks for it."""
+    os.environ.setdefault("AGENTSCOPE_DISABLE_CONSOLE_OUTPUT", "true")
 
 
 def chat_response(message: Message) -> Any:

@@ -24,6 +24,11 @@ NO_ENV = "no_env"
 class EnvironmentHandle(ABC):
     """One environment instance, from `create` to `release`. Calls on one handle do not overlap."""
 
+    @property
+    def quick(self) -> bool:
+        """Whether every call answers within a millisecond, so that nobody needs a thread for it."""
+        return False
+
     @abstractmethod
     async def create(self) -> EnvState:
         """Make the instance; the first call on a handle."""
@@ -56,6 +61,10 @@ class EmbeddedHandle(EnvironmentHandle):
         self._environment: Environment | None = None
         self._finished = False
         self._lock = threading.Lock()
+
+    @property
+    def quick(self) -> bool:
+        return self._class.quick
 
     async def create(self) -> EnvState:
         return await self._call("create", self._create)

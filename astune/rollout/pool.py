@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import Renderer
+from astune.context_tracker.agentscope import quieten
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.rollout.balance import token_balance
 from astune.rollout.episode import EpisodeInterrupted, EpisodeRunner
@@ -65,6 +66,7 @@ class RolloutPool:
         if inspect.isabstract(workflow_class):
             missing = ", ".join(sorted(workflow_class.__abstractmethods__))
             raise ConfigError(f"rollout.workflow: {workflow_class.__name__} has no method {missing}", hint="define it")
+        quieten()
         self._engine = engine
         self._config = config
         self._observer = observer if observer is not None else NullObserver()

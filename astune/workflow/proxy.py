@@ -191,9 +191,12 @@ class AstuneProxy(AgentModel):
         environment, message = self._before_step(action)
         what = self._step_name
         start = time.perf_counter()
-        stepping = start_in_thread(lambda: environment.step_now(message), name="astune-gym-step")
         try:
-            step = stepping.result(timeout=self._timeout_s)
+            if environment.quick:
+                step = environment.step_now(message)
+            else:
+                stepping = start_in_thread(lambda: environment.step_now(message), name="astune-gym-step")
+                step = stepping.result(timeout=self._timeout_s)
         except TimeoutError as cause:
             self._failure = self._failure or DeadlineExceeded(
                 f"{what} took longer than {self._timeout_s:g} s", hint=_ENV_HINT
