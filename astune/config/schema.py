@@ -12,11 +12,18 @@ class StrictModel(BaseModel):
     """Unknown keys are refused, defaults are checked, and a field's docstring is its description."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, populate_by_name=True
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        populate_by_name=True,
     )
 
 
 class LoraConfig(StrictModel):
+    """Low-rank adapters in place of training every weight."""
+
     rank: int = Field(default=0, ge=0)
     """Rank of the LoRA adapters; 0 trains every weight. Small models learn better in full, large ones fit only so."""
     alpha: float = Field(default=32.0, gt=0)
@@ -24,6 +31,8 @@ class LoraConfig(StrictModel):
 
 
 class ModelConfig(StrictModel):
+    """The model that is trained."""
+
     path: str = "builtin:smollm2-135m"
     """A local folder, a Hugging Face hub id, a .gguf file, or `builtin:smollm2-135m`, which needs no hub."""
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
@@ -34,6 +43,8 @@ class ModelConfig(StrictModel):
 
 
 class EngineConfig(StrictModel):
+    """The engine that samples from the model."""
+
     kv_cache_gb: float = Field(default=2.0, gt=0)
     """Memory for keys and values in GiB. Requests that do not fit wait; one that never could is refused."""
     max_batch_size: int = Field(default=64, ge=1)
@@ -41,11 +52,15 @@ class EngineConfig(StrictModel):
 
 
 class FileConfig(StrictModel):
+    """One file of tasks."""
+
     file_path: str
     """A JSONL file, one task a line; relative to the working directory, then to the configuration's folder."""
 
 
 class JsonlReaderConfig(StrictModel):
+    """Tasks from JSONL files."""
+
     training: FileConfig | None = None
     """Tasks to train on."""
     validation: FileConfig | None = None
@@ -55,6 +70,8 @@ class JsonlReaderConfig(StrictModel):
 
 
 class TaskReaderConfig(StrictModel):
+    """Where tasks come from."""
+
     type: str = "jsonl"
     """`jsonl` (alias `dataset_file`), or a reader of your own: `module->Class` or `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
@@ -65,11 +82,15 @@ class TaskReaderConfig(StrictModel):
 
 
 class MultiTurnConfig(StrictModel):
+    """Conversations with an environment."""
+
     max_steps: int = Field(default=20, ge=1)
     """Turns with the environment after which an episode ends as truncated."""
 
 
 class RolloutConfig(StrictModel):
+    """How episodes are run."""
+
     use_agentscope_protocol: bool = True
     """Kept for the tutorials' configurations; the workflow's class decides which protocol it speaks."""
     workflow: str = Field(default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol"))
@@ -100,6 +121,8 @@ class RolloutConfig(StrictModel):
 
 
 class TaskJudgeConfig(StrictModel):
+    """How an episode is rewarded."""
+
     judge_protocol: str = ""
     """Your reward: `module->Class` or `path/file.py->Class`. Empty where the workflow returns the reward itself."""
     reference_field: str = "answer"
@@ -107,6 +130,8 @@ class TaskJudgeConfig(StrictModel):
 
 
 class OptimConfig(StrictModel):
+    """The optimiser, AdamW."""
+
     lr: float = Field(default=1e-6, gt=0)
     """Peak learning rate of AdamW. Small models take 3e-5 to 5e-5, models of billions of parameters about 1e-6."""
     lr_final_ratio: float = Field(default=1.0, ge=0, le=1)
@@ -122,6 +147,8 @@ class OptimConfig(StrictModel):
 
 
 class LossConfig(StrictModel):
+    """The policy loss."""
+
     normalise_advantages: bool = True
     """Divide a group's advantages by their standard deviation (GRPO); False is Dr. GRPO."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
@@ -142,11 +169,15 @@ class LossConfig(StrictModel):
 
 
 class DynamicSamplingConfig(StrictModel):
+    """Replacing tasks that nothing can be learnt from."""
+
     max_extra_tasks: int = Field(default=0, ge=0)
     """Further tasks a step that may replace those whose group has no variance (all rewards equal); 0 is off."""
 
 
 class ValidationConfig(StrictModel):
+    """Measurements on held-out tasks."""
+
     max_tasks: int | None = Field(default=None, ge=1)
     """Held-out tasks measured each time, the first ones in file order; null means all."""
     num_repeat: int = Field(default=1, ge=1)
@@ -158,6 +189,8 @@ class ValidationConfig(StrictModel):
 
 
 class TrainerConfig(StrictModel):
+    """The training loop."""
+
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks of one optimiser step; times `num_repeat` are its episodes."""
     total_steps: int = Field(default=100, ge=1)
@@ -175,6 +208,8 @@ class TrainerConfig(StrictModel):
 
 
 class AstuneConfig(StrictModel):
+    """One experiment."""
+
     project_name: str = "astune"
     """Groups experiments in trackers."""
     experiment_name: str = "read_yaml_name"

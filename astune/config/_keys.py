@@ -1,0 +1,192 @@
+"""The catalogue of keys: the schema as a list that can be searched, described and checked against.
+
+It is derived from the models alone, so that errors, `astune config explain` and the reference page say the same.
+It reads no file and holds no values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from astune.config.schema import AstuneConfig, StrictModel
+
+ROOT = "astune"
+"""The key that everything stands under in a YAML file."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration; `path` is dotted and leaves the root key out."""
+
+    path: str
+    field: FieldInfo
+    aliases: tuple[str, ...]
+    section: type[StrictModel] | None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def full(self) -> str:
+        return f"{ROOT}.{self.path}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any keys may stand below it (a mapping that is passed on as it is)."""
+        return any(get_origin(option) is dict or option is dict for option in _options(self.field.annotation))
+
+    @property
+    def is_optional(self) -> bool:
+        return type(None) in _options(self.field.annotation)
+
+    @property
+    def reason(self) -> str:
+        """What the key does and why it is as it is: the field's docstring, for a section its model's."""
+        text = self.field.description or (self.section.__doc__ if self.section else "") or ""
+        return " ".join(text.split())
+
+    @property
+    def kind(self) -> str:
+        """The value's type in plain words."""
+        return plain_type(self.field.annotation)
+
+    @property
+    def allowed(self) -> str:
+        """The allowed range in plain words, empty where the type says everything."""
+        words: list[str] = []
+        for bound in self.field.metadata:
+            if isinstance(bound, Ge):
+                words.append(f"at least {bound.ge}")
+            elif isinstance(bound, Gt):
+                words.append(f"above {bound.gt}")
+            elif isinstance(bound, Le):
+                words.append(f"at most {bound.le}")
+            elif isinstance(bound, Lt):
+                words.append(f"below {bound.lt}")
+        return " and ".join(words)
+
+    @property
+    def expected(self) -> str:
+        """Type and range in one phrase, for errors."""
+        return f"{self.kind}, {self.allowed}" if self.allowed else self.kind
+
+    def default(self) -> Any:  # the defaults are of as many types as there are keys
+        value = self.field.get_default(call_default_factory=True)
+        return None if value is PydanticUndefined else value
+
+    @property
+    def is_required(self) -> bool:
+        return self.field.is_required()
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def plain_type(annotation: Any) -> str:
+    """A type as a user would call it."""
+    options = _options(annotation)
+    if len(options) > 1:
+        return " or ".join(plain_type(option) for option in options)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+    if annotation in names:
+        return names[annotation]
+    if annotation is type(None):
+        return "null"
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(str(arg) for arg in args) if len(args) > 1 else f"`{args[0]}`"
+    if origin is tuple:
+        return f"a list of {len(args)} ({', '.join(plain_type(arg).removeprefix('a ') for arg in args)})"
+    if origin is list:
+        return "a list"
+    if origin is dict:
+        return "a mapping of your own keys"
+    return "a section"
+
+
+@cache
+def keys_of(model: type[StrictModel]) -> dict[str, Key]:
+    """A section's keys by name, in the schema's order; paths are relative to the section."""
+    found: dict[str, Key] = {}
+    for name, field in model.model_fields.items():
+        choices = field.validation_alias
+        aliases = [choice for choice in choices.choices if choice != name] if isinstance(choices, AliasChoices) else []
+        sections = [o for o in _options(field.annotation) if isinstance(o, type) and issubclass(o, StrictModel)]
+        found[name] = Key(name, field, tuple(map(str, aliases)), sections[0] if sections else None)
+    return found
+
+
+@cache
+def all_keys() -> dict[str, Key]:
+    """Every key of the configuration by its dotted path, sections before what stands in them."""
+    found: dict[str, Key] = {}
+
+    def walk(model: type[StrictModel], prefix: str) -> None:
+        for name, key in keys_of(model).items():
+            path = f"{prefix}{name}"
+            found[path] = Key(path, key.field, key.aliases, key.section)
+            if key.section is not None:
+                walk(key.section, f"{path}.")
+
+    walk(AstuneConfig, "")
+    return found
+
+
+def canonical(path: str) -> str:
+    """The path with the root key removed and every alias replaced by its key's name; unknown parts stay."""
+    parts = path.split(".")
+    if parts[0] == ROOT:
+        parts = parts[1:]
+    model: type[StrictModel] | None = AstuneConfig
+    for position, part in enumerate(parts):
+        if model is None:
+            break
+        key = find(model, part)
+        if key is None:
+            break
+        parts[position] = key.name
+        model = key.section
+    return ".".join(parts)
+
+
+def find(model: type[StrictModel], name: str) -> Key | None:
+    """The section's key of that name or alias."""
+    keys = keys_of(model)
+    return keys.get(name) or next((key for key in keys.values() if name in key.aliases), None)
+
+
+def nearest(path: str) -> list[str]:
+    """Known full paths that somebody who wrote `path` may have meant, the likeliest first; often one, at most three.
+
+    The same name at another level comes first, then similar names in the same section, then similar paths anywhere.
+    """
+    section, _, name = path.rpartition(".")
+    known = all_keys()
+    elsewhere = [key.full for key in known.values() if name == key.name or name in key.aliases]
+    if elsewhere:
+        return elsewhere[:3]
+    siblings = {key.name: key.full for key in known.values() if key.path.rpartition(".")[0] == section}
+    close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    if close:
+        return [siblings[close[0]]]
+    names: dict[str, list[str]] = {}
+    for key in known.values():
+        for spelling in (key.name, *key.aliases):
+            names.setdefault(spelling, []).append(key.full)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    if close:
+        return names[close[0]][:3]
+    paths = difflib.get_close_matches(path, known, n=1, cutoff=0.75)
+    return [known[paths[0]].full] if paths else []

@@ -1,0 +1,137 @@
+"""YAML with positions: where each key stands, so that an error can name the line.
+
+Differs from PyYAML's safe loading in two ways: `1e-6` is a number, as everybody but YAML 1.1 thinks, and a key that
+stands twice is an error. It knows nothing of the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astune.schema import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file: its data, and the line (from 1) of every key by its path."""
+
+    source: str
+    data: dict[str, Any]
+    lines: dict[KeyPath, int]
+
+    def place(self, path: KeyPath) -> str:
+        """The source and the line of the key, or of the nearest section around it that stands in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"{self.source}, line {self.lines[path]}" if path else self.source
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file whose top level is a mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}", hint=_missing_hint(path)) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder, not a YAML file", hint=_missing_hint(path / "x")) from None
+    except UnicodeDecodeError as cause:
+        raise ConfigError(f"{path} is not a text file in UTF-8: {cause}", hint="save it as UTF-8") from None
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be read: {cause.strerror}", hint="check its permissions") from None
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, source: str) -> Document:
+    """Parse YAML text whose top level is a mapping; an empty text is an empty mapping."""
+    lines: dict[KeyPath, int] = {}
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Document(source, {}, lines)
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(
+                f"{source}, line {node.start_mark.line + 1}: expected `key: value` lines, found {_kind(node)}",
+                hint="write a space after each key's colon",
+            )
+        _record_lines(node, (), lines, source)
+        data = loader.construct_document(node)
+    except yaml.MarkedYAMLError as cause:
+        raise _syntax_error(cause, text, source) from None
+    except yaml.reader.ReaderError as cause:
+        raise ConfigError(f"{source}: {cause.reason} (character {cause.position})", hint="remove it") from None
+    except RecursionError:
+        raise ConfigError(f"{source} contains itself or is nested too deeply", hint="remove the anchor") from None
+    return Document(source, data, lines)
+
+
+def parse_value(text: str) -> Any:
+    """One value as YAML types it: `8` is a number, `true` a truth value, `[a, b]` a list."""
+    return yaml.load(text, Loader=_Loader)  # a subclass of SafeLoader
+
+
+def _record_lines(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:
+    here: dict[str, int] = {}
+    for key_node, value_node in node.value:
+        name = str(key_node.value)
+        line = key_node.start_mark.line + 1
+        if name in here and name != "<<":
+            raise ConfigError(
+                f"{source}, line {line}: key `{name}` stands twice in its section, first on line {here[name]}",
+                hint="remove one of them",
+            )
+        here[name] = line
+        lines[(*path, name)] = line
+        if isinstance(value_node, yaml.MappingNode):
+            _record_lines(value_node, (*path, name), lines, source)
+
+
+def _kind(node: yaml.Node) -> str:
+    return "a list" if isinstance(node, yaml.SequenceNode) else f"the text {str(node.value)[:60]!r}"
+
+
+def _syntax_error(cause: yaml.MarkedYAMLError, text: str, source: str) -> ConfigError:
+    mark = cause.problem_mark or cause.context_mark
+    problem = cause.problem or cause.context or "cannot be parsed"
+    if mark is None:
+        return ConfigError(f"{source} is not valid YAML: {problem}", hint="compare it with a tutorial's YAML")
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    shown = line.replace("\t", "→")
+    message = (
+        f"{source}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML: {problem}\n"
+        f"  {mark.line + 1:4d} | {shown}\n       | {' ' * mark.column}^"
+    )
+    if "\t" in line[: mark.column + 1]:
+        hint = "YAML indents with spaces, never with tabs"
+    elif "mapping values are not allowed" in problem:
+        hint = 'put a value that contains ": " into quotes, or line the key up with its neighbours'
+    elif "block end" in problem or "found" in problem:
+        hint = "look for an unclosed quote or bracket, or a line that is indented unlike its neighbours"
+    else:
+        hint = "the mistake is there or on the line before"
+    return ConfigError(message, hint=hint)
+
+
+def _missing_hint(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no folder {folder} either; the working directory is {Path.cwd()}"
+    there = sorted(p.name for p in folder.iterdir() if p.suffix in {".yaml", ".yml"})
+    return f"{folder} has {', '.join(there[:8])}" if there else f"{folder} has no YAML files"

@@ -1,0 +1,67 @@
+"""What a key means, in words: type, default, allowed range and reason, from the schema's docstrings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from astune.config._keys import ROOT, Key, all_keys, canonical, keys_of
+from astune.config.loader import unknown_key
+from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError
+
+
+def explain(key: str) -> str:
+    """Describe a key, or a section with its keys; `astune` or an empty key lists the sections.
+
+    Raises:
+        ConfigError: there is no such key; names the nearest.
+    """
+    path = canonical(key)
+    if not path:
+        lines = [f"{ROOT} (section)", ""]
+        return "\n".join(lines + [_line(found) for found in keys_of(AstuneConfig).values()])
+    found = all_keys().get(path)
+    if found is None:
+        message, hint = unknown_key(path)
+        raise ConfigError(message, hint=hint)
+    return _section(found) if found.section is not None else _value(found)
+
+
+def _section(key: Key) -> str:
+    section = key.section
+    lines = [f"{key.full} (section{', may be null' if key.is_optional else ''})"]
+    if key.aliases:
+        lines.append(f"also written {', '.join(key.aliases)}")
+    if key.reason:
+        lines += [key.reason]
+    lines += ["", *(_line(found) for found in keys_of(section).values())] if section is not None else []
+    return "\n".join(lines)
+
+
+def _value(key: Key) -> str:
+    rows = [
+        ("type", key.kind),
+        ("default", "none: it must be given" if key.is_required else as_yaml(key.default())),
+        ("allowed", key.allowed),
+        ("aliases", ", ".join(key.aliases)),
+    ]
+    return "\n".join([key.full, *(f"  {name:<9}{text}" for name, text in rows if text), "", key.reason])
+
+
+def _line(key: Key) -> str:
+    if key.section is not None:
+        return f"  {key.name + ':':<34}{key.reason or '(section)'}"
+    default = "(required)" if key.is_required else as_yaml(key.default())
+    return f"  {f'{key.name}: {default}':<34}{key.reason}"
+
+
+def as_yaml(value: Any) -> str:
+    """A value on one line, as it would be written in a file."""
+    if hasattr(value, "__fspath__"):
+        value = str(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("...").strip()

@@ -1,0 +1,264 @@
+"""From YAML files and `--set` overrides to one checked AstuneConfig.
+
+Three layers, later ones win: `astune/default_config/default.yaml`, the user's file, the overrides. What is wrong in any
+of them is collected and reported together, each with its place. Nothing is started or imported here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from astune.config._keys import ROOT, Key, all_keys, canonical, find, keys_of, nearest
+from astune.config._yaml import Document, KeyPath, parse_value, read_document
+from astune.config.schema import AstuneConfig, StrictModel
+from astune.schema import ConfigError
+
+DEFAULT_YAML = Path(__file__).parent.parent / "default_config" / "default.yaml"
+READ_YAML_NAME = "read_yaml_name"
+
+_VALUE_ALIASES = {"task_reader.type": {"dataset_file": "jsonl"}}
+"""Values that users know from earlier documents, and what they are called today."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    place: str
+    message: str
+    hint: str = ""
+
+
+def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> AstuneConfig:
+    """Read and check a configuration.
+
+    Args:
+        path: the experiment's YAML file; None takes the defaults and the overrides alone.
+        overrides: `a.b=value` strings, with or without the root key; values are typed as in YAML.
+
+    Raises:
+        ConfigError: with every problem found, each with its file and line, and the fix.
+    """
+    documents = [read_document(DEFAULT_YAML)]
+    if path is not None:
+        documents.append(read_document(Path(path)))
+    problems: list[_Problem] = []
+    places: dict[str, str] = {}
+    merged: dict[str, Any] = {}
+    for document in documents:
+        _Layer(document, problems, places).add_to(merged)
+    for override in overrides:
+        _add_override(override, merged, problems, places)
+    config = _validated(merged, problems, places)
+    if problems or config is None:
+        raise _report(problems)
+    if config.experiment_name == READ_YAML_NAME and path is not None:
+        config = config.model_copy(update={"experiment_name": Path(path).stem})
+    return config
+
+
+def dump(config: AstuneConfig) -> str:
+    """The whole configuration as YAML that `load_config` reads back to the same one."""
+    return yaml.safe_dump(
+        {ROOT: config.model_dump(mode="json")}, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+    )
+
+
+class _Layer:
+    """One document on its way into the merged data: aliases renamed, unknown keys found."""
+
+    def __init__(self, document: Document, problems: list[_Problem], places: dict[str, str]) -> None:
+        self._document = document
+        self._problems = problems
+        self._places = places
+
+    def add_to(self, merged: dict[str, Any]) -> None:
+        for name in self._document.data:
+            if name != ROOT:
+                self._unknown_root(str(name))
+        section = self._document.data.get(ROOT)
+        if section is None and ROOT not in self._document.data and self._document.data:
+            return
+        self._merge(section, AstuneConfig, (), merged, (ROOT,))
+
+    def _unknown_root(self, name: str) -> None:
+        hint = f"everything stands under the root key `{ROOT}:`"
+        if find(AstuneConfig, name) is not None:
+            hint = f"put `{ROOT}:` above it and indent it"
+        elif difflib.get_close_matches(name, [ROOT], cutoff=0.6):
+            hint = f"did you mean `{ROOT}`?"
+        self._problem((name,), f"unknown root key `{name}`", hint)
+
+    def _merge(
+        self, data: Any, model: type[StrictModel], path: KeyPath, merged: dict[str, Any], written: KeyPath
+    ) -> None:
+        """Merge `data`, which stands at `path` (by its keys' names) and is spelled `written` in the document."""
+        if data is None:  # `task_reader:` with every line below it commented out
+            return
+        if not isinstance(data, dict):
+            names = ", ".join(keys_of(model))
+            self._problem(
+                written, f"`{'.'.join((ROOT, *path))}` must be a section, found {shown(data)}", f"its keys: {names}"
+            )
+            return
+        spelled: dict[str, str] = {}
+        for raw_name, value in data.items():
+            name = str(raw_name)
+            key = find(model, name)
+            here = (*written, name)
+            if key is None:
+                self._problem(here, *unknown_key(".".join((*path, name)), model))
+                continue
+            if key.name in spelled:
+                self._problem(
+                    here,
+                    f"`{name}` and `{spelled[key.name]}` are two names of the same key `{'.'.join((*path, key.name))}`",
+                    "keep one of them",
+                )
+                continue
+            spelled[key.name] = name
+            below = (*path, key.name)
+            self._places[".".join(below)] = self._document.place(here)
+            self._set(value, key, below, merged, here)
+
+    def _set(self, value: Any, key: Key, path: KeyPath, merged: dict[str, Any], written: KeyPath) -> None:
+        if key.section is not None and not (value is None and key.is_optional):
+            inner = merged.get(key.name)
+            inner = dict(inner) if isinstance(inner, dict) else {}
+            self._merge(value, key.section, path, inner, written)
+            merged[key.name] = inner
+        else:
+            merged[key.name] = _value_of(".".join(path), value)
+
+    def _problem(self, written: KeyPath, message: str, hint: str) -> None:
+        self._problems.append(_Problem(self._document.place(written), message, hint))
+
+
+def _value_of(path: str, value: Any) -> Any:
+    aliases = _VALUE_ALIASES.get(path, {})
+    return aliases.get(value, value) if isinstance(value, str) else value
+
+
+def _add_override(override: str, merged: dict[str, Any], problems: list[_Problem], places: dict[str, str]) -> None:
+    """Merge one `a.b=value`; an open mapping (`task_reader.params.size=4`) takes any keys below it."""
+    source = f"--set {override}"
+    written, equals, text = override.partition("=")
+    if not equals or not written.strip():
+        problems.append(_Problem(source, "an override needs the form key=value", "--set trainer.optim.lr=1e-5"))
+        return
+    try:
+        value = parse_value(text)
+    except yaml.YAMLError as cause:
+        problems.append(_Problem(source, f"the value is not valid YAML: {cause}", "put it into quotes"))
+        return
+    parts = canonical(written.strip()).split(".")
+    data: Any = value
+    for part in reversed(parts):
+        data = {part: data}
+    _Layer(Document(source, {ROOT: data}, {}), problems, places).add_to(merged)
+
+
+def _validated(merged: dict[str, Any], problems: list[_Problem], places: dict[str, str]) -> AstuneConfig | None:
+    problems.extend(_truth_values_for_numbers(merged, places))
+    try:
+        return AstuneConfig.model_validate(merged)
+    except ValidationError as cause:
+        for error in cause.errors(include_url=False):
+            problems.append(_explain(error, places))
+    return None
+
+
+def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) -> list[_Problem]:
+    """`num_repeat: true`, which pydantic would take for 1."""
+    found: list[_Problem] = []
+
+    def walk(data: dict[str, Any], path: KeyPath) -> None:
+        for name, value in data.items():
+            below = (*path, name)
+            key = all_keys().get(".".join(below))
+            if key is None:
+                continue
+            if key.section is not None and isinstance(value, dict):
+                walk(value, below)
+            elif isinstance(value, bool) and key.kind.startswith(("a whole number", "a number")):
+                found.append(
+                    _Problem(_place(key.path, places), f"`{key.full}` must be {key.expected}, is {shown(value)}")
+                )
+
+    walk(merged, ())
+    return found
+
+
+def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
+    """One pydantic error in plain words: the key, what it must be, what it is."""
+    path = canonical(".".join(str(part) for part in error["loc"] if not isinstance(part, int)))
+    key = all_keys().get(path)
+    place = _place(path, places)
+    if error["type"] == "missing":
+        return _Problem(place, f"`{ROOT}.{path}` is missing", f"give it {key.kind}" if key else "")
+    if error["type"] == "value_error" or key is None:
+        return _Problem(place, error["msg"].removeprefix("Value error, "))
+    value = error["input"]
+    hint = ""
+    if key.field.annotation is str and isinstance(value, int | float):
+        hint = "put it into quotes"
+    elif get_origin(key.field.annotation) is Literal and isinstance(value, str):
+        close = difflib.get_close_matches(value, [str(option) for option in get_args(key.field.annotation)], n=1)
+        hint = f"did you mean {close[0]}?" if close else ""
+    return _Problem(place, f"`{key.full}` must be {key.expected}; it is {shown(value)}", hint)
+
+
+def _place(path: str, places: dict[str, str]) -> str:
+    """Where the key was last written, or the section around it."""
+    while path and path not in places:
+        path = path.rpartition(".")[0]
+    return places.get(path, "")
+
+
+def unknown_key(path: str, model: type[StrictModel] | None = None) -> tuple[str, str]:
+    """Message and hint for a path that is no key."""
+    close = nearest(path)
+    if close:
+        hint = "did you mean " + " or ".join(f"`{full}`" for full in close) + "?"
+    elif model is not None:
+        hint = f"the keys there are {', '.join(keys_of(model))}"
+    else:
+        hint = f"the sections are {', '.join(key.name for key in keys_of(AstuneConfig).values() if key.section)}"
+    return f"unknown key `{ROOT}.{path}`", hint
+
+
+def shown(value: Any) -> str:
+    """A value as a user wrote it, with its type where that is the point."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return f"the truth value {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f'the text "{value[:60]}"'
+    if isinstance(value, dict):
+        return f"a section with the keys {', '.join(map(str, value))[:60]}"
+    return f"the list {value!r}"[:80] if isinstance(value, list) else repr(value)[:80]
+
+
+def _report(problems: list[_Problem]) -> ConfigError:
+    unique = list(dict.fromkeys(problems))
+    if len(unique) == 1:
+        problem = unique[0]
+        return ConfigError(
+            f"{problem.place}: {problem.message}" if problem.place else problem.message, hint=problem.hint
+        )
+    lines = [
+        f"  {problem.place}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "") for problem in unique
+    ]
+    return ConfigError(
+        f"the configuration has {len(unique)} problems:\n" + "\n".join(lines),
+        hint="`astune config explain KEY` describes a key",
+    )
