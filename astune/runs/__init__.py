@@ -4,7 +4,15 @@ from astune.runs.checkpoints import Checkpoint, CheckpointStore
 from astune.runs.directory import RunDirectory, RunInfo, RunStatus, resolve_run, runs_below
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import EpisodeReader, EpisodeRow, StepSummary
-from astune.runs.metrics import MetricKind, MetricsLine, MetricsLog, balance_metrics, read_balance, read_metrics
+from astune.runs.metrics import (
+    MetricKind,
+    MetricsLine,
+    MetricsLog,
+    balance_metrics,
+    balance_of,
+    read_metrics,
+    total_balance,
+)
 
 __all__ = [
     "Checkpoint",
@@ -20,8 +28,9 @@ __all__ = [
     "RunStatus",
     "StepSummary",
     "balance_metrics",
-    "read_balance",
+    "balance_of",
     "read_metrics",
     "resolve_run",
     "runs_below",
+    "total_balance",
 ]

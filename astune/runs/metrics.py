@@ -147,30 +147,31 @@ def read_metrics(path: Path) -> list[MetricsLine]:
 
 
 def balance_metrics(balance: TokenBalance) -> dict[str, float]:
-    """The books of one step as metrics; `read_balance` is the inverse."""
+    """The books of one step as metrics; `balance_of` is the inverse."""
     named = {"balance/sampled": float(balance.sampled), "balance/trained": float(balance.trained)}
     named |= {f"balance/masked/{reason}": float(count) for reason, count in balance.masked.items()}
     return named | {f"balance/dropped/{reason}": float(count) for reason, count in balance.dropped.items()}
 
 
-def read_balance(lines: Iterable[MetricsLine]) -> TokenBalance:
-    """The sum of the books over the given lines."""
-    total = TokenBalance()
-    for line in lines:
-        metrics = line.metrics
-        total += TokenBalance(
-            sampled=round(metrics.get("balance/sampled", 0)),
-            trained=round(metrics.get("balance/trained", 0)),
-            masked=_account(metrics, "balance/masked/"),
-            dropped=_account(metrics, "balance/dropped/"),
+def balance_of(metrics: Mapping[str, float]) -> TokenBalance:
+    """The books in one line's metrics; all zero where it has none."""
+
+    def account(prefix: str) -> Counter[str]:
+        return Counter(
+            {name[len(prefix) :]: round(count) for name, count in metrics.items() if name.startswith(prefix)}
         )
-    return total
 
-
-def _account(metrics: Mapping[str, float], prefix: str) -> Counter[str]:
-    return Counter(
-        {name.removeprefix(prefix): round(value) for name, value in metrics.items() if name.startswith(prefix)}
+    return TokenBalance(
+        sampled=round(metrics.get("balance/sampled", 0)),
+        trained=round(metrics.get("balance/trained", 0)),
+        masked=account("balance/masked/"),
+        dropped=account("balance/dropped/"),
     )
+
+
+def total_balance(lines: Iterable[MetricsLine]) -> TokenBalance:
+    """The sum of the books over the given lines."""
+    return sum((balance_of(line.metrics) for line in lines), TokenBalance())
 
 
 def _encode(line: MetricsLine) -> bytes:

@@ -9,7 +9,7 @@ from collections import Counter, deque
 
 import pytest
 
-from astune.runs import MetricsLog, balance_metrics, read_balance, read_metrics
+from astune.runs import MetricsLog, balance_metrics, read_metrics, total_balance
 from astune.schema import RunStoreError, TokenBalance
 
 
@@ -128,6 +128,6 @@ def test_the_books_of_a_run_are_the_sum_of_its_steps(tmp_path) -> None:
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
         for step, balance in enumerate((first, second)):
             log.append(step, "train", balance_metrics(balance))
-        total = read_balance(log.read())
+        total = total_balance(log.read())
     assert total == first + second
     assert total.difference == 0
