@@ -72,6 +72,9 @@ class VllmServer:
     ) -> None:
         self._end()
 
+    def version(self) -> str:
+        return str(httpx.get(f"{self.url}/version", timeout=10.0).json()["version"])
+
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=128, max_keepalive_connections=128)
         return httpx.AsyncClient(base_url=self.url, timeout=600.0, limits=limits)
