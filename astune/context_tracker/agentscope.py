@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from astune.context_tracker.messages import text_of
+from astune.context_tracker.renderer import Tool
 from astune.schema import ConfigError, Message
 
 _FINISH_FUNCTION = "generate_response"
@@ -33,6 +34,16 @@ def chat_response(message: Message) -> Any:
             hint="pip install 'astune[agentscope]'",
         ) from cause
     return ChatResponse(content=[TextBlock(type="text", text=message["content"])])
+
+
+def without_finish_tool(tools: Sequence[Tool] | None) -> list[Tool]:
+    """The tools that the agent's author offers: a plain text is a finished reply, so the model needs no tool for it."""
+    return [tool for tool in tools or () if not _only_finishes(tool.get("function", {}))]
+
+
+def _only_finishes(function: dict[str, Any]) -> bool:
+    parameters = function.get("parameters", {}).get("properties", {})
+    return function.get("name") == _FINISH_FUNCTION and set(parameters) <= {"response"}
 
 
 def without_finish_calls(messages: Sequence[Message]) -> list[Message]:

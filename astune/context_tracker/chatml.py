@@ -162,6 +162,11 @@ class ChatMLRenderer:
                 raise self._refusal("a conversation extended message by message differs", text, self.decode(extended))
             if self._template.render(probe) + self.decode(self._generation_ids) != text:
                 raise self._refusal("it rewrites the history when an answer is asked for", self.decode(extended), text)
+        for content in {message["content"] for probe in _PROBES for message in probe}:
+            text = self._message_text(False, "assistant", content)
+            kept = self.decode(self._generation_ids) + content + self.decode(self._end_ids)
+            if text != kept:
+                raise self._refusal("it changes an answer when it has become history", kept, text)
         answered = [*encode(self._anchor), *self._generation_ids, *encode("Yes."), self._end_ids[0]]
         extended = [*answered, *self.closing(answered), *self._uncached_message_ids(False, ("user", "Sure?"))]
         text = self._template.render([*_ANCHOR, *_probe("assistant: Yes.", "user: Sure?")])

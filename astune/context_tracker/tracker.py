@@ -174,10 +174,10 @@ class ContextTracker:
             following = self._newest_child.get(following)
         if not new and old[0].sampled:
             return "sampled again"
-        if parent is None and self._tools_of_root.get(sibling) != pending.tools:
-            return "tools changed"
         if all(node.agent != pending.agent for node in old):
             return "another agent"
+        if parent is None and self._tools_of_root.get(sibling) != pending.tools:
+            return "tools changed"
         return fork_cause(
             [identity(message_of(node)) for node in old], [identity(addition.message) for addition in new]
         )

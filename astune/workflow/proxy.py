@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from astune.context_tracker import Tool, text_of
-from astune.context_tracker.agentscope import chat_response, without_finish_calls
+from astune.context_tracker.agentscope import chat_response, without_finish_calls, without_finish_tool
 from astune.env_service import EnvironmentHandle, EnvStep
 from astune.schema import (
     AstuneError,
@@ -73,9 +73,8 @@ class AgentModel:
                 "the agent asks for structured output, which needs tools that this model's template cannot express",
                 hint="ask for the structure in the prompt, and read it from the text",
             )
-        if tool_choice == "none":
-            tools = None
-        return chat_response(await self.achat(without_finish_calls(messages), tools))
+        offered = [] if tool_choice == "none" else without_finish_tool(tools)
+        return chat_response(await self.achat(without_finish_calls(messages), offered))
 
     async def achat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Message:
         """Answer messages in the OpenAI shape with an assistant message."""

@@ -1,0 +1,313 @@
+"""Laws 1 to 3 as properties: random conversations, edited, cut and continued, over random sampled tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astune.context_tracker import ContextTracker, PendingCall, Renderer, conversations
+from astune.engine.base import EngineStats
+from astune.engine.scripted import made_up_logprob
+from astune.rollout import token_balance
+from astune.schema import Completion, ContextOverflow, Episode, EpisodeGroup, Message, Task, WorkflowError
+
+ROOMY = 1 << 20
+LAX = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+texts = st.text(max_size=12)
+answers = st.tuples(st.lists(st.integers(0, 49151), max_size=6), st.sampled_from(["end", "start", "length"]))
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("user"), texts),
+        st.tuples(st.just("pasted"), texts),
+        st.tuples(st.just("call"), answers),
+        st.tuples(st.just("call"), answers),
+        st.tuples(st.just("edit"), st.integers(0, 9)),
+        st.tuples(st.just("drop"), st.integers(0, 9)),
+        st.tuples(st.just("rewind"), st.integers(0, 9)),
+    ),
+    min_size=2,
+    max_size=14,
+)
+
+
+@dataclass
+class CountingRenderer:
+    """The real renderer, and how many messages it was asked to render."""
+
+    inner: Renderer
+    rendered: int = 0
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self.inner.stop_token_ids
+
+    def deltas(self, history: Sequence[Message], new: Sequence[Message], tools: Any) -> list[list[int]]:
+        self.rendered += len(new)
+        return self.inner.deltas(history, new, ())
+
+    def generation_prompt(self) -> list[int]:
+        return self.inner.generation_prompt()
+
+    def closing(self, sampled_ids: Sequence[int]) -> list[int]:
+        return self.inner.closing(sampled_ids)
+
+    def parse(self, sampled_ids: Sequence[int]) -> Any:
+        return self.inner.parse(sampled_ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.inner.decode(token_ids)
+
+
+@dataclass
+class Conversation:
+    """An agent with its history; every call is remembered as the engine saw it."""
+
+    renderer: CountingRenderer
+    tracker: ContextTracker
+    history: list[Message] = field(default_factory=list)
+    calls: list[tuple[list[int], Completion]] = field(default_factory=list)
+    edits: int = 0
+
+    def call(self, answer: tuple[list[int], str]) -> PendingCall:
+        pending = self.tracker.prepare(self.history, agent="agent", trainable=True)
+        completion = self.complete(*answer)
+        self.calls.append((pending.prompt_ids, completion))
+        self.history.append(self.tracker.commit(pending, completion))
+        return pending
+
+    def complete(self, token_ids: list[int], ending: str) -> Completion:
+        stops = self.renderer.stop_token_ids
+        token_ids = [token for token in token_ids if token not in stops]
+        token_ids += {"end": [stops[0]], "start": [stops[1]], "length": [] if token_ids else [5]}[ending]
+        logprobs = [made_up_logprob(token, at, len(self.calls)) for at, token in enumerate(token_ids)]
+        return Completion(token_ids, logprobs, "length" if ending == "length" else "stop", len(self.calls))
+
+    def do(self, operation: tuple[str, Any]) -> None:
+        kind, value = operation
+        if kind == "user":
+            self.history.append({"role": "user", "content": value})
+        elif kind == "pasted":
+            self.history.append({"role": "assistant", "content": value})
+        elif kind == "call" and self.history:
+            self.call(value)
+        elif kind == "edit" and self.history:
+            at = value % len(self.history)
+            self.edits += 1
+            self.history[at] = self.history[at] | {"content": f"edit {self.edits}"}
+        elif kind == "drop" and self.history:
+            del self.history[value % len(self.history)]
+        elif kind == "rewind":
+            del self.history[value % (len(self.history) + 1) :]
+
+
+def new_conversation(renderer: Renderer) -> Conversation:
+    counting = CountingRenderer(renderer)
+    return Conversation(counting, ContextTracker(counting, ROOMY))
+
+
+@LAX
+@given(turns=st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), answers), min_size=1, max_size=5))
+def test_the_next_prompt_is_the_stored_tokens_and_the_delta_of_what_is_new(
+    renderer: Renderer, turns: list[tuple[list[str], tuple[list[int], str]]]
+) -> None:
+    talk = new_conversation(renderer)
+    before: list[int] = []
+    for users, answer in turns:
+        new: list[Message] = [{"role": "user", "content": text} for text in users]
+        history, talk.history = talk.history, [*talk.history, *new]
+        expected = list(before)
+        if talk.calls:
+            expected += renderer.closing(talk.calls[-1][1].token_ids)
+        for delta in renderer.deltas(history, new, ()):
+            expected += delta
+        expected += renderer.generation_prompt()
+        assert talk.call(answer).prompt_ids == expected
+        before = [*expected, *talk.calls[-1][1].token_ids]
+    forest = talk.tracker.forest
+    assert [node.fork_cause for node in forest.nodes] == [None] * len(forest.nodes)
+    [timeline] = forest.timelines()
+    assert timeline.token_ids == before
+    assert talk.renderer.rendered == sum(len(users) for users, _ in turns), "the cost of a call is in its new messages"
+
+
+@LAX
+@given(steps=operations)
+def test_replaying_the_forest_reproduces_every_call(renderer: Renderer, steps: list[tuple[str, Any]]) -> None:
+    talk = new_conversation(renderer)
+    for step in steps:
+        talk.do(step)
+    forest = talk.tracker.forest
+    assert [(prompt, completion) for _, prompt, completion in forest.replay()] == talk.calls
+    read = [(node.parent, node.role, node.content) for node in forest.nodes if not node.sampled]
+    assert len(set(read)) == len(read), "each message is stored once"
+    children = {node.parent: sum(other.parent == node.parent for other in forest.nodes) for node in forest.nodes}
+    for node in forest.nodes:
+        assert node.parent is None or node.parent < node.node_id
+        if children[node.parent] == 1:
+            assert node.fork_cause is None
+    assert sum(node.fork_cause is None for node in forest.nodes) == len(children), "every branch but the first says why"
+
+
+@LAX
+@given(steps=operations, trained=st.booleans(), dropped=st.sampled_from([None, "group has no variance"]))
+def test_every_sampled_token_is_in_one_account(
+    renderer: Renderer, steps: list[tuple[str, Any]], trained: bool, dropped: str | None
+) -> None:
+    talk = new_conversation(renderer)
+    for step in steps:
+        talk.do(step)
+    forest = talk.tracker.forest
+    for node in forest.nodes:
+        node.trainable = node.sampled and trained
+    task = Task(task_id="t", main_query="q")
+    episode = Episode("e", task, "train", 1, 0, 1, 0, forest, "failed")
+    sampled = sum(len(completion.token_ids) for _, completion in talk.calls)
+    balance = token_balance(
+        [EpisodeGroup(task, [episode], dropped=dropped)], EngineStats(), EngineStats(sampled_tokens=sampled)
+    )
+    assert balance.difference == 0
+    assert balance.trained == (sampled if trained and dropped is None else 0)
+    assert balance.trained == (sum(timeline.n_trained for timeline in episode.timelines) if dropped is None else 0)
+
+
+@LAX
+@given(steps=operations)
+def test_the_judge_reads_the_same_timelines_as_messages(renderer: Renderer, steps: list[tuple[str, Any]]) -> None:
+    talk = new_conversation(renderer)
+    for step in steps:
+        talk.do(step)
+    timelines = talk.tracker.forest.timelines()
+    grouped = conversations(talk.tracker.forest)
+    assert [len(timeline_messages) for timeline_messages in grouped] == [
+        len({span.node_id for span in timeline.spans}) for timeline in timelines
+    ]
+
+
+def talked(renderer: Renderer) -> Conversation:
+    """S U1 A1 U2 A2, recorded."""
+    talk = new_conversation(renderer)
+    talk.history = [{"role": "system", "content": "S"}, {"role": "user", "content": "U1"}]
+    talk.call(([100, 101], "end"))
+    talk.history.append({"role": "user", "content": "U2"})
+    talk.call(([200, 201, 202], "end"))
+    return talk
+
+
+CAUSES = {
+    "message edited": lambda h: [h[0], {"role": "user", "content": "U1*"}, *h[2:4]],
+    "message dropped": lambda h: [h[0], *h[3:4]],
+    "message inserted": lambda h: [h[0], {"role": "user", "content": "hint"}, *h[1:4]],
+    "history cut": lambda h: [{"role": "system", "content": "S"}],
+    "history replaced": lambda h: [{"role": "user", "content": "new"}],
+    "sampled again": lambda h: h[:2],
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_branch_says_why_it_left(cause: str, renderer: Renderer) -> None:
+    talk = talked(renderer)
+    talk.history = CAUSES[cause](talk.history)
+    stored = len(talk.tracker.forest.nodes)
+    talk.call(([300], "end"))
+    assert talk.tracker.forest.nodes[stored].fork_cause == cause
+    assert [node.fork_cause for node in talk.tracker.forest.nodes[stored + 1 :]] == [None] * (
+        len(talk.tracker.forest.nodes) - stored - 1
+    )
+
+
+def test_tools_and_other_agents_branch_with_their_cause(renderer: Renderer) -> None:
+    talk = talked(renderer)
+    pending = talk.tracker.prepare(talk.history, [{"type": "function"}], agent="agent", trainable=True)
+    talk.tracker.commit(pending, talk.complete([1000], "end"))
+    pending = talk.tracker.prepare([{"role": "user", "content": "X"}], agent="other", trainable=False)
+    talk.tracker.commit(pending, talk.complete([1001], "end"))
+    causes = [node.fork_cause for node in talk.tracker.forest.nodes if node.fork_cause]
+    assert causes == ["tools changed", "another agent"]
+
+
+def test_pasted_text_is_no_sample_and_trained_answers_are_trained_once(renderer: Renderer) -> None:
+    talk = talked(renderer)
+    talk.history[1] = {"role": "user", "content": "U1*"}
+    talk.call(([300], "end"))
+    first, second = talk.tracker.forest.timelines()
+    assert (first.n_trained, second.n_trained) == (3 + 4, 2)
+    assert [span.role for span in second.spans if span.sampled] == ["assistant"]
+
+
+@pytest.mark.parametrize("name", [None, "solver"])
+@pytest.mark.parametrize(
+    "as_blocks", [lambda text: text, lambda text: [{"type": "text", "text": text}], lambda text: [{"text": text}]]
+)
+def test_an_answer_comes_back_as_the_sample_however_the_agent_writes_it(
+    renderer: Renderer, name: str | None, as_blocks: Any
+) -> None:
+    talk = new_conversation(renderer)
+    talk.history = [{"role": "user", "content": "U1"}]
+    talk.call(([100, 101], "end"))
+    answer = talk.history[-1]
+    talk.history[-1] = {"role": "assistant", "content": as_blocks(answer["content"]), "name": name, "tool_calls": None}
+    talk.history.append({"role": "user", "content": "U2"})
+    talk.call(([102], "end"))
+    assert len(talk.tracker.forest.nodes) == 4
+    assert len(talk.tracker.forest.timelines()) == 1
+
+
+def test_a_prompt_that_leaves_no_room_overflows_and_leaves_no_trace(renderer: Renderer) -> None:
+    tracker = ContextTracker(renderer, 40)
+    with pytest.raises(ContextOverflow, match="raise rollout"):
+        tracker.prepare([{"role": "user", "content": "word " * 40}], agent="agent", trainable=True)
+    assert tracker.forest.nodes == []
+
+
+@pytest.mark.parametrize(
+    "message", ["hi", {"content": "no role"}, {"role": "user", "content": [{"type": "image", "source": "x"}]}]
+)
+def test_what_is_no_text_message_is_refused(message: Any, renderer: Renderer) -> None:
+    with pytest.raises(WorkflowError):
+        ContextTracker(renderer, ROOMY).prepare([message], agent="agent", trainable=True)
+
+
+def test_calls_from_many_threads_keep_the_record_whole(renderer: Renderer) -> None:
+    tracker = ContextTracker(renderer, ROOMY)
+    made = Conversation(CountingRenderer(renderer), tracker)
+    calls: list[tuple[list[int], list[int]]] = []
+
+    def talk(agent: int) -> None:
+        history: list[Message] = [{"role": "system", "content": "S"}, {"role": "user", "content": f"U{agent % 3}"}]
+        for turn in range(5):
+            pending = tracker.prepare(history, agent=f"agent {agent}", trainable=True)
+            completion = made.complete([100 + agent, 200 + turn], "end")
+            history += [tracker.commit(pending, completion), {"role": "user", "content": f"next {turn}"}]
+            calls.append((pending.prompt_ids, completion.token_ids))
+
+    threads = [threading.Thread(target=talk, args=(agent,)) for agent in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    replayed = [(prompt, completion.token_ids) for _, prompt, completion in tracker.forest.replay()]
+    assert sorted(replayed) == sorted(calls)
+    assert sum(node.content == "S" for node in tracker.forest.nodes) == 1
+
+
+async def test_calls_at_once_on_one_history_are_each_recorded(renderer: Renderer) -> None:
+    talk = new_conversation(renderer)
+    history: list[Message] = [{"role": "user", "content": "U"}]
+
+    async def one(token: int) -> None:
+        pending = talk.tracker.prepare(history, agent="agent", trainable=True)
+        await asyncio.sleep(0)
+        talk.tracker.commit(pending, talk.complete([token], "end"))
+
+    await asyncio.gather(*(one(100 + i) for i in range(8)))
+    nodes = talk.tracker.forest.nodes
+    assert len(nodes) == 9
+    assert [node.fork_cause for node in nodes[2:]] == ["sampled again"] * 7
