@@ -106,7 +106,8 @@ def plain_type(annotation: Any) -> str:
         return "null"
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return "one of " + ", ".join(str(arg) for arg in args) if len(args) > 1 else f"`{args[0]}`"
+        words = [str(arg) for arg in args]
+        return f"one of {', '.join(words)}" if len(words) > 1 else f"`{words[0]}`"
     if origin is tuple:
         return f"a list of {len(args)} ({', '.join(plain_type(arg).removeprefix('a ') for arg in args)})"
     if origin is list:

@@ -1,0 +1,199 @@
+"""The commands and their flags. What they do is in the modules that they import when they are called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+
+NEWEST = "newest"
+"""What a bare `--resume` means: the experiment's newest run."""
+
+app = typer.Typer(
+    name="astune",
+    help="Train the language model behind your agent by reinforcement learning.",
+    epilog="A first try: [bold]astune demo[/]. What a key means: [bold]astune config explain KEY[/].",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a defect of ours prints everything, as Python does
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Ask about the configuration.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+Set = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads Optional
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as trainer.optim.lr=1e-5; repeatable."),
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved configuration and the plan, and start nothing.")
+]
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ends the process with its exit status."""
+    app(args=with_resume_value(sys.argv[1:] if arguments is None else list(arguments)), prog_name="astune")
+
+
+def with_resume_value(arguments: Sequence[str]) -> list[str]:
+    """`--resume` may stand without a value, which the parser cannot express: it gets the one that it means."""
+    written: list[str] = []
+    for position, argument in enumerate(arguments):
+        written.append(argument)
+        follows = arguments[position + 1] if position + 1 < len(arguments) else "-"
+        if argument == "--resume" and follows.startswith("-"):
+            written.append(NEWEST)
+    return written
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    conf: Annotated[Optional[Path], typer.Option("--conf", metavar="FILE.yaml", help="The experiment.")] = None,  # noqa: UP045
+    backbone: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--backbone", metavar="NAME", help="Who trains; overrides astune.backbone. Today: local."),
+    ] = None,
+    resume: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--resume", metavar="[RUN]", help="Go on with a run; without RUN, the newest one of the experiment."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    overrides: Set = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    flags = {"--conf": conf, "--backbone": backbone, "--resume": resume, "--dry-run": dry_run, "--set": overrides}
+    given = [flag for flag, value in flags.items() if value]
+    if context.invoked_subcommand is not None:
+        if given:
+            raise typer.BadParameter(f"{given[0]} does not go before the command {context.invoked_subcommand}")
+        return
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"astune {version_of('astune')}")
+        return
+    if not given:
+        typer.echo(context.get_help())
+        return
+
+    def work() -> int:
+        from astune.cli._train import Request, train_or_plan
+
+        resumed = Path(resume) if resume and resume != NEWEST else None
+        request = Request(
+            conf, _with_backbone(overrides, backbone), resume=resume is not None, run=resumed, dry_run=dry_run
+        )
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@app.command()
+def demo(dry_run: DryRun = False, overrides: Set = None) -> None:
+    """A small real model learns to use a calculator, in a few minutes without a GPU."""
+
+    def work() -> int:
+        from astune.cli._train import Request, packaged_tutorial, train_or_plan
+
+        conf = packaged_tutorial("example_calculator/calculator.yaml")
+        return train_or_plan(Request(conf, overrides or [], dry_run=dry_run))
+
+    exit_with(work)
+
+
+@app.command()
+def report(run: Run) -> None:
+    """Print the report of a run again: before and after, the reward curve, the token balance."""
+
+    def work() -> int:
+        from astune.cli._past_runs import show_report
+
+        return show_report(run)
+
+    exit_with(work)
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+) -> None:
+    """Copy the best model of a run, in Hugging Face format."""
+
+    def work() -> int:
+        from astune.cli._past_runs import export_model
+
+        return export_model(run, to)
+
+    exit_with(work)
+
+
+@app.command()
+def chat(
+    run: Run,
+    message: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--message", "-m", help="Ask this one question and print the answer."),
+    ] = None,
+) -> None:
+    """Talk to the best model of a run."""
+
+    def work() -> int:
+        from astune.cli._chat import chat_with
+
+        return chat_with(run, message)
+
+    exit_with(work)
+
+
+@app.command("eval")
+def evaluate(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose held-out tasks are used.")],
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--model", metavar="PATH", help="A model as in astune.model.path, which it replaces, or a RUN."),
+    ] = None,
+    overrides: Set = None,
+) -> None:
+    """Measure a model on the held-out tasks, with 95 % confidence intervals; nothing is trained."""
+
+    def work() -> int:
+        from astune.cli._evaluate import evaluate_model
+
+        return evaluate_model(conf, model, overrides or [])
+
+    exit_with(work)
+
+
+@config_app.command()
+def explain(
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="A dotted key or a section; none lists the sections.")
+    ] = "",
+) -> None:
+    """Describe a key: its type, default, allowed range and reason; a section lists its keys."""
+    exit_with(_explaining(key))
+
+
+def _explaining(key: str) -> Callable[[], int]:
+    def work() -> int:
+        from astune.config import explain as explain_key
+
+        typer.echo(explain_key(key))
+        return 0
+
+    return work
+
+
+def _with_backbone(overrides: list[str] | None, backbone: str | None) -> list[str]:
+    return [*(overrides or []), *([f"backbone={backbone}"] if backbone else [])]

@@ -1,0 +1,89 @@
+"""Talking to a run's best model in the terminal: plain chat, no agent, no tools, nothing recorded."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rich.console import Console
+
+from astune.cli._past_runs import best_checkpoint
+from astune.config import AstuneConfig, load_config
+from astune.runs import RunDirectory, resolve_run
+from astune.schema import ContextOverflow, Message, SamplingParams
+
+_SESSION = "chat"
+
+
+def chat_with(run: str, message: str | None) -> int:
+    """Answer `message`, or every line that is typed until an empty one or end of input."""
+    path = resolve_run(run)
+    checkpoint = best_checkpoint(path)
+    config = load_config(RunDirectory.open(path).config_path)
+    console = Console()
+    chat = _Chat(config, str(checkpoint.model))
+    if message is None:
+        console.print(
+            f"step {checkpoint.step} of {path}; an empty line ends the conversation", markup=False, soft_wrap=True
+        )
+    asyncio.run(chat.talk(message, console))
+    return 0
+
+
+class _Chat:
+    def __init__(self, config: AstuneConfig, model: str) -> None:
+        from astune.context_tracker import ContextTracker, load_renderer
+        from astune.engine.in_process import InProcessEngine
+        from astune.engine.model_files import resolve_model
+
+        folder = resolve_model(model)
+        self._config = config
+        self._renderer = load_renderer(folder)
+        self._tracker = ContextTracker(self._renderer, config.rollout.max_model_len)
+        self._engine = InProcessEngine.load(
+            folder,
+            model=config.model,
+            engine=config.engine,
+            max_model_len=config.rollout.max_model_len,
+            deterministic=False,
+        )
+        self._messages: list[Message] = []
+
+    async def talk(self, message: str | None, console: Console) -> None:
+        self._engine.open_session(_SESSION)
+        try:
+            if message is not None:
+                console.print(await self._answer(message), markup=False, highlight=False, soft_wrap=True)
+                return
+            while line := await asyncio.to_thread(_ask, console):
+                try:
+                    answer = await self._answer(line)
+                except ContextOverflow:
+                    console.print("the conversation is longer than rollout.max_model_len allows; it starts anew")
+                    self._messages = []
+                    continue
+                console.print(answer, markup=False, highlight=False, soft_wrap=True, style="green")
+        finally:
+            self._engine.close_session(_SESSION)
+            await self._engine.aclose()
+
+    async def _answer(self, text: str) -> str:
+        asked = [*self._messages, {"role": "user", "content": text}]
+        pending = self._tracker.prepare(asked, agent="assistant", trainable=False)
+        room = self._config.rollout.max_model_len - len(pending.prompt_ids)
+        params = SamplingParams(
+            max_tokens=min(room, self._config.rollout.max_response_length_in_one_turn),
+            temperature=0.0,
+            stop_token_ids=self._renderer.stop_token_ids,
+        )
+        completion = await self._engine.generate(pending.prompt_ids, params, session=_SESSION)
+        reply = self._tracker.commit(pending, completion)
+        self._messages = [*asked, reply]
+        return str(reply["content"])
+
+
+def _ask(console: Console) -> str:
+    """The next line; empty at the end of input."""
+    try:
+        return console.input("[bold]you: [/]").strip()
+    except EOFError:
+        return ""

@@ -1,0 +1,105 @@
+"""Measuring a model on the held-out tasks, without training: success with a 95 % Wilson interval, reward, turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from astune.cli._errors import EXIT_FAILED
+from astune.config import load_config
+from astune.schema import Episode, EpisodeGroup, RunStoreError, Task
+
+Z_95 = 1.959964
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """The 95 % score interval of a success rate.
+
+        wilson_interval(0, 96) == (0.0, 0.038…)     never below 0, and not empty where nothing succeeded
+
+    Source: Wilson 1927, J. Am. Stat. Assoc. 22, p. 209.
+    """
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    centre = rate + Z_95**2 / (2 * n)
+    half = Z_95 * math.sqrt(rate * (1 - rate) / n + Z_95**2 / (4 * n * n))
+    scale = 1 + Z_95**2 / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str]) -> int:
+    config = load_config(conf, overrides)
+    from astune.backbone.local import evaluate
+    from astune.backbone.parts import load_parts
+    from astune.cli._interrupt import run_until_interrupted
+
+    console = Console()
+    parts = load_parts(config, conf.parent)
+    name = _model_of(model) if model is not None else config.model.path
+    groups: list[EpisodeGroup] = []
+    n_tasks = len(parts.validation_tasks[: config.trainer.validation.max_tasks])
+
+    async def work() -> None:
+        with Progress(console=console, transient=True) as progress:
+            observer = _Bar(progress, n_tasks * config.trainer.validation.num_repeat)
+            groups.extend(await evaluate(config, parts, name, observer))
+
+    run_until_interrupted(work())
+    episodes = [episode for group in groups if group.dropped is None for episode in group.episodes]
+    dropped = [group.dropped for group in groups if group.dropped is not None]
+    console.print(_table(name, episodes, len(groups) - len(dropped)))
+    for reason in dict.fromkeys(dropped):
+        console.print(f"{dropped.count(reason)} tasks not measured: {reason}", markup=False, soft_wrap=True)
+    return 0 if episodes else EXIT_FAILED
+
+
+class _Bar:
+    """Shows how many episodes are finished; a `RolloutObserver`."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._bar = progress.add_task("episodes", total=total)
+
+    def on_started(self, episode_id: str, task: Task) -> None: ...
+
+    def on_waits_for(self, episode_id: str, what: str) -> None: ...
+
+    def on_finished(self, episode: Episode) -> None:
+        self._progress.advance(self._bar)
+
+    def on_attempt_failed(self, episode: Episode) -> None: ...
+
+
+def _model_of(model: str) -> str:
+    """The best model of a run, where a run is named."""
+    from astune.cli._past_runs import best_checkpoint
+    from astune.runs import resolve_run
+
+    path = Path(model).expanduser()
+    if not path.is_dir() or (path / "config.json").is_file():
+        return model
+    try:
+        return str(best_checkpoint(resolve_run(path)).model)
+    except RunStoreError:
+        return model
+
+
+def _table(name: str, episodes: Sequence[Episode], tasks: int) -> Table:
+    n = len(episodes)
+    successes = sum(episode.status == "success" for episode in episodes)
+    low, high = wilson_interval(successes, n)
+    table = Table("measured", "value", title=f"held-out tasks, {name}", title_justify="left")
+    table.add_row("success", f"{successes / n:.3f}   [95 % {low:.3f} to {high:.3f}]" if n else "no episode finished")
+    if n:
+        table.add_row("mean reward", f"{fmean(episode.raw_reward for episode in episodes):.3f}")
+        truncated = sum(episode.status == "truncated" for episode in episodes)
+        table.add_row("truncated", f"{truncated / n:.3f}")
+    table.add_row("episodes", f"{n} of {tasks} tasks")
+    return table

@@ -1,0 +1,170 @@
+"""Starting a run: the configuration, the user's parts, the run's directory and its backup, then the backbone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from astune.cli._errors import EXIT_INTERRUPTED, Interrupted
+from astune.config import AstuneConfig, dump, load_config
+from astune.launcher import back_up, config_path_of
+from astune.schema import AstuneError, ConfigError
+
+if TYPE_CHECKING:
+    from astune.backbone.parts import UserParts
+    from astune.runs import RunDirectory
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for. `run` is the one to resume; None with `resume` is the newest."""
+
+    conf: Path | None
+    overrides: list[str]
+    resume: bool = False
+    run: Path | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What is going to run: `run_path` is an earlier run that goes on, None for a new one."""
+
+    config: AstuneConfig
+    conf: Path | None
+    run_path: Path | None
+
+
+def train_or_plan(request: Request) -> int:
+    """Train as the request says, or print what would be done; returns the exit status."""
+    console = Console()
+    start = _resolve(request)
+    from astune.backbone.local import check_trainable
+    from astune.backbone.parts import load_parts
+
+    parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
+    check_trainable(start.config, parts)
+    if request.dry_run:
+        console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
+        for line in plan(start.config, parts, start.run_path):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return 0
+    return _train(start, parts, console)
+
+
+def packaged_tutorial(name: str) -> Path:
+    """A tutorial's file inside the installed package."""
+    spec = importlib.util.find_spec("tutorial")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        path = Path(folder) / name
+        if path.is_file():
+            return path
+    raise ConfigError(f"the tutorial {name} is not installed", hint="reinstall astune, or run this in a clone of it")
+
+
+def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[str]:
+    """What a run will do, in words."""
+    trainer, rollout = config.trainer, config.rollout
+    episodes = trainer.tasks_per_step * rollout.num_repeat
+    epochs = trainer.total_steps * trainer.tasks_per_step / max(1, len(parts.training_tasks))
+    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
+    trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
+    measured = f"{held_out} tasks x {trainer.validation.num_repeat} before training, every {trainer.test_freq} steps"
+    lines = [
+        "plan",
+        f"  backbone   {config.backbone}, {trained} of {config.model.path}",
+        f"  workflow   {rollout.workflow}",
+        f"  reward     {config.task_judge.judge_protocol or "the workflow's own"}",
+        f"  training   {len(parts.training_tasks)} tasks; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
+        f" x {rollout.num_repeat} episodes = {episodes} episodes a step, {epochs:.2g} epochs",
+        f"  held out   {f'{measured} and at the end' if held_out else 'no tasks: nothing is measured'}",
+        f"  saved      every {trainer.save_freq} steps, in "
+        f"{run_path or f'{config.record_dir}/{config.experiment_name}/<time>/'}",
+    ]
+    if trainer.validation.stop_at_success is not None and held_out:
+        lines.append(f"  ends early at {trainer.validation.stop_at_success:.0%} held-out success")
+    return lines
+
+
+def _resolve(request: Request) -> _Start:
+    if not request.resume:
+        if request.conf is None:
+            raise ConfigError("no experiment is named", hint="add --conf FILE.yaml, or try `astune demo`")
+        return _Start(load_config(request.conf, request.overrides), request.conf, None)
+    from astune.runs import RunDirectory, resolve_run
+
+    if request.conf is not None:
+        config = load_config(request.conf, request.overrides)
+        named = request.run or config.record_dir / config.experiment_name
+        return _Start(config, request.conf, resolve_run(named, record_dir=config.record_dir))
+    run = RunDirectory.open(resolve_run(request.run))
+    conf = config_path_of(run.backup)
+    return _Start(load_config(run.config_path, request.overrides), conf, run.path)
+
+
+def _train(start: _Start, parts: UserParts, console: Console) -> int:
+    from astune.backbone.local import train
+    from astune.cli._display import open_display
+    from astune.cli._interrupt import run_until_interrupted
+    from astune.cli._report import print_report
+
+    with _run_directory(start) as run:
+        _say_what_changed(start, run, console)
+        run.save_config(dump(start.config))
+        classes = [parts.workflow] if parts.judge is None else [parts.workflow, type(parts.judge)]
+        resolved = dump(start.config)
+        back_up(run.backup, config_path=start.conf, resolved=resolved, classes=classes, command=sys.argv)
+        try:
+            with open_display(
+                start.config, run, validation_tasks=len(parts.validation_tasks), console=console
+            ) as observer:
+                run_until_interrupted(train(start.config, parts, run, observer))
+        except (Interrupted, KeyboardInterrupt):
+            run.finish("interrupted")
+            return _say_interrupted(run, console)
+        except BaseException as error:
+            run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
+            raise
+        run.finish("finished")
+        print_report(run, console=console)
+    return 0
+
+
+def _run_directory(start: _Start) -> RunDirectory:
+    from astune.runs import RunDirectory
+
+    if start.run_path is not None:
+        return RunDirectory.open(start.run_path, write=True)
+    return RunDirectory.create(start.config.record_dir, start.config.experiment_name)
+
+
+def _say_what_changed(start: _Start, run: RunDirectory, console: Console) -> None:
+    """A resumed run may go on with other settings; they are named, so that nobody is surprised by a forgotten one."""
+    if start.run_path is None or not run.config_path.is_file():
+        return
+    before = _flat(load_config(run.config_path).model_dump(mode="json"))
+    after = _flat(start.config.model_dump(mode="json"))
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            console.print(f"{key}: {before.get(key)} -> {after.get(key)}", markup=False, soft_wrap=True)
+
+
+def _flat(data: dict[str, object], prefix: str = "astune.") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in data.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _say_interrupted(run: RunDirectory, console: Console) -> int:
+    checkpoint = run.checkpoints.latest()
+    done = f"the checkpoint of step {checkpoint.step} is saved" if checkpoint else "no step was finished"
+    console.print(f"interrupted: {done}", markup=False, soft_wrap=True)
+    if checkpoint is not None:
+        console.print(f"go on with: astune --resume {run.path}", markup=False, highlight=False, soft_wrap=True)
+    return EXIT_INTERRUPTED

@@ -1,0 +1,155 @@
+"""The backup of a start: everything needed to say later what exactly ran.
+
+    backup/manifest.json     when, where and how it was started; `config_path` is the original file
+    backup/<name>.yaml       the configuration as it was written
+    backup/resolved.yaml     the configuration as it was understood
+    backup/sources/          the files of workflow, judge and reader, with the modules beside them that they import
+    backup/packages.txt      name==version of everything installed
+    backup/git.json          commit, branch and changed files of the working directory's repository
+    backup/git.patch         its uncommitted changes to tracked files
+
+A run that is resumed keeps its first backup and gets another one in `backup/resumed_<time>/`. Nothing here is ever
+executed again; a repository or a file that cannot be read is noted and does not stop a run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import inspect
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from astune.schema import RunStoreError
+
+GIT_TIMEOUT_S = 20.0
+_MANIFEST = "manifest.json"
+
+
+def back_up(
+    folder: Path, *, config_path: Path | None, resolved: str, classes: Sequence[type], command: Sequence[str]
+) -> Path:
+    """Write the backup of this start below `folder`, a run's `backup/`.
+
+    Args:
+        config_path: the user's YAML file; None where there was none.
+        resolved: the whole configuration as YAML.
+        classes: the user's classes whose sources are kept; those of astune itself are versions, not sources.
+        command: the command line.
+
+    Returns:
+        the folder that was written.
+
+    Raises:
+        RunStoreError: it could not be written.
+    """
+    now = datetime.datetime.now()
+    target = folder if not (folder / _MANIFEST).exists() else folder / f"resumed_{now:%Y_%m_%d_%H_%M_%S}"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "resolved.yaml").write_text(resolved, encoding="utf-8")
+        if config_path is not None and config_path.is_file():
+            shutil.copyfile(config_path, target / config_path.name)
+        sources = _copy_sources(classes, target / "sources")
+        (target / "packages.txt").write_text("\n".join(_packages()) + "\n", encoding="utf-8")
+        git, patch = _git_state(Path.cwd())
+        _write_json(target / "git.json", git)
+        if patch:
+            (target / "git.patch").write_bytes(patch)
+        manifest = {
+            "started_at": now.astimezone().isoformat(timespec="seconds"),
+            "command": list(command),
+            "working_directory": str(Path.cwd()),
+            "config_path": str(config_path.resolve()) if config_path is not None else None,
+            "python": sys.version,
+            "platform": platform.platform(),
+            "sources": sources,
+        }
+        _write_json(target / _MANIFEST, manifest)
+    except OSError as cause:
+        raise RunStoreError(f"the backup in {target} could not be written: {cause}", hint="free some space") from cause
+    return target
+
+
+def config_path_of(folder: Path) -> Path | None:
+    """The original YAML file of the run whose backup this is; None where there was none or it is not known."""
+    try:
+        written = json.loads((folder / _MANIFEST).read_text(encoding="utf-8")).get("config_path")
+    except (OSError, ValueError):
+        return None
+    return Path(written) if written else None
+
+
+def _write_json(path: Path, data: Any) -> None:  # any JSON
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _copy_sources(classes: Sequence[type], target: Path) -> dict[str, str]:
+    """Copy the files that the classes come from; returns where each original went."""
+    copied: dict[str, str] = {}
+    for path in _source_files(classes):
+        name = f"{path.parent.name}/{path.name}"
+        serial = 1
+        while name in copied.values():  # two folders of one name
+            name = f"{path.parent.name}_{serial}/{path.name}"
+            serial += 1
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target / name)
+        copied[str(path)] = name
+    return copied
+
+
+def _source_files(classes: Sequence[type]) -> list[Path]:
+    """Each class's file, and the loaded modules from the same folder, which it may import."""
+    found: dict[Path, None] = {}
+    own_package = Path(__file__).parent.parent
+    for each in classes:
+        try:
+            file = Path(inspect.getfile(each)).resolve()
+        except (TypeError, OSError):  # built in, or defined in an interactive session
+            continue
+        if own_package in file.parents:
+            continue
+        found[file] = None
+        for module in list(sys.modules.values()):
+            other = getattr(module, "__file__", None)
+            if other and Path(other).suffix == ".py" and Path(other).resolve().parent == file.parent:
+                found[Path(other).resolve()] = None
+    return list(found)
+
+
+def _packages() -> list[str]:
+    found = {
+        f"{distribution.metadata['Name']}=={distribution.version}"
+        for distribution in importlib.metadata.distributions()
+        if distribution.metadata["Name"]
+    }
+    return sorted(found, key=str.lower)
+
+
+def _git_state(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """The state of the repository around `folder`, and its uncommitted changes as a patch."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD").decode().strip()
+        state = {
+            "commit": commit,
+            "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD").decode().strip(),
+            "changed": _git(folder, "status", "--porcelain").decode(errors="replace").splitlines(),
+        }
+        return state, _git(folder, "diff", "HEAD", "--binary")
+    except (OSError, subprocess.SubprocessError) as cause:
+        reason = getattr(cause, "stderr", None) or str(cause).encode()
+        return {"commit": None, "reason": reason.decode(errors="replace").strip()}, b""
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, check=True, timeout=GIT_TIMEOUT_S
+    )
+    return done.stdout
