@@ -75,11 +75,12 @@ def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[
     held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
     measured = f"{held_out} tasks x {trainer.validation.num_repeat} before training, every {trainer.test_freq} steps"
+    judge = config.task_judge.judge_protocol or "the workflow's own"
     lines = [
         "plan",
         f"  backbone   {config.backbone}, {trained} of {config.model.path}",
         f"  workflow   {rollout.workflow}",
-        f"  reward     {config.task_judge.judge_protocol or "the workflow's own"}",
+        f"  reward     {judge}",
         f"  training   {len(parts.training_tasks)} tasks; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
         f" x {rollout.num_repeat} episodes = {episodes} episodes a step, {epochs:.2g} epochs",
         f"  held out   {f'{measured} and at the end' if held_out else 'no tasks: nothing is measured'}",
