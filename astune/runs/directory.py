@@ -178,6 +178,13 @@ class RunDirectory:
         self._must_be_writer()
         write_atomic(self.config_path, text.encode())
 
+    def save_plot(self, name: str, data: bytes) -> Path:
+        """Write a picture of this run; allowed to readers, since it can always be drawn again."""
+        with store_errors(f"writing {self.plots}"):
+            self.plots.mkdir(exist_ok=True)
+        write_atomic(self.plots / name, data)
+        return self.plots / name
+
     def info(self) -> RunInfo:
         """What is known of the run as a whole; `killed` where it never ended and nobody writes it."""
         try:

@@ -1,0 +1,210 @@
+"""The end-of-run report: what was measured before and after, what the agent says now, where everything lies.
+
+It is made of what the run's directory holds, so `astune report RUN` prints the same for any run at any time.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+
+from rich import box
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from astune.cli._plots import reward_png, terminal_curve
+from astune.cli._report_data import Comparison, RunReport, Transcript, read_report, wilson_interval
+from astune.runs import RunDirectory, StepSummary
+from astune.schema import RunStoreError, TokenBalance
+
+SVG_WIDTH = 110
+_SIDE_BY_SIDE_FROM = 72
+_MAX_TURN_CHARACTERS = 700
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_CONTROLS |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
+_REMOTE_FONTS = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)
+
+
+def report_run(run: RunDirectory, console: Console | None = None) -> RunReport:
+    """Print the report of a run and save its pictures, `plots/reward.png` and `plots/report.svg`.
+
+    Raises:
+        RunStoreError: a file of the run cannot be read. Pictures that cannot be written are only said to be so.
+    """
+    report = read_report(run)
+    console = console or Console()
+    try:
+        png = reward_png(report)
+        saved = [run.save_plot("reward.png", png)] if png is not None else []
+        saved.append(run.save_plot("report.svg", report_svg(report).encode()))
+        pictures = Text("pictures  " + ", ".join(str(path) for path in saved))
+    except RunStoreError as error:
+        pictures = Text(f"pictures could not be saved: {error}", style="yellow")
+    draw_report(report, console, pictures)
+    return report
+
+
+def draw_report(report: RunReport, console: Console, pictures: Text | None = None) -> None:
+    """Print the report; its last line is `summary_line`."""
+    console.print()
+    console.print(Rule(Text(f"ASTuner: {report.experiment}"), style="cyan"))
+    if report.status in ("failed", "interrupted", "killed"):
+        reason = f": {visible(report.message)}" if report.message else ""
+        console.print(Text(f"this run was {report.status} after step {report.last_step}{reason}", style="bold red"))
+    for part in _parts(report, console):
+        console.print(part)
+    if pictures is not None:
+        console.print(pictures, soft_wrap=True)
+    for line in measured_lines(report):
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(summary_line(report), style="bold green"), soft_wrap=True)
+
+
+def report_svg(report: RunReport, *, width: int = SVG_WIDTH) -> str:
+    """The report as an SVG picture of a terminal, which fetches nothing from anywhere."""
+    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    draw_report(report, console)
+    svg_format = _REMOTE_FONTS.sub("", CONSOLE_SVG_FORMAT).replace(
+        "Fira Code, monospace", "Fira Code, ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
+    )
+    return console.export_svg(title=f"astune report {report.experiment}", code_format=svg_format)
+
+
+def summary_line(report: RunReport) -> str:
+    """`held-out success 0.02 -> 0.97 in 15 steps, 122 s`."""
+    if report.before is not None and report.after is not None:
+        what = f"held-out success {report.before.success_rate:.2f} -> {report.after.success_rate:.2f}"
+        steps = report.after.step
+    elif report.training:
+        what = f"training success {report.training[0].success_rate:.2f} -> {report.training[-1].success_rate:.2f}"
+        steps = report.last_step
+    elif report.before is not None:
+        what, steps = f"held-out success {report.before.success_rate:.2f}", report.before.step
+    else:
+        what, steps = "nothing measured", report.last_step
+    return f"{what} in {steps} {'step' if steps == 1 else 'steps'}, {report.trained_s:.0f} s"
+
+
+def measured_lines(report: RunReport) -> list[str]:
+    """What the summary line measured."""
+    before, after = report.before, report.after
+    episodes = sum(each.episodes for each in report.training)
+    lines = [
+        f"the whole run: {report.last_step} steps, {episodes:,} episodes, {report.total_trained_s:.0f} s of training, "
+        f"{report.elapsed_s:.0f} s with measurements and checkpoints"
+    ]
+    if before is not None and after is not None:
+        times = len(report.validation)
+        kept = f"the best of {times} measurements is kept" if times > 2 else "measured once before and once after"
+        lines.append(
+            f"measured on {after.tasks} held-out tasks, {after.episodes} episodes each time; {kept}; "
+            "the seconds are those of the training steps until then"
+        )
+    elif report.training:
+        lines.append("no measurement on held-out tasks after training: the rates are those of the training episodes")
+    return lines
+
+
+def visible(text: str) -> str:
+    """Text with control characters shown instead of obeyed: what a model wrote must not steer a terminal."""
+    return text.translate(_CONTROLS)
+
+
+def _parts(report: RunReport, console: Console) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if report.before is not None and report.after is not None:
+        parts.append(_before_and_after(report.before, report.after))
+    for comparison in report.comparisons:
+        parts.append(_side_by_side(comparison, console.width))
+    curve = terminal_curve(report, width=console.width, ascii_only=console.options.ascii_only)
+    if curve.plain:
+        parts.append(curve)
+    parts.append(_balance(report.balance))
+    parts.append(Text(f"run       {report.path}", overflow="fold"))
+    if report.model is not None:
+        parts.append(Text(f"model     {report.model}", overflow="fold"))
+    return parts
+
+
+def _before_and_after(before: StepSummary, after: StepSummary) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("held-out tasks")
+    table.add_column(Text(f"before (step {before.step})"), justify="right")
+    table.add_column(Text(f"after (step {after.step})"), justify="right", style="bold")
+    table.add_row("success, 95 % interval", _success(before), _success(after))
+    table.add_row("reward", _number(before.reward), _number(after.reward))
+    table.add_row("tokens written an episode", _number(before.answer_tokens, 1), _number(after.answer_tokens, 1))
+    table.add_row("turns an episode", _number(before.turns), _number(after.turns))
+    if before.errors or after.errors:
+        table.add_row("attempts in error", str(before.errors), str(after.errors))
+    return table
+
+
+def _side_by_side(comparison: Comparison, width: int) -> RenderableType:
+    asked = next((turn.text for turn in comparison.before.turns if not turn.written), "")
+    head = Text.assemble((f"{visible(comparison.task_id)}  ", "bold"), visible(_shortened(asked)))
+    halves = [("before", comparison.before), ("after", comparison.after)]
+    panels = [_conversation(name, half) for name, half in halves]
+    if width < _SIDE_BY_SIDE_FROM:
+        return Group(Text(), head, *panels)
+    grid = Table.grid(expand=True)
+    grid.add_column(ratio=1)
+    grid.add_column(ratio=1)
+    grid.add_row(*panels)
+    return Group(Text(), head, grid)
+
+
+def _conversation(name: str, transcript: Transcript) -> Panel:
+    """Everything after the question; blue is what the model wrote, yellow what it read, as in the viewer."""
+    body = Text()
+    turns = transcript.turns[1:] if transcript.turns and not transcript.turns[0].written else transcript.turns
+    for turn in turns:
+        body.append(f"{turn.role} ", style="dim")
+        body.append(visible(_shortened(turn.text.strip() or "(nothing)")), style="blue" if turn.written else "yellow")
+        body.append("\n")
+    body.rstrip()
+    verdict = "success" if transcript.success else ("failed" if transcript.success is False else "no reward")
+    reward = "" if transcript.reward is None else f", reward {transcript.reward:g}"
+    return Panel(
+        body,
+        title=Text(f"{name}: {verdict}{reward}"),
+        title_align="left",
+        border_style="green" if transcript.success else "red",
+    )
+
+
+def _balance(balance: TokenBalance) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("tokens sampled in training")
+    table.add_column("count", justify="right")
+    table.add_column("part", justify="right")
+    accounts = [("trained", balance.trained)]
+    accounts += [(f"masked: {reason}", count) for reason, count in balance.masked.most_common()]
+    accounts += [(f"dropped: {reason}", count) for reason, count in balance.dropped.most_common()]
+    for account, count in accounts:
+        part = f"{count / balance.sampled:.1%}" if balance.sampled else "-"
+        table.add_row(Text(account), f"{count:,}", part)
+    table.add_section()
+    table.add_row("sampled", f"{balance.sampled:,}", "", style="bold")
+    difference = balance.difference
+    table.add_row("unaccounted for", f"{difference:,}", "", style="bold red" if difference else "green")
+    return table
+
+
+def _success(summary: StepSummary) -> str:
+    low, high = wilson_interval(summary.successes, summary.episodes)
+    return f"{summary.success_rate:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _shortened(text: str) -> str:
+    hidden = len(text) - _MAX_TURN_CHARACTERS
+    return text if hidden <= 0 else f"{text[:_MAX_TURN_CHARACTERS]} … ({hidden:,} more characters)"
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"

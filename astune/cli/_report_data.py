@@ -1,0 +1,179 @@
+"""What a run has come to, read from its directory alone: any run, of any age, finished or not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.runs import EpisodeReader, MetricsLine, RunDirectory, RunStatus, StepSummary, total_balance
+from astune.schema import Episode, TokenBalance
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message as a reader wants it; `written` by the model or read by it."""
+
+    role: str
+    text: str
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One episode from the question on. `left_out` counts the messages before it: instructions and examples."""
+
+    turns: list[Turn]
+    left_out: int
+    reward: float | None
+    success: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same held-out task before and after."""
+
+    task_id: str
+    before: Transcript
+    after: Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """`before` and `after` are the first measurement and that of the kept model; None where not measured."""
+
+    path: Path
+    experiment: str
+    status: RunStatus
+    message: str
+    before: StepSummary | None
+    after: StepSummary | None
+    training: list[StepSummary]
+    validation: list[StepSummary]
+    last_step: int
+    trained_s: float
+    """Seconds of training until `after`, or until the last step where nothing was measured."""
+    total_trained_s: float
+    elapsed_s: float
+    balance: TokenBalance
+    comparisons: list[Comparison]
+    model: Path | None
+    """The kept model's folder."""
+
+
+def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
+    """Collect what the end-of-run report shows.
+
+    Raises:
+        RunStoreError: a file of the run cannot be read.
+    """
+    lines = run.metrics()
+    info = run.info()
+    best = run.checkpoints.best()
+    with run.episodes() as episodes:
+        training = episodes.summaries("train")
+        validation = [summary for summary in episodes.summaries("validation") if summary.episodes]
+        before = validation[0] if validation else None
+        after = _kept(validation[1:], best.step if best is not None else None)
+        comparisons = _compare(episodes, before.step, after.step, examples) if before and after else []
+    steps = [line for line in lines if line.kind == "train"]
+    return RunReport(
+        path=run.path,
+        experiment=info.experiment,
+        status=info.status,
+        message=info.message,
+        before=before,
+        after=after,
+        training=training,
+        validation=validation,
+        last_step=max((line.step for line in steps), default=0),
+        trained_s=_trained_s(lines, after.step if after is not None else math.inf),
+        total_trained_s=_trained_s(lines, math.inf),
+        elapsed_s=lines[-1].elapsed_s if lines else 0.0,
+        balance=total_balance(steps),
+        comparisons=comparisons,
+        model=best.model if best is not None else None,
+    )
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of a rate, sound also near 0 and 1.
+
+    Source: Wilson 1927, Journal of the American Statistical Association 22, 209-212.
+    """
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    middle = rate + z * z / (2 * n)
+    spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def transcript(episode: Episode) -> Transcript:
+    """The path to the last message that the model wrote, from the last thing that it was asked before its first."""
+    nodes = episode.forest.nodes
+    written = [node.node_id for node in nodes if node.sampled]
+    path = episode.forest.path(written[-1] if written else (nodes[-1].node_id if nodes else None))
+    first = next((index for index, node in enumerate(path) if node.sampled), len(path))
+    start = max(0, first - 1)
+    turns = [Turn(node.role, message_text(node.content, node.tool_calls), node.sampled) for node in path[start:]]
+    reward = episode.reward
+    return Transcript(turns, start, reward.raw_reward if reward else None, reward.is_success if reward else None)
+
+
+def message_text(content: Any, tool_calls: Sequence[dict[str, Any]] = ()) -> str:
+    """A message's content as text: blocks joined, tool calls as `name(arguments)`."""
+    if isinstance(content, str):
+        parts = [content]
+    elif isinstance(content, list):
+        parts = [_block_text(block) for block in content]
+    else:
+        parts = [] if content is None else [json.dumps(content, ensure_ascii=False, default=str)]
+    for call in tool_calls:
+        function = call.get("function", call)
+        parts.append(f"{function.get('name', '?')}({function.get('arguments', '')})")
+    return "\n".join(part for part in parts if part)
+
+
+def _block_text(block: Any) -> str:
+    if isinstance(block, dict) and isinstance(block.get("text"), str):
+        return block["text"]
+    return block if isinstance(block, str) else json.dumps(block, ensure_ascii=False, default=str)
+
+
+def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:
+    """The measurement of the kept model; where that is the starting model, or unknown, the best after it."""
+    for summary in later:
+        if summary.step == best_step:
+            return summary
+    return max(later, key=lambda summary: (summary.success_rate, -summary.step), default=None)
+
+
+def _trained_s(lines: Sequence[MetricsLine], until: float) -> float:
+    """Seconds of training up to a step: the trainer's own count, or the working time where it keeps none."""
+    reached = [line for line in lines if line.step <= until]
+    counted = [line.metrics["time/trained_s"] for line in reached if "time/trained_s" in line.metrics]
+    if counted:
+        return counted[-1]
+    return reached[-1].elapsed_s - lines[0].elapsed_s if reached else 0.0
+
+
+def _compare(episodes: EpisodeReader, before: int, after: int, examples: int) -> list[Comparison]:
+    """The first tasks by id, whatever became of them: no choice, so no flattery."""
+    early, late = (
+        {
+            row.task_id: row.episode_id
+            for row in reversed(episodes.list(step=step, split="validation"))
+            if row.status != "error"
+        }
+        for step in (before, after)
+    )
+    tasks = sorted(early.keys() & late.keys())[:examples]
+    return [
+        Comparison(task, transcript(episodes.read(early[task])), transcript(episodes.read(late[task])))
+        for task in tasks
+    ]

@@ -1,0 +1,257 @@
+"""The end-of-run report, of runs that were generated as a trainer writes them."""
+
+import io
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from astune.cli._chart import Series, draw_chart
+from astune.cli._report import draw_report, report_run, report_svg, summary_line
+from astune.cli._report_data import message_text, read_report, transcript, wilson_interval
+from astune.runs import RunDirectory, balance_metrics
+from astune.schema import Episode, Forest, MessageNode, Reward, Split, Task, TokenBalance
+
+NASTY = "[bold]not bold[/bold] [/] \x1b[31mred\x1b[0m \x07 \u202e 图表 [link=http://x]"
+
+
+def episode(step: int, task: int, split: Split, *, success: bool, answer: str) -> Episode:
+    texts = [
+        ("system", "You are a calculator.", None),
+        ("user", "example?", None),
+        ("assistant", "example!", None),
+        ("user", f"Question {task}: Ann has 49 apples and 15 [more]. How many?", None),
+        ("assistant", "<calc>49+15</calc>", [-0.1] * 12),
+        ("user", "64", None),
+        ("assistant", answer, [-0.1] * 8),
+    ]
+    nodes = [
+        MessageNode(
+            index,
+            index - 1 if index else None,
+            role,
+            text,
+            list(range(20)),
+            "a",
+            logprobs=logprobs,
+            finish_reason="stop" if logprobs else None,
+            weights_version=step if logprobs else None,
+            trainable=True,
+        )
+        for index, (role, text, logprobs) in enumerate(texts)
+    ]
+    return Episode(
+        f"{split}-{step:06d}-task{task}-000-0",
+        Task(task_id=f"task{task}", main_query="q"),
+        split,
+        step,
+        0,
+        0,
+        0,
+        Forest(nodes),
+        "success" if success else "failed",
+        Reward(raw_reward=float(success), is_success=success),
+    )
+
+
+@pytest.fixture
+def generated(tmp_path: Path) -> Callable[..., Path]:
+    """A run of 4 steps with held-out success 1/8, 4/8 and 7/8 after steps 0, 2 and 4."""
+
+    def generate(answer: str = "\\boxed{64}", *, validate: bool = True, steps: int = 4, best: int = 4) -> Path:
+        with RunDirectory.create(tmp_path, "calculator") as run:
+            with run.open_metrics() as metrics, run.open_episodes() as episodes:
+                for step in range(steps + 1):
+                    if step:
+                        for task in range(8):
+                            episodes.append(episode(step, task, "train", success=task < 2 * step, answer=answer))
+                        balance = TokenBalance(160, 120, Counter(), Counter({"group has no variance": 40}))
+                        metrics.append(step, "train", balance_metrics(balance) | {"time/trained_s": 30.5 * step})
+                    if validate and step % 2 == 0:
+                        for task in range(8):
+                            right = task < {0: 1, 2: 4, 4: 7}[step]
+                            episodes.append(episode(step, task, "validation", success=right, answer=answer))
+                        metrics.append(step, "validation", {"time/trained_s": 30.5 * step})
+                        run.checkpoints.save(step, model=lambda folder: None, score=-abs(step - best))
+            run.finish("finished")
+        return run.path
+
+    return generate
+
+
+def printed(path: Path, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    report_run(RunDirectory.open(path), console=console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_last_line_says_what_the_run_came_to(generated) -> None:
+    lines = printed(generated()).splitlines()
+    assert lines[-1] == "held-out success 0.12 -> 0.88 in 4 steps, 122 s"
+    assert lines[-2].startswith(
+        "measured on 8 held-out tasks, 8 episodes each time; the best of 3 measurements is kept"
+    )
+    assert lines[-3].startswith("the whole run: 4 steps, 32 episodes, 122 s of training")
+
+
+def test_the_report_has_the_table_the_episodes_the_curve_the_books_and_the_folder(generated) -> None:
+    path = generated()
+    text = printed(path)
+    for expected in (
+        "before (step 0)",
+        "after (step 4)",
+        "0.12 (0.02-0.47)",
+        "0.88 (0.53-0.98)",
+        "tokens written an episode",
+        "task0  Question 0: Ann has 49 apples and 15 [more]. How many?",
+        "before: success, reward 1",
+        "before: failed, reward 0",
+        "after: success, reward 1",
+        "assistant <calc>49+15</calc>",
+        "user 64",
+        "reward in training",
+        "● reward held-out",
+        "dropped: group has no variance",
+        "25.0%",
+        "unaccounted for",
+        str(path),
+        str(path / "checkpoints" / "step-000004" / "model"),
+    ):
+        assert expected in text.replace("\n", "") or expected in text, (expected, text)
+    assert text.count("task0  ") == text.count("task1  ") == text.count("task2  ") == 1
+    assert "task3  " not in text
+    assert "example?" not in text
+
+
+@pytest.mark.parametrize("width", [20, 50, 71, 72, 120])
+def test_the_report_fits_the_terminal(generated, width) -> None:
+    path = generated(answer="a very long answer " * 100)
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    report = read_report(RunDirectory.open(path))
+    draw_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    unwrapped = ("the whole run:", "measured on", "held-out success")
+    for line in console.file.getvalue().splitlines():
+        assert len(line) <= width or line.startswith(unwrapped)
+    assert "(1,199" in console.file.getvalue()
+
+
+def test_what_a_model_wrote_is_shown_and_never_obeyed(generated) -> None:
+    text = printed(generated(answer=NASTY), width=160)
+    assert "[bold]not bold[/bold] [/] ␛[31mred␛[0m ␇ � 图表 [link=http://x]" in text
+    assert "\x1b[31m" not in text
+    assert "\u202e" not in text
+
+
+def test_the_pictures_are_saved_beside_the_run(generated) -> None:
+    pytest.importorskip("matplotlib")
+    path = generated(answer=NASTY)
+    text = printed(path)
+    assert (path / "plots" / "reward.png").read_bytes().startswith(b"\x89PNG")
+    svg = (path / "plots" / "report.svg").read_text()
+    ElementTree.fromstring(svg)
+    assert "held-out&#160;success&#160;0.12&#160;-&gt;&#160;0.88" in svg
+    assert not re.search(r"url\(\"http", svg)
+    assert "plots/reward.png" in text.replace("\n", "")
+    assert sorted(entry.name for entry in (path / "plots").iterdir()) == ["report.svg", "reward.png"]
+
+
+def test_a_run_that_cannot_be_written_is_reported_all_the_same(generated, tmp_path) -> None:
+    path = generated()
+    (path / "plots").rmdir()
+    (path / "plots").write_text("in the way")
+    text = printed(path)
+    assert "pictures could not be saved" in text
+    assert text.splitlines()[-1] == "held-out success 0.12 -> 0.88 in 4 steps, 122 s"
+
+
+def test_a_run_without_measurements_reports_its_training(generated) -> None:
+    lines = printed(generated(validate=False)).splitlines()
+    assert lines[-1] == "training success 0.25 -> 1.00 in 4 steps, 122 s"
+    assert "no measurement on held-out tasks" in lines[-2]
+
+
+def test_a_run_that_failed_at_once_says_why(tmp_path) -> None:
+    with RunDirectory.create(tmp_path, "x") as run:
+        run.finish("failed", "EngineError: [no] memory")
+    text = printed(run.path)
+    assert "this run was failed after step 0: EngineError: [no] memory" in text
+    assert text.splitlines()[-1] == "nothing measured in 0 steps, 0 s"
+
+
+def test_a_run_measured_only_before_training_claims_no_progress(generated) -> None:
+    report = read_report(RunDirectory.open(generated(steps=1)))
+    assert report.after is None
+    assert summary_line(report) == "training success 0.25 -> 0.25 in 1 step, 30 s"
+
+
+def test_the_kept_model_is_the_one_that_is_reported(generated) -> None:
+    report = read_report(RunDirectory.open(generated(best=2)))
+    assert report.after is not None
+    assert report.after.step == 2
+    assert summary_line(report) == "held-out success 0.12 -> 0.50 in 2 steps, 61 s"
+
+
+def test_tool_calls_and_blocks_are_read_as_text() -> None:
+    call = {"function": {"name": "calc", "arguments": '{"x": 1}'}}
+    assert message_text([{"type": "text", "text": "a"}, "b", {"type": "image"}], [call]) == (
+        'a\nb\n{"type": "image"}\ncalc({"x": 1})'
+    )
+    assert message_text(None) == ""
+    assert message_text({"k": "ü"}) == '{"k": "ü"}'
+
+
+def test_an_episode_in_which_nothing_was_written_has_a_transcript() -> None:
+    nothing = episode(0, 0, "train", success=False, answer="")
+    nothing.forest = Forest([MessageNode(0, None, "user", "q", [1], "a")])
+    assert [turn.text for turn in transcript(nothing).turns] == ["q"]
+    nothing.forest = Forest()
+    assert transcript(nothing).turns == []
+
+
+def test_the_interval_is_that_of_wilson() -> None:
+    low, high = wilson_interval(0, 10)
+    assert (low, round(high, 4)) == (0.0, 0.2775)
+    low, high = wilson_interval(81, 263)
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_a_chart_puts_high_values_above_low_ones_and_fits_its_width() -> None:
+    rising = Series("reward", [(step, step / 10) for step in range(11)], "cyan")
+    marks = Series("held-out", [(0, 0.0), (10, 1.0), (5, float("nan"))], "green", joined=False)
+    lines = draw_chart([rising, marks], width=40, height=6).plain.splitlines()
+    assert lines[0].endswith("●")
+    assert lines[0].startswith(" 1.00 ┤")
+    assert lines[5].startswith(" 0.00 ┤●")
+    assert max(map(len, lines)) <= 40
+    assert lines[-1].strip() == "━ reward  ● held-out"
+    assert draw_chart([rising], width=40, ascii_only=True).plain.isascii()
+    assert draw_chart([], width=40).plain == draw_chart([rising], width=8).plain == ""
+    assert draw_chart([Series("one", [(3, 7.5)], "red")], width=30).plain.startswith(" 7.50")
+
+
+def test_reporting_needs_no_torch(generated) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from astune.cli._report import report_run
+from astune.runs import RunDirectory
+report_run(RunDirectory.open(Path({str(generated())!r})))
+assert "torch" not in sys.modules and "agentscope" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "held-out success 0.12 -> 0.88 in 4 steps, 122 s"
+    assert "\x1b" not in done.stdout
+
+
+def test_the_svg_is_the_same_whatever_the_terminal(generated) -> None:
+    report = read_report(RunDirectory.open(generated()))
+    assert report_svg(report) == report_svg(report)
