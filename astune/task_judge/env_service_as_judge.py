@@ -1,0 +1,24 @@
+"""The judge that asks the episode's environment, which knows best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astune.schema import JudgeError, Reward
+from astune.task_judge.judge_base import JudgeBase
+
+FULL_SCORE = 1.0 - 1e-9
+
+
+class EnvServiceJudge(JudgeBase):
+    """The environment's sparse evaluation, 0 to 1; success is a full score."""
+
+    async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Reward:
+        environment = judge_input_dictionary.get("env")
+        if environment is None:
+            raise JudgeError(
+                "EnvServiceJudge asks the environment, and this task has none",
+                hint="give the task an env_type, or choose another task_judge.judge_protocol",
+            )
+        score = await environment.evaluate(sparse=True)
+        return Reward(raw_reward=score, is_success=score >= FULL_SCORE)
