@@ -51,6 +51,7 @@ def reward_png(report: RunReport) -> bytes | None:
             capsize=3,
             label="held-out success, 95 % interval",
         )
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("optimiser step")
     axes.set_title(report.experiment.replace("$", r"\$"))
     axes.grid(alpha=0.3)

@@ -101,6 +101,8 @@ def measured_lines(report: RunReport) -> list[str]:
     if before is not None and after is not None:
         times = len(report.validation)
         kept = f"the best of {times} measurements is kept" if times > 2 else "measured once before and once after"
+        if report.model_step == before.step:
+            kept = "none was better than the starting model, which is kept"
         lines.append(
             f"measured on {after.tasks} held-out tasks, {after.episodes} episodes each time; {kept}; "
             "the seconds are those of the training steps until then"
@@ -123,11 +125,11 @@ def _parts(report: RunReport, console: Console) -> list[RenderableType]:
         parts.append(_side_by_side(comparison, console.width))
     curve = terminal_curve(report, width=console.width, ascii_only=console.options.ascii_only)
     if curve.plain:
-        parts.append(curve)
+        parts += [Text(), curve]
     parts.append(_balance(report.balance))
     parts.append(Text(f"run       {report.path}", overflow="fold"))
     if report.model is not None:
-        parts.append(Text(f"model     {report.model}", overflow="fold"))
+        parts.append(Text(f"model     {report.model} (step {report.model_step})", overflow="fold"))
     return parts
 
 

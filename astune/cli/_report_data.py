@@ -43,7 +43,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """`before` and `after` are the first measurement and that of the kept model; None where not measured."""
+    """`before` and `after` are the first measurement and that of the kept model; None where not measured.
+
+    Where no measurement beat the starting model, `after` is the last one.
+    """
 
     path: Path
     experiment: str
@@ -62,6 +65,7 @@ class RunReport:
     comparisons: list[Comparison]
     model: Path | None
     """The kept model's folder."""
+    model_step: int | None
 
 
 def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
@@ -77,7 +81,7 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
         training = episodes.summaries("train")
         validation = [summary for summary in episodes.summaries("validation") if summary.episodes]
         before = validation[0] if validation else None
-        after = _kept(validation[1:], best.step if best is not None else None)
+        after = _kept(validation, best.step if best is not None else None)
         comparisons = _compare(episodes, before.step, after.step, examples) if before and after else []
     steps = [line for line in lines if line.kind == "train"]
     return RunReport(
@@ -96,6 +100,7 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
         balance=total_balance(steps),
         comparisons=comparisons,
         model=best.model if best is not None else None,
+        model_step=best.step if best is not None else None,
     )
 
 
@@ -145,12 +150,10 @@ def _block_text(block: Any) -> str:
     return block if isinstance(block, str) else json.dumps(block, ensure_ascii=False, default=str)
 
 
-def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:
-    """The measurement of the kept model; where that is the starting model, or unknown, the best after it."""
-    for summary in later:
-        if summary.step == best_step:
-            return summary
-    return max(later, key=lambda summary: (summary.success_rate, -summary.step), default=None)
+def _kept(validation: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:
+    """The measurement of the kept model; the last one where that is the starting model, or is not known."""
+    later = validation[1:]
+    return next((summary for summary in later if summary.step == best_step), later[-1] if later else None)
 
 
 def _trained_s(lines: Sequence[MetricsLine], until: float) -> float:

@@ -199,6 +199,12 @@ def test_the_kept_model_is_the_one_that_is_reported(generated) -> None:
     assert summary_line(report) == "held-out success 0.12 -> 0.50 in 2 steps, 61 s"
 
 
+def test_a_run_that_made_the_model_no_better_says_so(generated) -> None:
+    lines = printed(generated(best=0)).splitlines()
+    assert "none was better than the starting model, which is kept" in lines[-2]
+    assert lines[-1] == "held-out success 0.12 -> 0.88 in 4 steps, 122 s"
+
+
 def test_tool_calls_and_blocks_are_read_as_text() -> None:
     call = {"function": {"name": "calc", "arguments": '{"x": 1}'}}
     assert message_text([{"type": "text", "text": "a"}, "b", {"type": "image"}], [call]) == (
