@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,26 +11,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from astune.cli._errors import EXIT_FAILED
+from astune.cli._report_data import wilson_interval
 from astune.config import load_config
 from astune.schema import Episode, EpisodeGroup, RunStoreError, Task
-
-Z_95 = 1.959964
-
-
-def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % score interval of a success rate.
-
-        wilson_interval(0, 96) == (0.0, 0.038…)     never below 0, and not empty where nothing succeeded
-
-    Source: Wilson 1927, J. Am. Stat. Assoc. 22, p. 209.
-    """
-    if n == 0:
-        return 0.0, 1.0
-    rate = successes / n
-    centre = rate + Z_95**2 / (2 * n)
-    half = Z_95 * math.sqrt(rate * (1 - rate) / n + Z_95**2 / (4 * n * n))
-    scale = 1 + Z_95**2 / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str]) -> int:

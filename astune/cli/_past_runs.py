@@ -12,9 +12,9 @@ from astune.schema import RunStoreError
 
 
 def show_report(run: str) -> int:
-    from astune.cli._report import print_report
+    from astune.cli._report import report_run
 
-    print_report(RunDirectory.open(resolve_run(run)), console=Console())
+    report_run(RunDirectory.open(resolve_run(run)), Console())
     return 0
 
 

@@ -112,7 +112,7 @@ def _train(start: _Start, parts: UserParts, console: Console) -> int:
     from astune.backbone.local import train
     from astune.cli._display import open_display
     from astune.cli._interrupt import run_until_interrupted
-    from astune.cli._report import print_report
+    from astune.cli._report import report_run
 
     with _run_directory(start) as run:
         _say_what_changed(start, run, console)
@@ -132,7 +132,7 @@ def _train(start: _Start, parts: UserParts, console: Console) -> int:
             run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
             raise
         run.finish("finished")
-        print_report(run, console=console)
+        report_run(run, console)
     return 0
 
 

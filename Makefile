@@ -1,0 +1,42 @@
+# The two commands of a newcomer: make demo, make test. Everything runs in .venv, which make install makes.
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+VENV := .venv/bin
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: help install demo test check format docs lock e2e-install clean
+
+help: ## what can be made
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
+
+install: ## the environment in .venv, with pinned versions; at once where nothing changed
+	@scripts/install.sh
+
+demo: install ## a small real model learns to use a calculator, in a few minutes on a laptop
+	@$(VENV)/astune --conf tutorial/example_calculator/calculator.yaml
+
+test: install ## all tests
+	@$(VENV)/python -m pytest
+
+check: install ## format, lint, types and the fast tests
+	@$(VENV)/ruff format --check .
+	@$(VENV)/ruff check .
+	@$(VENV)/pyright
+	@$(VENV)/python -m pytest -m "not slow and not e2e"
+
+format: install ## format the code and mend what lint can mend
+	@$(VENV)/ruff format .
+	@$(VENV)/ruff check --fix .
+
+docs: install ## generated pages: docs/en/configuration.md
+	@$(VENV)/python scripts/make_docs.py
+
+lock: install ## requirements/constraints.txt from what is installed
+	@$(VENV)/python scripts/lock.py
+
+e2e-install: install ## the wheel in empty environments, made by pip and by uv, with all extras and a real run
+	@$(VENV)/python -m pytest -m e2e tests/install
+
+clean: ## what was built; .venv and launcher_record stay
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
