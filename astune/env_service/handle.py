@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from astune.config.imports import import_class, is_reference
 from astune.env_service.base import Environment, EnvState, EnvStep
-from astune.schema import AstuneError, EnvError, Message, Task, boundary
+from astune.schema import AstuneError, EnvError, Message, Task, boundary, start_in_thread
 
 T = TypeVar("T")
 
@@ -121,7 +121,11 @@ class EmbeddedHandle(EnvironmentHandle):
                 return call()
 
         async with boundary(EnvError, self._name(method)):
-            return locked() if self._class.quick else await asyncio.to_thread(locked)
+            return (
+                locked()
+                if self._class.quick
+                else await asyncio.wrap_future(start_in_thread(locked, name=f"astune-env-{method}"))
+            )
 
 
 def _calculator() -> type[Environment]:

@@ -32,11 +32,15 @@ from astune.schema import (
     Task,
     WorkflowError,
     boundary,
+    call_user_code,
     stable_seed,
 )
-from astune.workflow import AstuneProxy, EpisodeModel, Workflow, WorkflowOutput, call_user_code
+from astune.workflow import AstuneProxy, EpisodeModel, Workflow, WorkflowOutput
 
 INTERRUPTED = "interrupted"
+
+_RELEASE_S = 30.0
+"""Seconds to wait for an environment to close; one that is stuck in a step never will."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -166,7 +170,7 @@ class _Attempt:
             return None
         what = f"releasing the environment of task {self._request.task.task_id}"
         try:
-            async with boundary(EnvError, what, timeout_s=self._config.rollout.call_timeout_s):
+            async with boundary(EnvError, what, timeout_s=min(_RELEASE_S, self._config.rollout.call_timeout_s)):
                 await self._environment.release()
         except AstuneError as failure:
             return f"{type(failure).__name__}: {failure}"

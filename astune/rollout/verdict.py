@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from astune.context_tracker import conversations
 from astune.env_service import EnvironmentHandle
-from astune.schema import Forest, JudgeError, Reward, Task, WorkflowError, boundary
-from astune.workflow import WorkflowOutput, call_user_code
+from astune.schema import Forest, JudgeError, Reward, Task, WorkflowError, boundary, call_user_code
+from astune.workflow import WorkflowOutput
 
 _HINT = "return (raw_reward, is_success) or a Reward, with a finite number as raw_reward"
 

@@ -20,6 +20,7 @@ from astune.schema.forest import Forest, MessageNode
 from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
+from astune.schema.threads import call_user_code, start_in_thread
 from astune.schema.timeline import Span, Timeline
 
 __all__ = [
@@ -51,5 +52,7 @@ __all__ = [
     "TrainingBatch",
     "WorkflowError",
     "boundary",
+    "call_user_code",
     "stable_seed",
+    "start_in_thread",
 ]

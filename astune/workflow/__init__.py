@@ -4,7 +4,6 @@ from astune.workflow.agentscope_protocol import AgentScopeLearnProtocol
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.episode_model import EpisodeModel
 from astune.workflow.proxy import AgentModel, AstuneProxy
-from astune.workflow.threads import call_user_code, start_in_thread
 
 __all__ = [
     "AgentModel",
@@ -13,6 +12,4 @@ __all__ = [
     "EpisodeModel",
     "Workflow",
     "WorkflowOutput",
-    "call_user_code",
-    "start_in_thread",
 ]

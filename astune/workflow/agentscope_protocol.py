@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Awaitable
 
 from astune.config.schema import AstuneConfig
-from astune.schema import Message, Task, WorkflowError
+from astune.schema import Message, Task, WorkflowError, call_user_code
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
-from astune.workflow.threads import call_user_code
 
 
 class AgentScopeLearnProtocol(Workflow):

@@ -24,9 +24,9 @@ from astune.schema import (
     Task,
     WorkflowError,
     boundary,
+    start_in_thread,
 )
 from astune.workflow.episode_model import EpisodeModel
-from astune.workflow.threads import start_in_thread
 
 Observation = tuple[str, float, bool, dict[str, Any]]
 """What a step gives back: (observation, reward, terminate, info)."""

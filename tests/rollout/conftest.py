@@ -1,10 +1,13 @@
-"""A real tokenizer with a scripted engine: what the episodes say is known, how it is tokenised is real."""
+"""The real tokenizer's renderer, and a stage around it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rollout_stage import Stage, build_stage
 
 from astune.context_tracker import Renderer, load_renderer
 
@@ -12,3 +15,8 @@ from astune.context_tracker import Renderer, load_renderer
 @pytest.fixture(scope="session")
 def renderer(smol_folder: Path) -> Renderer:
     return load_renderer(smol_folder)
+
+
+@pytest.fixture
+def stage(renderer: Renderer) -> Callable[..., Stage]:
+    return partial(build_stage, renderer)

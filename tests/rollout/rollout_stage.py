@@ -1,0 +1,90 @@
+"""What a rollout test plays on: a scripted engine, an observer that remembers, and a pool around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from astune import Task, Workflow
+from astune.config.schema import AstuneConfig
+from astune.context_tracker import Renderer
+from astune.engine.scripted import ScriptedEngine
+from astune.rollout import RolloutObserver, RolloutPool
+from astune.schema import Episode, EpisodeGroup
+
+HELLO = [100, 101, 102]
+
+
+class OneReward:
+    """A judge that is always pleased."""
+
+    def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> tuple[float, bool]:
+        return 1.0, True
+
+
+PLEASED = OneReward()
+
+
+@dataclass
+class Watcher:
+    """An observer that remembers."""
+
+    started: list[str] = field(default_factory=list)
+    waits: list[tuple[str, str]] = field(default_factory=list)
+    finished: list[Episode] = field(default_factory=list)
+    failed: list[Episode] = field(default_factory=list)
+
+    def on_started(self, episode_id: str, task: Task) -> None:
+        self.started.append(episode_id)
+
+    def on_waits_for(self, episode_id: str, what: str) -> None:
+        self.waits.append((episode_id, what))
+
+    def on_finished(self, episode: Episode) -> None:
+        self.finished.append(episode)
+
+    def on_attempt_failed(self, episode: Episode) -> None:
+        self.failed.append(episode)
+
+
+@dataclass
+class Stage:
+    """One pool with everything around it, to play a workflow on."""
+
+    renderer: Renderer
+    engine: ScriptedEngine
+    pool: RolloutPool
+    watcher: Watcher
+
+    async def play(self, tasks: Sequence[Task], *, num_repeat: int = 1, step: int = 1) -> list[EpisodeGroup]:
+        return await self.pool.run_groups(tasks, step=step, split="train", num_repeat=num_repeat, temperature=1.0)
+
+
+Script = Callable[..., Sequence[int] | Awaitable[Sequence[int]]]
+
+
+def build_stage(
+    renderer: Renderer,
+    workflow: type[Workflow],
+    *,
+    replies: Script | Sequence[Sequence[int]] = lambda *_: HELLO,
+    judge: Any = PLEASED,
+    observer: RolloutObserver | None = None,
+    **rollout: Any,
+) -> Stage:
+    config = AstuneConfig.model_validate({"rollout": {"max_attempts": 1} | rollout})
+    engine = ScriptedEngine(replies)
+    watcher = Watcher()
+    pool = RolloutPool(engine, renderer, workflow, judge, config, observer or watcher)
+    return Stage(renderer, engine, pool, watcher)
+
+
+def task(task_id: str = "t", **fields: Any) -> Task:
+    return Task(task_id=task_id, main_query="Hi", **fields)
+
+
+def running_tasks() -> list[str]:
+    """Tasks beside the test's own."""
+    return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,0 +1,372 @@
+"""Failure has a type: each wrong thing becomes one clear error, a retry, and a dropped group; never a reward of 0."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout_stage import HELLO, Stage, running_tasks, task
+
+from astune import AgentScopeLearnProtocol, AstuneProxy, Environment, Task, Workflow, WorkflowOutput
+from astune.config.imports import import_class
+from astune.rollout import INTERRUPTED
+from astune.schema import ConfigError, EngineError, Reward
+
+WORLDS = Path(__file__).with_name("rollout_worlds.py")
+USER = [{"role": "user", "content": "Hi"}]
+
+
+def world(name: str) -> str:
+    return f"{WORLDS}->{name}"
+
+
+class Talks(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
+        await proxy.achat(proxy.init_messages)
+
+
+class Steps(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        messages = proxy.init_messages
+        while True:
+            reply = await proxy.achat(messages)
+            observation, _, terminate, _ = await proxy.agym_step(reply)
+            if terminate:
+                return
+            messages += [reply, {"role": "user", "content": observation}]
+
+
+class StepsAndSwallows(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        reply = await proxy.achat(proxy.init_messages)
+        try:
+            await proxy.agym_step(reply)
+        except Exception:
+            proxy.update_judge_input_dictionary(final_answer="whatever")
+
+
+class StepsSynchronously(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        reply = await proxy.achat(proxy.init_messages)
+        proxy.gym_step(reply)
+
+
+class NeverCalls(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        return None
+
+
+class Raises(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        raise KeyError("answer")
+
+
+class TrainsNobody(Workflow):
+    trainable_targets = ("wolf",)
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.as_agentscope_model("Alice", target_tag="villager").achat(USER)
+
+
+class ReturnsText(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> Any:
+        await proxy.achat(USER)
+        return "done"
+
+
+class StepsWithoutWorld(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.achat(USER)
+        proxy.gym_step({"role": "assistant", "content": "x"})
+
+
+class OffersTools(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.achat(USER, [{"type": "function", "function": {"name": "add"}}])
+
+
+class CancelsItself(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        raise asyncio.CancelledError
+
+
+class RewardsNothing(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        await proxy.achat(USER)
+        return WorkflowOutput(reward=math.nan)
+
+
+FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
+    "the workflow raises": (Raises, "no_env", ["WorkflowError", "Raises on task t", "test_failures.py:", "KeyError"]),
+    "the model is never called": (NeverCalls, "no_env", ["WorkflowError", "never called the model", "pass the proxy"]),
+    "nothing is trained": (TrainsNobody, "no_env", ["WorkflowError", "['wolf']", "['Alice']", "target_tag"]),
+    "it returns text": (ReturnsText, "no_env", ["WorkflowError", "returned str"]),
+    "a step without environment": (StepsWithoutWorld, "no_env", ["WorkflowError", "env_type"]),
+    "tools that cannot be expressed": (OffersTools, "no_env", ["rollout.agentscope_disable_toolcalls: True"]),
+    "the environment fails at a step": (Steps, world("Broken"), ["EnvError", "the world is broken"]),
+    "a swallowed failure counts": (StepsAndSwallows, world("Broken"), ["EnvError", "the world is broken"]),
+    "a synchronous step fails": (StepsSynchronously, world("Broken"), ["EnvError", "the world is broken"]),
+    "the environment cannot be made": (Steps, world("Unborn"), ["EnvError", "no world today"]),
+    "there is no such environment": (Steps, "calculater", ["EnvError", "calculater"]),
+    "the workflow cancels itself": (CancelsItself, "no_env", ["WorkflowError", "cancelled itself"]),
+    "a reward that is no number": (RewardsNothing, "no_env", ["WorkflowError", "nan", "finite"]),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+async def test_a_failing_episode_is_retried_then_its_group_dropped_with_the_cause(
+    what: str, stage: Callable[..., Stage]
+) -> None:
+    workflow, env_type, expected = FAILURES[what]
+    playing = stage(workflow, max_attempts=2)
+    before = playing.engine.stats()
+    [group] = await playing.play([task(env_type=env_type)], num_repeat=2)
+    assert group.episodes == []
+    assert [(episode.repeat, episode.attempt) for episode in group.failed_attempts].count((0, 2)) == 1
+    assert len(group.failed_attempts) == len(playing.watcher.failed) == 4
+    for episode in group.failed_attempts:
+        assert (episode.status, episode.reward) == ("error", None)
+        assert math.isnan(episode.raw_reward)
+        assert all(part in (episode.error or "") for part in expected), episode.error
+    assert group.dropped is not None
+    assert group.dropped.startswith("group incomplete: ")
+    assert playing.pool.balance([group], before, playing.engine.stats()).difference == 0
+    assert not playing.engine.open_sessions
+
+
+class Judging:
+    """A judge that says what it is told to."""
+
+    def __init__(self, verdict: Any) -> None:
+        self.verdict = verdict
+
+    def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any:
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [None, 1.0, (1.0,), (None, True), (math.nan, False), (math.inf, True), ("1", True), (1, 2, 3), ValueError("oh")],
+    ids=repr,
+)
+async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Callable[..., Stage]) -> None:
+    [group] = await stage(Talks, judge=Judging(verdict)).play([task()])
+    [episode] = group.failed_attempts
+    assert (episode.error or "").startswith("JudgeError: judge Judging on task t")
+    assert episode.reward is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"), [((0.25, 0), "failed"), (Reward(raw_reward=2, is_success=True), "success")]
+)
+async def test_both_spellings_of_a_reward_are_understood(
+    verdict: Any, status: str, stage: Callable[..., Stage]
+) -> None:
+    [group] = await stage(Talks, judge=Judging(verdict)).play([task()])
+    assert [episode.status for episode in group.episodes] == [status]
+
+
+async def test_without_judge_and_reward_the_setting_is_named(stage: Callable[..., Stage]) -> None:
+    [group] = await stage(Talks, judge=None).play([task()])
+    assert "task_judge.judge_protocol" in (group.dropped or "")
+
+
+async def test_an_engine_that_fails_is_an_error_even_when_swallowed(stage: Callable[..., Stage]) -> None:
+    class Swallows(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await proxy.achat(USER)
+            try:
+                await proxy.achat([*USER, *USER])
+            except EngineError:
+                return
+
+    replies = iter([HELLO])
+    [group] = await stage(Swallows, replies=lambda *_: next(replies)).play([task()])
+    assert "model call 2" in (group.dropped or "")
+
+
+async def test_a_retry_gets_a_fresh_environment_and_a_seed_of_its_own(stage: Callable[..., Stage]) -> None:
+    playing = stage(Steps, max_attempts=2, multi_turn={"max_steps": 2})
+    [group] = await playing.play([task(env_type=world("BrokenOnce"))])
+    assert group.dropped is None
+    [failed], [episode] = group.failed_attempts, group.episodes
+    assert (failed.attempt, episode.attempt) == (1, 2)
+    assert failed.episode_id != episode.episode_id
+    assert failed.seed != episode.seed
+
+
+async def test_one_failing_task_leaves_the_others_alone_and_in_order(stage: Callable[..., Stage]) -> None:
+    class FailsOnB(Talks):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await proxy.achat(USER)
+            if task.task_id == "b":
+                raise RuntimeError("b")
+
+    groups = await stage(FailsOnB, max_env_worker=2).play([task(name) for name in "abc"], num_repeat=3)
+    assert [group.task.task_id for group in groups] == ["a", "b", "c"]
+    assert [group.dropped is None for group in groups] == [True, False, True]
+    assert [episode.repeat for episode in groups[2].episodes] == [0, 1, 2]
+
+
+class Hangs(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.achat(USER)
+        await asyncio.Event().wait()
+
+
+class SwallowsCancellation(Workflow):
+    """As AgentScope does: takes a cancellation for its user's interruption and talks on."""
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.achat(USER)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await proxy.achat([*USER, *USER])
+
+
+class HangsInAThread(Workflow):
+    release = threading.Event()
+
+    def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        proxy.chat(USER)
+        self.release.wait(60)
+
+
+@pytest.mark.parametrize("workflow", [Hangs, SwallowsCancellation, HangsInAThread])
+async def test_an_episode_that_hangs_ends_at_its_deadline(
+    workflow: type[Workflow], stage: Callable[..., Stage]
+) -> None:
+    HangsInAThread.release.clear()
+    playing = stage(workflow, episode_timeout_s=0.2)
+    [group] = await playing.play([task()])
+    assert "DeadlineExceeded" in (group.dropped or "")
+    assert "rollout.episode_timeout_s" in (group.dropped or "")
+    assert "waited for its workflow" in (group.dropped or "")
+    assert running_tasks() == []
+    HangsInAThread.release.set()
+
+
+async def test_a_model_call_that_hangs_ends_at_its_deadline(stage: Callable[..., Stage]) -> None:
+    async def never(*_: Any) -> list[int]:
+        await asyncio.Event().wait()
+        return HELLO
+
+    [group] = await stage(Talks, replies=never, call_timeout_s=0.1).play([task()])
+    assert "model call 1 of episode train-000001-t-000-1 took longer than 0.1 s" in (group.dropped or "")
+
+
+@pytest.mark.parametrize("workflow", [Steps, StepsSynchronously])
+async def test_an_environment_that_hangs_ends_at_its_deadline(
+    workflow: type[Workflow], stage: Callable[..., Stage]
+) -> None:
+    stuck = import_class(world("Stuck"), key="env_type", base=Environment)
+    stuck.release.clear()
+    [group] = await stage(workflow, call_timeout_s=0.2).play([task(env_type=world("Stuck"))])
+    stuck.release.set()
+    assert "step 1 of the environment of task t took longer than 0.2 s" in (group.dropped or "")
+
+
+async def test_a_judge_that_hangs_ends_at_its_deadline(stage: Callable[..., Stage]) -> None:
+    class Ponders:
+        async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> tuple[float, bool]:
+            await asyncio.Event().wait()
+            return 1.0, True
+
+    [group] = await stage(Talks, judge=Ponders(), call_timeout_s=0.1).play([task()])
+    assert "judge Ponders on task t took longer than 0.1 s" in (group.dropped or "")
+
+
+async def test_a_step_out_of_time_keeps_the_groups_that_are_complete(stage: Callable[..., Stage]) -> None:
+    class HangsOnB(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await proxy.achat(USER)
+            if task.task_id == "b":
+                await asyncio.Event().wait()
+
+    playing = stage(HangsOnB, step_timeout_s=0.3)
+    before = playing.engine.stats()
+    done, late = await playing.play([task("a"), task("b")])
+    assert done.dropped is None
+    assert late.dropped == f"step out of time: {INTERRUPTED}"
+    balance = playing.pool.balance([done, late], before, playing.engine.stats())
+    assert balance.difference == 0
+    assert balance.dropped[INTERRUPTED] == len(HELLO) + 1
+    assert running_tasks() == []
+
+
+@pytest.mark.parametrize("workflow", [Hangs, SwallowsCancellation])
+async def test_cancelling_leaves_nothing_running_and_tells_of_what_was_in_flight(
+    workflow: type[Workflow], stage: Callable[..., Stage]
+) -> None:
+    playing = stage(workflow, max_env_worker=2)
+    step = asyncio.ensure_future(playing.play([task("a"), task("b"), task("c")]))
+    while playing.engine.stats().sampled_tokens < 2 * (len(HELLO) + 1):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert running_tasks() == []
+    assert [episode.error for episode in playing.watcher.failed] == [INTERRUPTED, INTERRUPTED]
+    assert [episode.forest.sampled_tokens() for episode in playing.watcher.failed] == [len(HELLO) + 1] * 2
+    assert playing.watcher.started == ["train-000001-a-000-1", "train-000001-b-000-1"]
+    assert not playing.engine.open_sessions
+
+
+async def test_an_agentscope_agent_that_is_cancelled_ends_too(stage: Callable[..., Stage]) -> None:
+    from agentscope.agent import ReActAgent
+    from agentscope.formatter import OpenAIChatFormatter
+    from agentscope.message import Msg
+
+    class Talkative(AgentScopeLearnProtocol):
+        async def agentscope_execute(self, init_messages: Any, beyondagent_proxy: Any, config: Any) -> Any:
+            agent = ReActAgent("a", "S", beyondagent_proxy, OpenAIChatFormatter())
+            while True:
+                await agent(Msg("user", "on", "user"))
+
+    calls = 0
+
+    async def hangs_later(*_: Any) -> list[int]:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            await asyncio.Event().wait()
+        return HELLO
+
+    [group] = await stage(Talkative, replies=hangs_later, episode_timeout_s=0.5).play([task()])
+    assert "waited for its model" in (group.dropped or "")
+    assert calls == 3
+    assert running_tasks() == []
+
+
+async def test_an_observer_that_fails_ends_the_step(stage: Callable[..., Stage]) -> None:
+    playing = stage(Talks)
+
+    def disk_full(episode: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    playing.watcher.on_finished = disk_full  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="No space left"):
+        await playing.play([task("a"), task("b")])
+    assert running_tasks() == []
+
+
+def test_a_workflow_without_its_method_is_refused_by_name(stage: Callable[..., Stage]) -> None:
+    class Forgot(AgentScopeLearnProtocol):
+        pass
+
+    with pytest.raises(ConfigError, match="Forgot has no method agentscope_execute"):
+        stage(Forgot)
+
+
+async def test_truncated_sampling_is_refused_for_training(stage: Callable[..., Stage]) -> None:
+    playing = stage(Talks, top_p=0.9)
+    with pytest.raises(ConfigError, match="top_p"):
+        await playing.play([task()])
