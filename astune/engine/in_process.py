@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from astune.config.schema import EngineConfig, ModelConfig
+from astune.engine import _cpu_llama
 from astune.engine._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine._scheduler import Request, Scheduler
 from astune.engine._slots import SlotCache
@@ -94,8 +95,9 @@ class InProcessEngine:
                 f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
                 hint=f"set rollout.max_model_len to {context} or less",
             )
+        supported = _cpu_llama.is_supported(transformers_model)
         return cls(
-            HfModel(transformers_model),
+            _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model),
             dtype=dtype,
             device=device,
             engine=engine,

@@ -1,0 +1,40 @@
+"""Linear layers whose weights oneDNN has laid out for its own kernels: twice as fast on a CPU for few rows.
+
+The one place that touches torch's private oneDNN operators. What follows a product (an activation, a
+residual, a gate) is fused into it, and rounded once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_ROWS_HINT = 64
+"""oneDNN may choose a layout for a number of rows; measured, 1 to 1024 give the same one."""
+
+
+def is_available() -> bool:
+    """Whether this build of torch has the operators."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class PackedLinear:
+    """y = x W^T + b for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
+        self._bias = bias
+        self._unary = torch.ops.mkldnn._linear_pointwise.default
+        self._binary = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._unary(x, self._weight, self._bias, "none", [], "")
+
+    def silu(self, x: Tensor) -> Tensor:
+        return self._unary(x, self._weight, self._bias, "swish", [], "")
+
+    def add(self, x: Tensor, other: Tensor) -> Tensor:
+        return self._binary(x, other, self._weight, self._bias, "add")
+
+    def mul(self, x: Tensor, other: Tensor) -> Tensor:
+        return self._binary(x, other, self._weight, self._bias, "mul")
