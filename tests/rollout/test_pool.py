@@ -1,0 +1,343 @@
+"""Many episodes at once: order, limits, seeds, sessions, the ends of an episode, and the books of a whole step."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rollout_stage import HELLO, Stage, build_stage, running_tasks, task
+
+from astune import AstuneProxy, Task, Workflow, WorkflowOutput
+from astune.context_tracker import Renderer
+from astune.engine.scripted import ScriptedEngine
+from astune.schema import ContextOverflow, EngineError, SamplingParams, WorkflowError
+
+ECHO = f"{Path(__file__).with_name('rollout_worlds.py')}->Echo"
+
+
+class Talks(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.achat(proxy.init_messages)
+
+
+class Steps(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        messages = proxy.init_messages
+        terminate = False
+        while not terminate:
+            reply = await proxy.achat(messages)
+            observation, _, terminate, _ = await proxy.agym_step(reply)
+            messages += [reply, {"role": "user", "content": observation}]
+
+
+async def test_episodes_come_in_the_order_of_tasks_and_repeats(stage: Callable[..., Stage]) -> None:
+    async def slower_first(prompt: list[int], params: SamplingParams, session: str) -> list[int]:
+        for _ in range(40 - 10 * int(session.split("-")[3])):
+            await asyncio.sleep(0)
+        return HELLO
+
+    playing = stage(Talks, replies=slower_first)
+    groups = await playing.play([task("a"), task("b")], num_repeat=4)
+    assert [[(e.task.task_id, e.repeat) for e in group.episodes] for group in groups] == [
+        [(name, repeat) for repeat in range(4)] for name in "ab"
+    ]
+    assert [episode.repeat for episode in playing.watcher.finished][:2] == [3, 3]
+
+
+async def test_no_more_episodes_run_at_once_than_allowed(stage: Callable[..., Stage]) -> None:
+    running = most = 0
+
+    async def counts(*_: Any) -> list[int]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return HELLO
+
+    await stage(Talks, replies=counts, max_env_worker=3).play([task(str(i)) for i in range(5)], num_repeat=2)
+    assert most == 3
+
+
+async def test_a_session_opens_before_the_one_that_makes_room_for_it_closes(stage: Callable[..., Stage]) -> None:
+    log: list[tuple[str, str]] = []
+
+    class Logged(ScriptedEngine):
+        def open_session(self, session: str) -> None:
+            log.append(("open", session))
+            super().open_session(session)
+
+        def close_session(self, session: str) -> None:
+            log.append(("close", session))
+            super().close_session(session)
+
+    playing = stage(Talks, max_env_worker=1)
+    playing.engine.__class__ = Logged
+    await playing.play([task("a"), task("b")])
+    names = [f"train-000001-{name}-000-1" for name in "ab"]
+    assert log == [("open", names[0]), ("open", names[1]), ("close", names[0]), ("close", names[1])]
+
+
+async def test_seeds_depend_on_the_episode_alone(stage: Callable[..., Stage]) -> None:
+    async def seeds(max_env_worker: int) -> dict[str, list[int | None]]:
+        seen: dict[str, list[int | None]] = {}
+
+        def script(prompt: list[int], params: SamplingParams, session: str) -> list[int]:
+            seen.setdefault(session, []).append(params.seed)
+            return HELLO
+
+        playing = stage(Steps, replies=script, max_env_worker=max_env_worker, multi_turn={"max_steps": 2})
+        await playing.play([task("a", env_type=ECHO), task("b", env_type=ECHO)], num_repeat=3)
+        return seen
+
+    first, second = await seeds(1), await seeds(64)
+    assert first == second
+    assert len({seed for calls in first.values() for seed in calls}) == 12
+
+
+async def test_the_episodes_of_a_task_meet_the_same_world(stage: Callable[..., Stage]) -> None:
+    from astune import Environment
+    from astune.config.imports import import_class
+
+    echo: Any = import_class(ECHO, key="env_type", base=Environment)
+    echo.opened.clear()
+    await stage(Steps, multi_turn={"max_steps": 1}).play(
+        [task("a", env_type=ECHO), task("b", env_type=ECHO)], num_repeat=2
+    )
+    assert len(echo.opened) == 4
+    assert len(set(echo.opened)) == 2
+
+
+async def test_a_task_that_comes_again_within_a_step_gets_episodes_of_its_own(stage: Callable[..., Stage]) -> None:
+    playing = stage(Talks)
+    groups = await playing.play([task("a"), task("a")], num_repeat=2)
+    more = await playing.play([task("a")], num_repeat=2)
+    ids = [episode.episode_id for group in [*groups, *more] for episode in group.episodes]
+    assert len(set(ids)) == 6
+    again = await playing.play([task("a")], num_repeat=1, step=2)
+    assert again[0].episodes[0].episode_id == "train-000002-a-000-1"
+
+
+async def test_turns_beyond_the_limit_end_the_episode_as_truncated(stage: Callable[..., Stage]) -> None:
+    playing = stage(Steps, multi_turn={"max_steps": 3})
+    [group] = await playing.play([task(env_type=ECHO)])
+    [episode] = group.episodes
+    assert episode.status == "truncated"
+    assert episode.raw_reward == 1.0
+    assert (episode.metrics["turns"], episode.metrics["env_steps"]) == (3, 3)
+    assert set(episode.timings) == {"wait", "model", "env", "judge", "total"}
+    assert [what for _, what in playing.watcher.waits][:4] == ["environment", "workflow", "model", "workflow"]
+
+
+async def test_a_prompt_that_outgrows_the_context_ends_the_episode_as_truncated(stage: Callable[..., Stage]) -> None:
+    flags: list[bool] = []
+
+    class Tolerant(Steps):
+        empty_on_overflow = True
+
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            while not proxy.context_overflow:
+                reply = await proxy.achat([{"role": "user", "content": "on and on " * (1 + 20 * len(flags))}])
+                flags.append(bool(reply["content"]))
+
+    class Strict(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await proxy.achat([{"role": "user", "content": "short"}])
+            with pytest.raises(ContextOverflow):
+                await proxy.achat([{"role": "user", "content": "long " * 200}])
+            await proxy.achat([{"role": "user", "content": "long " * 200}])
+
+    for workflow in (Tolerant, Strict):
+        [group] = await stage(workflow, max_model_len=100, max_response_length_in_one_turn=20).play([task()])
+        assert [episode.status for episode in group.episodes] == ["truncated"], group.dropped
+    assert flags == [True, *flags[1:-1], False]
+
+
+async def test_a_first_prompt_that_does_not_fit_is_an_error_with_its_setting(stage: Callable[..., Stage]) -> None:
+    playing = stage(Talks, max_model_len=20, max_response_length_in_one_turn=5)
+    [group] = await playing.play([task()])
+    assert "ContextOverflow" in (group.dropped or "")
+    assert "rollout.max_model_len" in (group.dropped or "")
+
+
+async def test_answers_are_as_long_as_the_context_has_room_for(stage: Callable[..., Stage]) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def script(prompt: list[int], params: SamplingParams, session: str) -> list[int]:
+        asked.append((len(prompt), params.max_tokens))
+        return [100] * params.max_tokens
+
+    [group] = await stage(Talks, replies=script, max_model_len=60, max_response_length_in_one_turn=50).play([task()])
+    [(prompt, max_tokens)] = asked
+    assert prompt + max_tokens == 60
+    assert group.episodes[0].metrics["cut_answers"] == 1
+
+
+async def test_a_synchronous_workflow_and_judge_run_beside_the_loop(stage: Callable[..., Stage]) -> None:
+    loops_thread = threading.get_ident()
+    seen: list[int] = []
+
+    class Synchronous(Workflow):
+        def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+            seen.append(threading.get_ident())
+            first = proxy.chat(proxy.init_messages)
+            observation, reward, terminate, _ = proxy.gym_step(first)
+            assert (observation, reward, terminate) == (f"echo {first['content']}", 0.5, False)
+            proxy.chat([*proxy.init_messages, first, {"role": "user", "content": observation}])
+            return WorkflowOutput(metrics={"mine": 7})
+
+    class Judge:
+        def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> tuple[float, bool]:
+            seen.append(threading.get_ident())
+            return 1.0, True
+
+    [group] = await stage(Synchronous, judge=Judge()).play([task(env_type=ECHO)], num_repeat=8)
+    assert group.dropped is None
+    assert loops_thread not in seen
+    assert {episode.metrics["mine"] for episode in group.episodes} == {7}
+    assert {len(episode.timelines) for episode in group.episodes} == {1}
+
+
+async def test_chat_in_async_code_is_refused_rather_than_locking_up(stage: Callable[..., Stage]) -> None:
+    class Mistaken(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            proxy.chat(proxy.init_messages)
+
+    [group] = await stage(Mistaken).play([task()])
+    assert "await proxy.achat" in (group.dropped or "")
+
+
+async def test_the_judge_gets_what_the_protocol_promises(stage: Callable[..., Stage], renderer: Renderer) -> None:
+    got: list[dict[str, Any]] = []
+
+    class Registers(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            reply = await proxy.achat(proxy.init_messages)
+            proxy.update_judge_input_dictionary(final_answer=reply["content"], thing=object())
+            assert set(proxy.get_judge_input_dictionary()) == {"final_answer", "thing"}
+
+    class Judge:
+        async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> tuple[float, bool]:
+            got.append(judge_input_dictionary)
+            return 0.0, False
+
+    [group] = await stage(Registers, judge=Judge()).play([task(metadata={"answer": "4"})])
+    [inputs] = got
+    text = renderer.decode(HELLO)
+    assert inputs["env"] is None
+    assert inputs["task_core_arg"].task.metadata == {"answer": "4"}
+    assert inputs["final_answer"] == text
+    assert inputs["grouped_steps"] == [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]]
+    assert group.episodes[0].judge_inputs == {"final_answer": text}
+
+
+async def test_a_workflow_may_give_the_reward_itself(stage: Callable[..., Stage]) -> None:
+    class Own(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+            await proxy.achat(proxy.init_messages)
+            return WorkflowOutput(reward=0.5, is_success=False)
+
+    [group] = await stage(Own, judge=None).play([task()])
+    assert (group.episodes[0].raw_reward, group.episodes[0].status) == (0.5, "failed")
+
+
+async def test_only_targets_are_trained(stage: Callable[..., Stage]) -> None:
+    class Wolves(Workflow):
+        trainable_targets = ("wolf",)
+
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            for name, tag in (("Alice", "wolf"), ("Bob", "villager")):
+                model = proxy.as_agentscope_model(name, target_tag=tag)
+                await model.achat(
+                    [{"role": "system", "content": "Play."}, {"role": "user", "content": f"You are {name}."}]
+                )
+
+    playing = stage(Wolves)
+    before = playing.engine.stats()
+    [group] = await playing.play([task()])
+    balance = playing.pool.balance([group], before, playing.engine.stats())
+    assert (balance.trained, balance.masked["not a training target"], balance.difference) == (4, 4, 0)
+    assert [timeline.agent for timeline in group.episodes[0].timelines] == ["Alice", "Bob"]
+
+
+async def test_a_proxy_that_outlives_its_episode_reaches_nothing(stage: Callable[..., Stage]) -> None:
+    kept: list[AstuneProxy] = []
+
+    class Keeps(Talks):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await super().execute(task, proxy)
+            kept.append(proxy)
+
+    await stage(Keeps).play([task()])
+    with pytest.raises(WorkflowError, match="is over"):
+        await kept[0].achat([{"role": "user", "content": "more"}])
+    with pytest.raises(WorkflowError, match="is over"):
+        kept[0].update_judge_input_dictionary(final_answer="42")
+
+
+class Whims(Workflow):
+    """Does what the task's metadata says: how often to call, whether to branch, and in which attempts to fail."""
+
+    trainable_targets = ("agent",)
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        plan = task.metadata
+        messages = proxy.init_messages
+        for turn in range(plan["turns"]):
+            model = proxy if turn % 2 == 0 else proxy.as_agentscope_model("other")
+            reply = await model.achat(messages)
+            if plan["branch"]:
+                messages = [*proxy.init_messages, {"role": "user", "content": f"again {turn}"}]
+            else:
+                messages = [*messages, reply, {"role": "user", "content": f"next {turn}"}]
+        plan["failures"].append(None)
+        if len(plan["failures"]) <= plan["fails"]:
+            raise RuntimeError("a whim")
+        return WorkflowOutput(reward=float(len(plan["failures"]) % 2))
+
+
+plans = st.fixed_dictionaries(
+    {"turns": st.integers(0, 4), "branch": st.booleans(), "fails": st.integers(0, 3), "failures": st.builds(list)}
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(plans, min_size=1, max_size=4),
+    num_repeat=st.integers(1, 3),
+    engine_fails_at=st.integers(0, 30),
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+async def test_the_books_of_a_step_balance_whatever_happens(
+    renderer: Renderer, steps: list[dict[str, Any]], num_repeat: int, engine_fails_at: int, lengths: list[int]
+) -> None:
+    calls = 0
+
+    def script(prompt: list[int], params: SamplingParams, session: str) -> list[int]:
+        nonlocal calls
+        calls += 1
+        if calls == engine_fails_at:
+            raise EngineError("out of luck")
+        return [100] * lengths[calls % len(lengths)]
+
+    playing = build_stage(renderer, Whims, replies=script, judge=None, max_attempts=2, max_env_worker=3)
+    before = playing.engine.stats()
+    tasks = [task(f"t{index}", metadata=plan) for index, plan in enumerate(steps)]
+    groups = await playing.play(tasks, num_repeat=num_repeat)
+    for group in groups:
+        if group.dropped is None and not group.has_variance:
+            group.dropped = "group has no variance"
+    balance = playing.pool.balance(groups, before, playing.engine.stats())
+    assert balance.difference == 0, balance
+    trained = sum(t.n_trained for g in groups if g.dropped is None for e in g.episodes for t in e.timelines)
+    assert balance.trained == trained
+    assert set(balance.dropped) <= {"group has no variance", "group incomplete", "attempt failed"}
+    assert [group.task for group in groups] == tasks
+    assert not playing.engine.open_sessions
+    assert running_tasks() == []

@@ -1,0 +1,189 @@
+"""The proxy as a model of AgentScope 1.x, at its own door: what goes in, and what comes out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentscope.agent import ReActAgent
+from agentscope.formatter import DashScopeChatFormatter, OpenAIChatFormatter
+from agentscope.message import Msg
+from agentscope.model import ChatResponse
+from agentscope.tool import Toolkit, ToolResponse
+from pydantic import BaseModel
+
+from astune import AstuneProxy, Environment, EnvState, EnvStep, Task
+from astune.context_tracker import ContextTracker, Renderer, load_renderer
+from astune.engine.scripted import ScriptedEngine
+from astune.env_service import EmbeddedHandle
+from astune.schema import SamplingParams, WorkflowError
+from astune.workflow import EpisodeModel
+
+HELLO = [100, 101, 102]
+
+
+@pytest.fixture(scope="session")
+def renderer(smol_folder: Path) -> Renderer:
+    return load_renderer(smol_folder)
+
+
+class Echo(Environment):
+    """Repeats, and ends at 'stop'."""
+
+    def get_init_state(self) -> EnvState:
+        return EnvState([])
+
+    def step(self, action: dict[str, Any]) -> EnvStep:
+        said = action["content"]
+        return EnvStep([{"role": "user", "content": f"echo {said}"}], 1.0, said == "stop", {"n": 1})
+
+    def evaluate(self, sparse: bool = True) -> float:
+        return 1.0
+
+
+async def new_proxy(renderer: Renderer, *, disable_tools: bool = False) -> tuple[AstuneProxy, ContextTracker]:
+    tracker = ContextTracker(renderer, 2000)
+    task = Task(task_id="t", main_query="Hi")
+    model = EpisodeModel(
+        ScriptedEngine(lambda *_: HELLO),
+        tracker,
+        session="s",
+        params=SamplingParams(max_tokens=8, stop_token_ids=renderer.stop_token_ids, seed=1),
+        max_model_len=2000,
+        timeout_s=5,
+        on_call=lambda begins: None,
+    )
+    environment = EmbeddedHandle(Echo, task, 0)
+    await environment.create()
+    proxy = AstuneProxy(
+        model,
+        environment,
+        task=task,
+        init_messages=[],
+        trainable_targets=None,
+        model_name="smol",
+        disable_tools=disable_tools,
+        empty_on_overflow=True,
+        max_steps=5,
+        timeout_s=5,
+        on_wait=lambda what: None,
+    )
+    return proxy, tracker
+
+
+async def test_the_answer_is_a_chat_response_with_one_text_block(renderer: Renderer) -> None:
+    proxy, _ = await new_proxy(renderer)
+    response = await proxy([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], tools=[], tool_choice=None)
+    assert isinstance(response, ChatResponse)
+    assert response.content == [{"type": "text", "text": renderer.decode(HELLO)}]
+    assert (proxy.model_name, proxy.stream) == ("smol", False)
+
+
+@pytest.mark.parametrize("formatter", [OpenAIChatFormatter, DashScopeChatFormatter])
+async def test_an_agent_of_many_turns_stays_one_timeline(renderer: Renderer, formatter: Any) -> None:
+    proxy, tracker = await new_proxy(renderer)
+    agent = ReActAgent("solver", "Be brief.", proxy, formatter())
+    for turn in range(4):
+        reply = await agent(Msg("user", f"turn {turn}", "user"))
+        assert reply.get_text_content() == renderer.decode(HELLO)
+    [timeline] = tracker.forest.timelines()
+    assert timeline.n_trained == 4 * (len(HELLO) + 1)
+    assert len(tracker.forest.nodes) == 1 + 2 * 4
+
+
+async def test_the_memory_of_agentscope_1_0_7_is_read_as_what_the_model_wrote(renderer: Renderer) -> None:
+    """AgentScope 1.0.7 offers `generate_response` always, and stores a plain answer as a call of it (a recording)."""
+    finish = {
+        "type": "function",
+        "function": {
+            "name": "generate_response",
+            "parameters": {"type": "object", "properties": {"response": {"type": "string"}}, "required": ["response"]},
+        },
+    }
+    proxy, tracker = await new_proxy(renderer)
+    history: list[dict[str, Any]] = [
+        {"role": "system", "name": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "name": "user", "content": [{"type": "text", "text": "Hi"}]},
+    ]
+    response = await proxy(history, tools=[finish])
+    text = response.content[0]["text"]
+    function = {"name": "generate_response", "arguments": json.dumps({"response": text})}
+    history += [
+        {
+            "role": "assistant",
+            "name": "a",
+            "content": None,
+            "tool_calls": [{"id": "x", "type": "function", "function": function}],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "x",
+            "content": "Successfully generated response.",
+            "name": "generate_response",
+        },
+        {"role": "assistant", "name": "a", "content": [{"type": "text", "text": text}]},
+        {"role": "user", "name": "user", "content": [{"type": "text", "text": "Again"}]},
+    ]
+    await proxy(history, tools=[finish])
+    assert len(tracker.forest.timelines()) == 1
+    assert [node.role for node in tracker.forest.nodes] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def add(a: int, b: int) -> ToolResponse:
+    """Add two numbers."""
+    return ToolResponse(content=[])
+
+
+async def test_tools_need_a_template_that_can_express_them_or_are_hidden(renderer: Renderer) -> None:
+    toolkit = Toolkit()
+    toolkit.register_tool_function(add)
+    proxy, _ = await new_proxy(renderer)
+    with pytest.raises(WorkflowError, match="agentscope_disable_toolcalls: True"):
+        await ReActAgent("a", "S", proxy, OpenAIChatFormatter(), toolkit=toolkit)(Msg("user", "Hi", "user"))
+    hidden, tracker = await new_proxy(renderer, disable_tools=True)
+    await ReActAgent("a", "S", hidden, OpenAIChatFormatter(), toolkit=toolkit)(Msg("user", "Hi", "user"))
+    assert len(tracker.forest.timelines()) == 1
+
+
+async def test_structured_output_is_refused_with_what_to_do(renderer: Renderer) -> None:
+    class Answer(BaseModel):
+        number: int
+
+    proxy, _ = await new_proxy(renderer)
+    with pytest.raises(WorkflowError, match="ask for the structure in the prompt"):
+        await proxy([{"role": "user", "content": "Hi"}], structured_model=Answer)
+
+
+@pytest.mark.parametrize("content", ["stop", [{"type": "text", "text": "stop"}]])
+async def test_gym_step_takes_text_and_blocks_from_async_code(renderer: Renderer, content: Any) -> None:
+    proxy, _ = await new_proxy(renderer)
+    assert proxy.gym_step({"role": "assistant", "content": "go"}) == ("echo go", 1.0, False, {"n": 1})
+    assert await proxy.agym_step({"role": "assistant", "content": content}) == ("echo stop", 1.0, True, {"n": 1})
+
+
+async def test_an_agents_message_that_is_none_is_refused(renderer: Renderer) -> None:
+    proxy, _ = await new_proxy(renderer)
+    with pytest.raises(WorkflowError, match=r"reply\.content"):
+        proxy.gym_step(Msg("a", "x", "assistant"))  # type: ignore[arg-type]
+
+
+def test_importing_astune_and_its_names_loads_neither_torch_nor_an_agent_framework() -> None:
+    code = (
+        "import sys, astune; from astune import *; "
+        "heavy = {'torch', 'transformers', 'agentscope'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+async def test_a_missing_agentscope_is_one_line_that_says_what_to_install(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "agentscope.message", None)
+    proxy, _ = await new_proxy(renderer)
+    with pytest.raises(Exception, match=r"pip install 'astune\[agentscope\]'"):
+        await proxy([{"role": "user", "content": "Hi"}])
