@@ -26,6 +26,7 @@ def reward_png(report: RunReport) -> bytes | None:
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
@@ -51,7 +52,7 @@ def reward_png(report: RunReport) -> bytes | None:
             capsize=3,
             label="held-out success, 95 % interval",
         )
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("optimiser step")
     axes.set_title(report.experiment.replace("$", r"\$"))
     axes.grid(alpha=0.3)
