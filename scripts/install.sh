@@ -76,7 +76,7 @@ else
         "$venv/bin/python" -m ensurepip >/dev/null
     fi
     "$venv/bin/python" -m pip install --disable-pip-version-check --constraint "$constraints" --editable ".[$extras]" |
-        { grep -v '^Requirement already satisfied' || true; }
+        { grep -E '^ +Downloading .*[MG]B' || true; } # the large ones show that it goes on; errors are on stderr
 fi
 printf '%s\n' "$wanted" >"$stamp"
 echo "install: done" >&2
