@@ -171,7 +171,7 @@ def find(model: type[StrictModel], name: str) -> Key | None:
 def nearest(path: str) -> list[str]:
     """Known full paths that somebody who wrote `path` may have meant, the likeliest first; often one, at most three.
 
-    The same name at another level comes first, then similar names in the same section, then similar paths anywhere.
+    The same name at another level comes first, then similar names in the same section, then similar names anywhere.
     """
     section, _, name = path.rpartition(".")
     known = all_keys()
@@ -179,7 +179,7 @@ def nearest(path: str) -> list[str]:
     if elsewhere:
         return elsewhere[:3]
     siblings = {key.name: key.full for key in known.values() if key.path.rpartition(".")[0] == section}
-    close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.65)
     if close:
         return [siblings[close[0]]]
     names: dict[str, list[str]] = {}
@@ -187,7 +187,4 @@ def nearest(path: str) -> list[str]:
         for spelling in (key.name, *key.aliases):
             names.setdefault(spelling, []).append(key.full)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    if close:
-        return names[close[0]][:3]
-    paths = difflib.get_close_matches(path, known, n=1, cutoff=0.75)
-    return [known[paths[0]].full] if paths else []
+    return names[close[0]][:3] if close else []

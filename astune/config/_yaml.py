@@ -122,7 +122,7 @@ def _syntax_error(cause: yaml.MarkedYAMLError, text: str, source: str) -> Config
         hint = "YAML indents with spaces, never with tabs"
     elif "mapping values are not allowed" in problem:
         hint = 'put a value that contains ": " into quotes, or line the key up with its neighbours'
-    elif "block end" in problem or "found" in problem:
+    elif any(word in problem for word in ("block end", "found", "expected")):
         hint = "look for an unclosed quote or bracket, or a line that is indented unlike its neighbours"
     else:
         hint = "the mistake is there or on the line before"

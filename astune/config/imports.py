@@ -65,7 +65,7 @@ def _form_hint(spec: str) -> str:
     module, _, name = spec.replace(":", ".").replace(">", ".").replace("-", "").rpartition(".")
     if module and name[:1].isupper():
         return f"did you mean {module.rstrip('.')}->{name}?"
-    return "an example: tutorial/example_calculator/calculator.py->CalculatorWorkflow"
+    return "an example: tutorial/example_calculator/calculator.py->ExampleCalculatorLearn"
 
 
 def _load_file(location: str, key: str, base_dir: Path | None) -> ModuleType:

@@ -1,0 +1,57 @@
+"""`astune config explain`, and the pages that are made from the same catalogue."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from astune.config import explain
+from astune.config._keys import all_keys
+from astune.schema import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_key_is_explained_with_type_default_range_and_reason():
+    text = explain("rollout.num_repeat")
+    for part in ("astune.rollout.num_repeat", "a whole number", "8", "at least 1", "baseline"):
+        assert part in text
+
+
+def test_a_section_lists_its_keys_and_the_empty_key_the_sections():
+    assert "warmup_steps" in explain("trainer.optim")
+    assert "rollout:" in explain("")
+    assert explain("astune") == explain("")
+
+
+@pytest.mark.parametrize(
+    "spelling", ["astune.rollout.workflow", "rollout.workflow", "rollout.agentscope_learn_protocol"]
+)
+def test_root_key_and_aliases_may_be_written_or_not(spelling):
+    assert explain(spelling).startswith("astune.rollout.workflow")
+    assert "agentscope_learn_protocol" in explain(spelling)
+
+
+def test_an_unknown_key_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"astune\.trainer\.optim\.lr"):
+        explain("optim.lr")
+
+
+@pytest.mark.parametrize("path", all_keys())
+def test_every_key_can_be_explained_and_carries_its_reason(path):
+    assert explain(path).startswith(f"astune.{path}")
+    assert all_keys()[path].reason
+
+
+def test_there_are_under_seventy_knobs():
+    assert sum(key.section is None for key in all_keys().values()) < 70
+
+
+def test_the_reference_page_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "scripts" / "make_docs.py")
+    make_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_docs)
+    for path, text in make_docs.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: make docs"
