@@ -1,0 +1,54 @@
+"""An agent that crosses a frozen lake, one word a turn, written with AgentScope.
+
+Each turn it reads where the goal is and what lies around it, and answers left, down, right or up. Four turns of another
+game in its memory show how.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agentscope.agent import ReActAgent
+from agentscope.formatter import OpenAIChatFormatter
+from agentscope.message import Msg
+
+from astune.config.schema import AstuneConfig
+from astune.schema import Message
+from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
+
+SYSTEM_PROMPT = "You walk on a frozen lake. Answer with one word: left, down, right or up."
+
+EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
+    ("user", "Goal: 3 down, 2 right. left: ice, down: ice, right: hole, up: wall"),
+    ("assistant", "down"),
+    ("user", "Goal: 2 down, 2 right. left: hole, down: hole, right: ice, up: ice"),
+    ("assistant", "right"),
+    ("user", "Goal: 2 down, 1 right. left: ice, down: ice, right: ice, up: hole"),
+    ("assistant", "down"),
+    ("user", "Goal: 1 down, 1 right. left: hole, down: hole, right: ice, up: ice"),
+    ("assistant", "right"),
+)
+
+
+class ExampleFrozenLakeLearn(AgentScopeLearnProtocol):
+    async def agentscope_execute(
+        self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig
+    ) -> AstuneProxy:
+        agent = ReActAgent(
+            name="walker",
+            sys_prompt=SYSTEM_PROMPT,
+            model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
+            formatter=OpenAIChatFormatter(),
+            toolkit=None,
+        )
+        agent.set_console_output_enabled(False)
+        await agent.observe([Msg(role, text, role) for role, text in EXAMPLES])
+
+        msg = Msg("user", init_messages[-1]["content"], "user")
+        for _ in range(config.rollout.multi_turn.max_steps):
+            reply = await agent(msg)
+            obs, _reward, terminate, _info = astune_proxy.gym_step({"role": "assistant", "content": reply.content})
+            if terminate or astune_proxy.context_overflow:
+                break
+            msg = Msg("user", obs, "user")
+        return astune_proxy
