@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from rich.text import Text
 
@@ -67,8 +68,8 @@ def draw_chart(series: Sequence[Series], *, width: int, height: int = 12, ascii_
     for row, line in enumerate(cells):
         chart.append(f"{labels[row]:{_LABEL_WIDTH}.2f}" if row in labels else " " * _LABEL_WIDTH, style="dim")
         chart.append(f" {wall}", style="dim")
-        for character, style in line:
-            chart.append(character, style=style)
+        for style, run in groupby(line, key=itemgetter(1)):
+            chart.append("".join(character for character, _ in run), style=style)
         chart.append("\n")
     chart.append(f"{' ' * _LABEL_WIDTH} {corner}{floor * columns}\n", style="dim")
     first, last = f"{x_low:g}", f"{x_high:g}"

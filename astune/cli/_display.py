@@ -150,7 +150,7 @@ def duration(seconds: float) -> str:
 def _step_line(progress: Progress) -> RenderableType:
     text = Text(f"{progress.step}/{progress.total_steps}", style="bold")
     text.append(f"  {duration(progress.elapsed_s)} so far", style="not bold")
-    if progress.eta_s is not None:
+    if progress.eta_s is not None and progress.step < progress.total_steps:
         text.append(f", about {duration(progress.eta_s)} left", style="not bold")
     if progress.phase:
         text.append(f"  {progress.phase}", style="not bold magenta")
