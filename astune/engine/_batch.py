@@ -15,8 +15,8 @@ from torch import Tensor
 
 from astune.engine._slots import Slot, SlotCache
 
-_LENGTH_STEP = 32
-"""Decoding attends over the longest sequence's length rounded up to this: fewer shapes, fewer kernels to prepare."""
+_COPY_COST = 3
+"""Reading, writing and reading again: what attending to a copy costs, against attending in place."""
 
 
 class Segment(NamedTuple):
@@ -69,17 +69,18 @@ class PackedBatch:
             self._plan_decode()
 
     def _plan_decode(self) -> None:
-        """Attend in place over a range of slots where it is dense enough, else over a gathered copy."""
+        """Attend over a range of whole slots where most of that is needed, else over a copy of what is."""
+        count, longest = len(self.decode_slots), max(self.decode_lengths)
         low, high = min(self.decode_slots), max(self.decode_slots) + 1
-        self.length = min(-(-max(self.decode_lengths) // _LENGTH_STEP) * _LENGTH_STEP, self.cache.capacity)
-        count = len(self.decode_slots)
-        self.gathered = high - low > 3 * count
-        self.range = slice(0, count) if self.gathered else slice(low, high)
-        places = range(count) if self.gathered else [slot - low for slot in self.decode_slots]
-        self.aligned = list(places) == list(range(self.range.stop - self.range.start))
-        self.places = torch.tensor(list(places), device=self.device)
+        self.gathered = (high - low) * self.cache.capacity > _COPY_COST * count * longest
+        self.length = longest if self.gathered else self.cache.capacity
+        self.range = slice(low, high)
+        places = list(range(count)) if self.gathered else [slot - low for slot in self.decode_slots]
+        self.spread = 0 if self.gathered or places == list(range(high - low)) else high - low
+        """Rows of the queries once each stands at its slot's place; 0 where they do already."""
+        self.places = torch.tensor(places, device=self.device)
         self.gather = torch.tensor(self.decode_slots, device=self.device)
-        lengths = [1] * (self.range.stop - self.range.start)
+        lengths = [1] * (self.spread or count)
         for place, length in zip(places, self.decode_lengths, strict=True):
             lengths[place] = length
         self.lengths_S = torch.tensor(lengths, device=self.device)
@@ -127,23 +128,22 @@ class PackedBatch:
     ) -> Tensor:
         """Two matrix products a slot and kv head; a single query is too little work for a fused kernel on a CPU."""
         _, heads, dim = q_BHD.shape
-        if self.gathered:
-            keys = keys[self.gather, :, : self.length]
-            values = values[self.gather, :, : self.length]
-        k_ZTD = keys[self.range].flatten(0, 1)[:, : self.length]
-        v_ZTD = values[self.range].flatten(0, 1)[:, : self.length]
         kv_heads = keys.shape[1]
-        q_BHD = q_BHD * scale
-        if not self.aligned:
-            spread = q_BHD.new_zeros((self.range.stop - self.range.start, heads, dim))
-            q_BHD = spread.index_copy_(0, self.places, q_BHD)
+        if self.gathered:
+            keys, values = keys[self.gather, :, : self.length], values[self.gather, :, : self.length]
+        else:
+            keys, values = keys[self.range], values[self.range]
+        if self.spread:
+            q_BHD = q_BHD.new_zeros((self.spread, heads, dim)).index_copy_(0, self.places, q_BHD)
         q_ZGD = q_BHD.reshape(-1, heads // kv_heads, dim)
-        scores = torch.bmm(k_ZTD, q_ZGD.transpose(1, 2)).transpose(1, 2)
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
-        weights = torch.softmax(scores + self.decode_mask(scores.dtype, kv_heads, window), dim=-1)
-        out = torch.bmm(weights, v_ZTD).view(-1, heads, v_ZTD.shape[-1])
-        return out if self.aligned else out[self.places]
+        k_ZDT = keys.flatten(0, 1).transpose(1, 2)
+        mask = self.decode_mask(q_ZGD.dtype, kv_heads, window)
+        if softcap is None:
+            scores = torch.baddbmm(mask, q_ZGD, k_ZDT, alpha=scale)
+        else:
+            scores = torch.tanh(torch.bmm(q_ZGD, k_ZDT) * (scale / softcap)) * softcap + mask
+        out = torch.bmm(torch.softmax(scores, dim=-1), values.flatten(0, 1)).view(-1, heads, values.shape[-1])
+        return out[self.places] if self.spread else out
 
 
 def _prefill(

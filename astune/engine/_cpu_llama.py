@@ -123,8 +123,8 @@ class CpuLlama:
             q = self._norm(f"{prefix}.self_attn.q_norm", qk_NHD[:, : self._heads])
             k = self._norm(f"{prefix}.self_attn.k_norm", qk_NHD[:, self._heads :])
             qk_NHD = torch.cat((q, k), dim=1)
-        swapped = qk_NHD.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
-        qk_NHD = torch.addcmul(qk_NHD * cos_NHD, swapped, sin_NHD)
+        halves_swapped = torch.roll(qk_NHD, self._dim // 2, dims=-1)
+        qk_NHD = torch.addcmul(qk_NHD * cos_NHD, halves_swapped, sin_NHD)
         attended = batch.attend(
             layer,
             qk_NHD[:, : self._heads],

@@ -33,22 +33,24 @@ def random_stream(seed: int | None) -> random.Random:
 
 def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random.Random]) -> list[Sampled]:
     """One token a row; log-probabilities in float32 under the distribution that was sampled from."""
-    logits_BV = logits_BV.float()
     temperatures = [p.temperature or 1.0 for p in params]
     if any(temperature != 1.0 for temperature in temperatures):
-        logits_BV = logits_BV / torch.tensor(temperatures, device=logits_BV.device)[:, None]
+        logits_BV = logits_BV.float() / torch.tensor(temperatures, device=logits_BV.device)[:, None]
     for row, p in enumerate(params):
         if p.truncates and p.temperature:
-            logits_BV[row] = _truncated(logits_BV[row], p)
-    top_B, best_B = logits_BV.max(dim=1)
+            logits_BV[row] = _truncated(logits_BV[row].float(), p)
+    top_B1 = logits_BV.amax(dim=1, keepdim=True).float()
     blocks = -(-logits_BV.shape[1] // _BLOCK)
-    weights_BV = F.pad((logits_BV - top_B[:, None]).exp_(), (0, blocks * _BLOCK - logits_BV.shape[1]))
+    padding = blocks * _BLOCK - logits_BV.shape[1]
+    weights_BV = logits_BV.to(torch.float32, copy=True).sub_(top_B1).exp_()
+    weights_BNM = (F.pad(weights_BV, (0, padding)) if padding else weights_BV).view(len(params), blocks, _BLOCK)
     draws_B = torch.tensor([stream.random() for stream in streams], dtype=torch.float64)
-    tokens_B, total_B = _inverse_transform(weights_BV.view(len(params), blocks, _BLOCK), draws_B)
-    greedy_B = torch.tensor([p.temperature == 0 for p in params], device=logits_BV.device)
-    tokens_B = torch.where(greedy_B, best_B, tokens_B)
-    chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0]
-    logprobs_B = (chosen_B - top_B - total_B.log()).clamp_(max=0.0)
+    tokens_B, total_B = _inverse_transform(weights_BNM, draws_B)
+    greedy = [row for row, p in enumerate(params) if p.temperature == 0]
+    if greedy:
+        tokens_B[greedy] = logits_BV[greedy].argmax(dim=1)
+    chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
+    logprobs_B = (chosen_B - top_B1[:, 0] - total_B.log()).clamp_(max=0.0)
     finite_B = torch.isfinite(total_B) & torch.isfinite(logprobs_B)
     rows = zip(tokens_B.tolist(), logprobs_B.tolist(), finite_B.tolist(), strict=True)
     return [Sampled(*row) for row in rows]

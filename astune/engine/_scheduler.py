@@ -141,6 +141,7 @@ class Scheduler:
         ends = np.cumsum([len(item.tokens) for item in [*decode, *prefill]]) - 1
         sampling = [item for item in [*decode, *prefill] if item.samples]
         rows = [int(end) for end, item in zip(ends, [*decode, *prefill], strict=True) if item.samples]
+        self._cache.grow(max(len(item.slot.tokens) + len(item.tokens) for item in work))
         batch = PackedBatch(
             self._cache,
             [(item.slot, item.tokens[0]) for item in decode],
