@@ -127,7 +127,7 @@ class EpisodeStore(EpisodeReader):
     def annotate_batch(self, batch: TrainingBatch) -> None:
         """Annotate each episode of a batch with its advantage, or with why its group was left out."""
         for group, advantages in zip(batch.groups, batch.advantages, strict=True):
-            for episode, advantage in zip(group.episodes, advantages, strict=False):
+            for episode, advantage in zip(group.episodes, advantages, strict=True):
                 self.annotate(episode.episode_id, advantages=[advantage], not_trained=group.dropped)
 
     def flush(self) -> None:

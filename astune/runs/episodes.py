@@ -14,7 +14,7 @@ The table, version 1 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
     n_turns       messages that the model wrote
     seconds       how long the episode took
     created_at    Unix time of recording
-    advantages    JSON list, one number for the episode or one for each timeline; null until known
+    advantages    JSON list, one number for the episode or one for each timeline; null until known, a null in it is NaN
     not_trained   why the episode was left out of training; null where it was not
     blob          the episode itself, see `astune/runs/wire.py`
 
@@ -23,6 +23,7 @@ Readers open the database read-only and never block its writer (WAL); they see w
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -224,6 +225,7 @@ def column_text(text: str) -> str:
 def _row(values: tuple[object, ...]) -> EpisodeRow:
     named = dict(zip(_COLUMNS, values, strict=True))
     advantages, success = named["advantages"], named["success"]
-    named["advantages"] = orjson.loads(advantages) if isinstance(advantages, str | bytes) else None
+    if isinstance(advantages, str):
+        named["advantages"] = [math.nan if value is None else value for value in orjson.loads(advantages)]
     named["success"] = None if success is None else bool(success)
     return EpisodeRow(**named)  # type: ignore[arg-type]  # the columns are the fields, in order

@@ -1,5 +1,6 @@
 """The store of episodes: fast to append to, durable once flushed, readable while it is written."""
 
+import math
 import os
 import resource
 import signal
@@ -72,6 +73,15 @@ def test_advantages_and_the_reason_of_a_dropped_group_are_written_beside_the_rec
         assert store.read(kept[0].episode_id) == kept[0]
     assert [row.advantages for row in rows] == [[1.0], [-1.0], [0.0], [0.0]]
     assert [row.not_trained for row in rows] == [None, None, "no variance", "no variance"]
+
+
+def test_an_advantage_that_is_no_number_stays_none(tmp_path, episode) -> None:
+    with EpisodeStore(tmp_path / "episodes.sqlite") as store:
+        store.append(episode(), [math.nan, 1.5])
+        store.flush()
+        first, second = store.list()[0].advantages or []
+    assert math.isnan(first)
+    assert second == 1.5
 
 
 def test_rewinding_drops_what_came_after_a_step_and_lets_it_be_recorded_again(tmp_path, episode) -> None:
