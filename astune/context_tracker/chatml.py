@@ -73,7 +73,8 @@ class ChatMLRenderer:
     def deltas(self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> list[list[int]]:
         if tools:
             raise WorkflowError(
-                f"the agent offers {len(tools)} tools, which the chat template of {self._template.name} cannot express",
+                f"the agent offers {len(tools)} tools, but tool calls are not supported with the chat template of "
+                f"{self._template.name}",
                 hint="set rollout.agentscope_disable_toolcalls: True, or give the agent no tools (toolkit=None)",
             )
         first = not history
@@ -100,7 +101,8 @@ class ChatMLRenderer:
     def _framed(self, message: Message) -> tuple[str, str]:
         if message.get("tool_calls"):
             raise WorkflowError(
-                f"the history holds a tool call, which the chat template of {self._template.name} cannot express",
+                "the history holds a tool call, but tool calls are not supported with the chat template of "
+                f"{self._template.name}",
                 hint="set rollout.agentscope_disable_toolcalls: True, or give the agent no tools (toolkit=None)",
             )
         return message["role"], message["content"]

@@ -19,9 +19,10 @@ from astune.context_tracker import Renderer
 from astune.context_tracker.agentscope import quieten
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.rollout.balance import token_balance
-from astune.rollout.episode import EpisodeInterrupted, EpisodeRunner
+from astune.rollout.episode import EpisodeInterrupted, run_episode
 from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.request import EpisodeRequest
+from astune.rollout.setting import RolloutSetting
 from astune.rollout.verdict import Judge
 from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, TokenBalance
 from astune.workflow import Workflow
@@ -70,7 +71,7 @@ class RolloutPool:
         self._engine = engine
         self._config = config
         self._observer = observer if observer is not None else NullObserver()
-        self._runner = EpisodeRunner(engine, renderer, workflow_class, judge, config, self._observer)
+        self._setting = RolloutSetting(engine, renderer, workflow_class, judge, config, self._observer)
         self._seen_in: tuple[Split, int] | None = None
         self._seen: Counter[str] = Counter()
 
@@ -152,7 +153,7 @@ class RolloutPool:
     async def _run(self, slot: _Slot, request: EpisodeRequest, waited_s: float) -> EpisodeRequest | None:
         """One attempt, put where it belongs; the request to try again with, where there is reason to."""
         try:
-            episode = await self._runner.run(request, waited_s=waited_s)
+            episode = await run_episode(self._setting, request, waited_s=waited_s)
         except EpisodeInterrupted as interruption:
             slot.failed.append(interruption.episode)
             self._observer.on_attempt_failed(interruption.episode)

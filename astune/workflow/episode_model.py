@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from astune.context_tracker import ContextTracker, Tool
 from astune.engine.base import InferenceEngine
@@ -24,6 +26,9 @@ from astune.schema import (
 )
 
 _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.call_timeout_s if that is expected"
+
+_CANCELLATIONS = 20
+_BETWEEN_CANCELLATIONS_S = 0.5
 
 
 class EpisodeModel:
@@ -55,6 +60,7 @@ class EpisodeModel:
         self._on_call = on_call
         self._home = asyncio.get_running_loop()
         self._closed: str | None = None
+        self._in_flight: set[asyncio.Task[Any]] = set()
         self.n_calls = 0
         self.seconds = 0.0
         self.overflow: ContextOverflow | None = None
@@ -63,6 +69,17 @@ class EpisodeModel:
     def close(self, why: str) -> None:
         """From now on calls are refused; code that outlives its episode reaches nothing."""
         self._closed = self._closed or why
+
+    async def aclose(self, why: str) -> None:
+        """Close, and end the calls of threads and forgotten tasks that are still on their way."""
+        self.close(why)
+        for _ in range(_CANCELLATIONS):
+            if not self._in_flight:
+                return
+            tasks = set(self._in_flight)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_BETWEEN_CANCELLATIONS_S)
 
     def require_open(self) -> None:
         if self._closed is not None:
@@ -103,16 +120,28 @@ class EpisodeModel:
             max_tokens=min(self._params.max_tokens, room),
             seed=stable_seed(self._params.seed, index),
         )
-        start = time.perf_counter()
-        self._on_call(True)
+        what = f"model call {index + 1} of episode {self._session}"
         try:
-            what = f"model call {index + 1} of episode {self._session}"
-            async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
-                completion = await self._engine.generate(pending.prompt_ids, params, session=self._session)
+            with self._flight():
+                async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
+                    completion = await self._engine.generate(pending.prompt_ids, params, session=self._session)
         except AstuneError as failure:
             self.failure = self.failure or failure
             raise
+        return self._tracker.commit(pending, completion)
+
+    @contextmanager
+    def _flight(self) -> Iterator[None]:
+        """The time that a call is with the engine, and the task that waits for it."""
+        start = time.perf_counter()
+        caller = asyncio.current_task()
+        if caller is not None:
+            self._in_flight.add(caller)
+        self._on_call(True)
+        try:
+            yield
         finally:
+            if caller is not None:
+                self._in_flight.discard(caller)
             self.seconds += time.perf_counter() - start
             self._on_call(False)
-        return self._tracker.commit(pending, completion)

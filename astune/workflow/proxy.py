@@ -67,10 +67,13 @@ class AgentModel:
         structured_model: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Answer an AgentScope agent, in AgentScope's `ChatResponse`."""
+        """Answer an AgentScope agent, in AgentScope's `ChatResponse`.
+
+        Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
+        """
         if structured_model is not None:
             raise WorkflowError(
-                "the agent asks for structured output, which needs tools that this model's template cannot express",
+                "the agent asks for structured output, which is not supported with this model's chat template",
                 hint="ask for the structure in the prompt, and read it from the text",
             )
         offered = [] if tool_choice == "none" else without_finish_tool(tools)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rollout_stage import HELLO, Stage, running_tasks, task
@@ -101,6 +103,27 @@ class RewardsNothing(Workflow):
         return WorkflowOutput(reward=math.nan)
 
 
+class MeasuresWords(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        await proxy.achat(USER)
+        return WorkflowOutput(reward=1.0, metrics={"mood": "good"})  # type: ignore[dict-item]
+
+
+class Exits(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        sys.exit("done here")
+
+
+class ExitsInAThread(Workflow):
+    def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        sys.exit("done here")
+
+
+class TakesNothing(Talks):
+    def __init__(self) -> None:
+        return None
+
+
 FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
     "the workflow raises": (Raises, "no_env", ["WorkflowError", "Raises on task t", "test_failures.py:", "KeyError"]),
     "the model is never called": (NeverCalls, "no_env", ["WorkflowError", "never called the model", "pass the proxy"]),
@@ -114,6 +137,10 @@ FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
     "the environment cannot be made": (Steps, world("Unborn"), ["EnvError", "no world today"]),
     "there is no such environment": (Steps, "calculater", ["EnvError", "calculater"]),
     "the workflow cancels itself": (CancelsItself, "no_env", ["WorkflowError", "cancelled itself"]),
+    "metrics that are no numbers": (MeasuresWords, "no_env", ["WorkflowError", "'mood': 'good'"]),
+    "sys.exit in the workflow": (Exits, "no_env", ["WorkflowError", "SystemExit", "done here"]),
+    "sys.exit in a thread": (ExitsInAThread, "no_env", ["WorkflowError", "SystemExit", "done here"]),
+    "the workflow cannot be made": (TakesNothing, "no_env", ["WorkflowError", "TakesNothing could not be made"]),
     "a reward that is no number": (RewardsNothing, "no_env", ["WorkflowError", "nan", "finite"]),
 }
 
@@ -252,6 +279,45 @@ async def test_an_episode_that_hangs_ends_at_its_deadline(
     assert "waited for its workflow" in (group.dropped or "")
     assert running_tasks() == []
     HangsInAThread.release.set()
+
+
+class CallsFromAThread(Workflow):
+    def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        proxy.chat(USER)
+
+
+class ForgetsATask(Workflow):
+    forgotten: ClassVar[list[asyncio.Task[Any]]] = []
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        async def swallows() -> None:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await proxy.achat([*USER, *USER])
+
+        await proxy.achat(USER)
+        self.forgotten.append(asyncio.create_task(swallows()))
+        await asyncio.sleep(0)
+        return WorkflowOutput(reward=1.0)
+
+
+@pytest.mark.parametrize("workflow", [CallsFromAThread, ForgetsATask])
+async def test_no_call_outlives_its_episode(workflow: type[Workflow], stage: Callable[..., Stage]) -> None:
+    calls = 0
+
+    async def hangs(*_: Any) -> list[int]:
+        nonlocal calls
+        calls += 1
+        if calls > 1 or workflow is CallsFromAThread:
+            await asyncio.Event().wait()
+        return HELLO
+
+    ForgetsATask.forgotten.clear()
+    playing = stage(workflow, replies=hangs, episode_timeout_s=0.2)
+    [group] = await playing.play([task()])
+    assert (calls, len(group.episodes)) == ((1, 0) if workflow is CallsFromAThread else (2, 1))
+    await asyncio.gather(*ForgetsATask.forgotten, return_exceptions=True)
+    assert running_tasks() == []
 
 
 async def test_a_model_call_that_hangs_ends_at_its_deadline(stage: Callable[..., Stage]) -> None:

@@ -247,12 +247,13 @@ async def test_a_workflow_may_give_the_reward_itself(stage: Callable[..., Stage]
     assert (group.episodes[0].raw_reward, group.episodes[0].status) == (0.5, "failed")
 
 
-async def test_only_targets_are_trained(stage: Callable[..., Stage]) -> None:
+@pytest.mark.parametrize("targets", [("wolf",), "wolf"])
+async def test_only_targets_are_trained(targets: Any, stage: Callable[..., Stage]) -> None:
     class Wolves(Workflow):
-        trainable_targets = ("wolf",)
+        trainable_targets = targets
 
         async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            for name, tag in (("Alice", "wolf"), ("Bob", "villager")):
+            for name, tag in (("Alice", "wolf"), ("Bob", "wo")):
                 model = proxy.as_agentscope_model(name, target_tag=tag)
                 await model.achat(
                     [{"role": "system", "content": "Play."}, {"role": "user", "content": f"You are {name}."}]

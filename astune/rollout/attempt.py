@@ -1,0 +1,180 @@
+"""One attempt at an episode: a fresh environment, the workflow, the judge, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from astune.context_tracker import ContextTracker
+from astune.env_service import EnvironmentHandle, open_environment
+from astune.rollout.request import EpisodeRequest
+from astune.rollout.setting import RolloutSetting
+from astune.rollout.user_workflow import execute, new_workflow, require_something_to_train, targets_of
+from astune.rollout.verdict import ask_judge, workflow_reward
+from astune.schema import (
+    AstuneError,
+    EnvError,
+    Episode,
+    JudgeError,
+    Message,
+    Reward,
+    SamplingParams,
+    Task,
+    boundary,
+    stable_seed,
+)
+from astune.workflow import AstuneProxy, EpisodeModel, WorkflowOutput
+
+_RELEASE_S = 30.0
+"""Seconds to wait for an environment to close; one that is stuck in a step never will."""
+
+
+class Attempt:
+    """One attempt's steps in order: `play`, then always `release`, then `record`."""
+
+    def __init__(self, setting: RolloutSetting, request: EpisodeRequest) -> None:
+        config = setting.config
+        self._setting = setting
+        self._config = config
+        self._request = request
+        self._seed = stable_seed(config.seed, request.episode_id)
+        self._tracker = ContextTracker(setting.renderer, config.rollout.max_model_len)
+        self._environment: EnvironmentHandle | None = None
+        self._proxy: AstuneProxy | None = None
+        self._reward: Reward | None = None
+        self._output = WorkflowOutput()
+        self._judge_seconds = 0.0
+        self.phase = "environment"
+        self.model = EpisodeModel(
+            setting.engine,
+            self._tracker,
+            session=request.episode_id,
+            params=SamplingParams(
+                max_tokens=config.rollout.max_response_length_in_one_turn,
+                temperature=request.temperature,
+                top_p=config.rollout.top_p,
+                stop_token_ids=setting.renderer.stop_token_ids,
+                seed=self._seed,
+            ),
+            max_model_len=config.rollout.max_model_len,
+            timeout_s=config.rollout.call_timeout_s,
+            on_call=lambda begins: self._wait("model" if begins else "workflow"),
+        )
+
+    async def play(self) -> None:
+        """Environment, workflow, judge."""
+        self._wait("environment")
+        init_messages = await self._create_environment()
+        workflow = new_workflow(self._setting.workflow_class, self._config)
+        rollout = self._config.rollout
+        self._proxy = AstuneProxy(
+            self.model,
+            self._environment,
+            task=self._request.task,
+            init_messages=init_messages,
+            trainable_targets=targets_of(workflow),
+            model_name=self._config.model.path,
+            disable_tools=rollout.agentscope_disable_toolcalls,
+            empty_on_overflow=workflow.empty_on_overflow,
+            max_steps=rollout.multi_turn.max_steps,
+            timeout_s=rollout.call_timeout_s,
+            on_wait=self._wait,
+        )
+        self._wait("workflow")
+        self._output = await execute(workflow, self._request.task, self._proxy)
+        self.model.require_open()
+        require_something_to_train(workflow, self._request.task, self._tracker.forest, self.model.overflow)
+        self._wait("judge")
+        self._reward = await self._judge(self._proxy)
+
+    async def release(self) -> str | None:
+        """Give the environment back; says what went wrong, for an episode that is otherwise fine."""
+        if self._environment is None:
+            return None
+        what = f"releasing the environment of task {self._request.task.task_id}"
+        try:
+            async with boundary(EnvError, what, timeout_s=min(_RELEASE_S, self._config.rollout.call_timeout_s)):
+                await self._environment.release()
+        except AstuneError as failure:
+            return f"{type(failure).__name__}: {failure}"
+        return None
+
+    def record(self, error: str | None) -> Episode:
+        """The episode as it is now."""
+        reward = self._reward if error is None else None
+        status = "error" if reward is None else "success" if reward.is_success else "failed"
+        truncated = self._proxy is not None and (self._proxy.context_overflow or self._proxy.turns_exhausted)
+        if reward is not None and truncated:
+            status = "truncated"
+        episode = self._request.episode(seed=self._seed, forest=self._tracker.forest, status=status, error=error)
+        episode.reward = reward
+        episode.metrics = self._metrics()
+        episode.timings = {"model": self.model.seconds, "judge": self._judge_seconds}
+        if self._proxy is not None:
+            episode.timings["env"] = self._proxy.env_seconds
+            episode.judge_inputs = _jsonable(self._proxy.get_judge_input_dictionary())
+        return episode
+
+    async def _create_environment(self) -> list[Message]:
+        task = self._request.task
+        what = f"creating the environment of task {task.task_id}"
+        async with boundary(EnvError, what, timeout_s=self._config.rollout.call_timeout_s):
+            # One seed a task: the episodes of a group meet the same world.
+            handle = open_environment(task.env_type, task, stable_seed(self._config.seed, task.task_id))
+            self._environment = handle
+            state = await handle.create() if handle is not None else None
+        return state.state if state is not None and state.state else _opening(task)
+
+    async def _judge(self, proxy: AstuneProxy) -> Reward:
+        own = workflow_reward(self._output, self._setting.workflow_class.__name__)
+        if own is not None:
+            return own
+        if self._setting.judge is None:
+            raise JudgeError(
+                "there is neither a judge nor a reward from the workflow",
+                hint="set task_judge.judge_protocol, or return WorkflowOutput(reward=...) from the workflow",
+            )
+        start = time.perf_counter()
+        try:
+            return await ask_judge(
+                self._setting.judge,
+                self._request.task,
+                environment=self._environment,
+                forest=self._tracker.forest,
+                registered=proxy.get_judge_input_dictionary(),
+                timeout_s=self._config.rollout.call_timeout_s,
+            )
+        finally:
+            self._judge_seconds = time.perf_counter() - start
+
+    def _metrics(self) -> dict[str, float]:
+        forest = self._tracker.forest
+        sampled = [node for node in forest.nodes if node.sampled]
+        return self._output.metrics | {
+            "turns": float(len(sampled)),
+            "env_steps": float(self._proxy.n_steps if self._proxy is not None else 0),
+            "sampled_tokens": float(forest.sampled_tokens()),
+            "read_tokens": float(sum(len(node.prompt_delta) for node in forest.nodes)),
+            "cut_answers": float(sum(node.finish_reason == "length" for node in sampled)),
+            "branches": float(sum(node.fork_cause is not None for node in forest.nodes)),
+        }
+
+    def _wait(self, what: str) -> None:
+        self.phase = what
+        self._setting.observer.on_waits_for(self._request.episode_id, what)
+
+
+def _opening(task: Task) -> list[Message]:
+    return list(task.init_messages) or [{"role": "user", "content": task.main_query}]
+
+
+def _jsonable(inputs: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in inputs.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            continue
+        kept[key] = value
+    return kept

@@ -1,0 +1,103 @@
+"""The user's workflow, made and called: whatever it raises or returns becomes an output or a named error."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from astune.config.schema import AstuneConfig
+from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
+from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workflow:
+    """A workflow for one episode.
+
+    Raises:
+        WorkflowError: its constructor failed.
+    """
+    try:
+        return workflow_class(config)
+    except Exception as cause:
+        raise WorkflowError(
+            f"{workflow_class.__name__} could not be made{_where(cause)}: {type(cause).__name__}: {cause}",
+            hint="its __init__, if it has one, takes the configuration and passes it to super().__init__",
+        ) from cause
+
+
+def targets_of(workflow: Workflow) -> Collection[str] | None:
+    """The tags to train; None for all."""
+    targets = workflow.trainable_targets
+    return (targets,) if isinstance(targets, str) else targets
+
+
+async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+    """Run the user's agent; a failure of engine or environment counts even where the agent swallowed it.
+
+    Raises:
+        AstuneError: of what failed; WorkflowError for the workflow's own failures.
+    """
+    name = type(workflow).__name__
+    try:
+        output = await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
+    except ContextOverflow:
+        output = None
+    except AstuneError:
+        raise
+    except (Exception, SystemExit) as cause:
+        raise proxy.failure or WorkflowError(
+            f"{name} on task {task.task_id}{_where(cause)}: {type(cause).__name__}: {cause}",
+            hint="this is in the workflow's own code, or in what it calls",
+        ) from cause
+    if proxy.failure is not None:
+        raise proxy.failure
+    if output is None:
+        return WorkflowOutput()
+    if not isinstance(output, WorkflowOutput):
+        raise WorkflowError(
+            f"{name}.execute returned {type(output).__name__}", hint="return a WorkflowOutput or nothing"
+        )
+    return replace(output, metrics=_numbers(output.metrics, f"{name}.execute"))
+
+
+def require_something_to_train(
+    workflow: Workflow, task: Task, forest: Forest, overflow: ContextOverflow | None
+) -> None:
+    """Refuse an episode without a trainable token, and say how it came to that.
+
+    Raises:
+        ContextOverflow: the first prompt did not fit.
+        WorkflowError: the model was never called, or by nobody who is trained.
+    """
+    name = type(workflow).__name__
+    if forest.sampled_tokens() == 0:
+        raise overflow or WorkflowError(
+            f"{name} on task {task.task_id} never called the model",
+            hint="pass the proxy to your agent as its model, or await proxy.achat(messages)",
+        )
+    if not any(node.trainable for node in forest.nodes):
+        agents = sorted({node.agent for node in forest.nodes if node.sampled})
+        raise WorkflowError(
+            f"{name} trains {sorted(targets_of(workflow) or ())}, but the model was called by {agents}",
+            hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all",
+        )
+
+
+def _numbers(metrics: dict[str, Any], what: str) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in metrics.items()}
+    except (AttributeError, TypeError, ValueError) as cause:
+        raise WorkflowError(f"{what} returned the metrics {metrics!r}", hint="metrics are named numbers") from cause
+
+
+def _where(cause: BaseException) -> str:
+    """The innermost line outside of installed packages, where the user will look first."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    foreign = ("site-packages", _PACKAGE, "<frozen")
+    own = [frame for frame in frames if not any(part in frame.filename for part in foreign)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
