@@ -21,7 +21,9 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str]) -> i
     from astune.backbone.local import evaluate
     from astune.backbone.parts import load_parts
     from astune.cli._interrupt import run_until_interrupted
+    from astune.cli._train import silence_progress_bars
 
+    silence_progress_bars()
     console = Console()
     parts = load_parts(config, conf.parent)
     name = _model_of(model) if model is not None else config.model.path

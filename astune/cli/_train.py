@@ -44,10 +44,11 @@ def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
-    from astune.backbone.local import check_trainable
     from astune.backbone.parts import load_parts
 
     parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
+    from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
+
     check_trainable(start.config, parts)
     if request.dry_run:
         console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
@@ -114,11 +115,12 @@ def _train(start: _Start, parts: UserParts, console: Console) -> int:
     from astune.cli._interrupt import run_until_interrupted
     from astune.cli._report import report_run
 
+    silence_progress_bars()
     with _run_directory(start) as run:
         _say_what_changed(start, run, console)
-        run.save_config(dump(start.config))
-        classes = [parts.workflow] if parts.judge is None else [parts.workflow, type(parts.judge)]
         resolved = dump(start.config)
+        run.save_config(resolved)
+        classes = [parts.workflow] if parts.judge is None else [parts.workflow, type(parts.judge)]
         back_up(run.backup, config_path=start.conf, resolved=resolved, classes=classes, command=sys.argv)
         try:
             with open_display(
@@ -134,6 +136,13 @@ def _train(start: _Start, parts: UserParts, console: Console) -> int:
         run.finish("finished")
         report_run(run, console)
     return 0
+
+
+def silence_progress_bars() -> None:
+    """Those of transformers, which would run through our own display."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
 
 def _run_directory(start: _Start) -> RunDirectory:

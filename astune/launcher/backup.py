@@ -73,7 +73,9 @@ def back_up(
         }
         _write_json(target / _MANIFEST, manifest)
     except OSError as cause:
-        raise RunStoreError(f"the backup in {target} could not be written: {cause}", hint="free some space") from cause
+        raise RunStoreError(
+            f"the backup in {target} could not be written: {cause}", hint="check its permissions and the space left"
+        ) from cause
     return target
 
 
@@ -118,9 +120,9 @@ def _source_files(classes: Sequence[type]) -> list[Path]:
             continue
         found[file] = None
         for module in list(sys.modules.values()):
-            other = getattr(module, "__file__", None)
-            if other and Path(other).suffix == ".py" and Path(other).resolve().parent == file.parent:
-                found[Path(other).resolve()] = None
+            beside = Path(getattr(module, "__file__", None) or "")
+            if beside.is_absolute() and beside.suffix == ".py" and beside.resolve().parent == file.parent:
+                found[beside.resolve()] = None
     return list(found)
 
 
@@ -142,7 +144,7 @@ def _git_state(folder: Path) -> tuple[dict[str, Any], bytes]:
             "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD").decode().strip(),
             "changed": _git(folder, "status", "--porcelain").decode(errors="replace").splitlines(),
         }
-        return state, _git(folder, "diff", "HEAD", "--binary")
+        return state, _git(folder, "diff", "HEAD")
     except (OSError, subprocess.SubprocessError) as cause:
         reason = getattr(cause, "stderr", None) or str(cause).encode()
         return {"commit": None, "reason": reason.decode(errors="replace").strip()}, b""

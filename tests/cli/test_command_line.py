@@ -1,0 +1,244 @@
+"""The command line as a user meets it: help, mistakes, exit statuses. Nothing is trained here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from astune.cli._app import run, with_resume_value
+from astune.cli._errors import exit_with
+from astune.schema import ConfigError, JudgeError
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = """
+from astune.workflow import Workflow
+
+class Agent(Workflow):
+    async def execute(self, task, proxy): ...
+
+class WithoutTheMethod(Workflow):
+    async def exekute(self, task, proxy): ...
+"""
+ROW = '{{"main_query": "one and one?", "task_id": "{}"}}\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with an agent and its tasks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "agent.py").write_text(WORKFLOW)
+    (tmp_path / "tasks.jsonl").write_text("".join(ROW.format(number) for number in range(8)))
+    (tmp_path / "agent.yaml").write_text(
+        """
+astune:
+  rollout: {workflow: agent.py->Agent}
+  task_reader: {jsonl: {training: {file_path: tasks.jsonl}}}
+"""
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def astune(capsys: pytest.CaptureFixture[str]):
+    """Runs a command line in this process; returns status, stdout and stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(arguments)
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_help_takes_under_three_tenths_of_a_second():
+    seconds = []
+    for _ in range(8):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "launcher.py", "--help"], cwd=ROOT, check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+        if seconds[-1] < 0.3:
+            return
+    pytest.fail(f"the fastest of {len(seconds)} took {min(seconds):.2f} s")
+
+
+@pytest.mark.parametrize("code", ["import astune", "from astune.cli._app import run; run(['--help'])"])
+def test_neither_the_package_nor_help_imports_torch_or_an_agent_framework(code):
+    check = "import sys; sys.exit(', '.join({'torch', 'transformers', 'agentscope', 'numpy'} & set(sys.modules)))"
+    script = f"try:\n    {code}\nexcept SystemExit: pass\n{check}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not done.stderr.strip(), done.stderr
+
+
+def test_every_flag_and_command_is_in_the_help(astune):
+    status, out, _ = astune("--help")
+    assert status == 0
+    for word in (
+        "--conf",
+        "--backbone",
+        "--resume",
+        "--dry-run",
+        "--set",
+        "demo",
+        "report",
+        "export",
+        "chat",
+        "eval",
+        "config",
+    ):
+        assert word in out
+    assert astune()[1] == out
+
+
+def test_the_launcher_is_the_same_command():
+    outputs = [
+        subprocess.run(
+            [sys.executable, *command, "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for command in (["launcher.py"], ["-c", "from astune.cli import main; main()"])
+    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].startswith("astune ")
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        (["--resume"], ["--resume", "newest"]),
+        (["--resume", "--dry-run"], ["--resume", "newest", "--dry-run"]),
+        (["--resume", "launcher_record/x"], ["--resume", "launcher_record/x"]),
+        (
+            ["--conf", "a.yaml", "--resume", "--set", "seed=1"],
+            ["--conf", "a.yaml", "--resume", "newest", "--set", "seed=1"],
+        ),
+        (["--conf", "a.yaml"], ["--conf", "a.yaml"]),
+    ],
+)
+def test_resume_takes_a_run_or_none(written, means):
+    assert with_resume_value(written) == means
+
+
+def test_explain_prints_the_key_and_an_unknown_one_names_the_nearest(astune):
+    status, out, _ = astune("config", "explain", "trainer.optim.lr")
+    assert status == 0
+    assert "Peak learning rate" in out
+    status, _, err = astune("config", "explain", "trainer.optim.lrr")
+    assert status == 2
+    assert "did you mean `astune.trainer.optim.lr`?" in err
+
+
+MISTAKES = {
+    "a file that is not there": (["--conf", "agnt.yaml"], {}, "agent.yaml"),
+    "no experiment": (["--dry-run"], {}, "--conf FILE.yaml"),
+    "an unknown key": (["--set", "rollout.num_repat=2"], {}, "astune.rollout.num_repeat"),
+    "an unknown backbone": (["--backbone", "locl"], {}, "astune.backbone"),
+    "a wrong value": (["--set", "trainer.total_steps=none"], {}, "a whole number"),
+    "YAML that is none": ([], {"agent.yaml": "astune:\n  seed: [1\n"}, "agent.yaml, line 3"),
+    "a workflow that does not import": (["--set", "rollout.workflow=agnt.py->Agent"], {}, "did you mean agent.py?"),
+    "a workflow that is broken": ([], {"agent.py": "import nothing_like_that\n"}, "nothing_like_that"),
+    "a class that is not there": (["--set", "rollout.workflow=agent.py->Agnt"], {}, "did you mean Agent?"),
+    "a class without its method": (["--set", "rollout.workflow=agent.py->WithoutTheMethod"], {}, "execute"),
+    "no workflow": (["--set", "rollout.workflow=''"], {}, "rollout.workflow"),
+    "a judge that does not import": (["--set", "task_judge.judge_protocol=no.such->Judge"], {}, "no.such"),
+    "tasks that are not there": (["--set", "task_reader.jsonl.training.file_path=no.jsonl"], {}, "no.jsonl"),
+    "a line that is not JSON": ([], {"tasks.jsonl": ROW.format(1) + "{oops\n"}, "2"),
+    "an id twice": ([], {"tasks.jsonl": ROW.format(1) * 2}, "1"),
+    "too few tasks": (["--set", "trainer.tasks_per_step=9"], {}, "trainer.tasks_per_step"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_prints_one_error_and_the_fix_without_traceback(mistake, folder, astune):
+    arguments, files, says = MISTAKES[mistake]
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    conf = [] if "--conf" in arguments or mistake == "no experiment" else ["--conf", "agent.yaml", "--dry-run"]
+    status, _, err = astune(*conf, *arguments)
+    assert status in (1, 2), err
+    assert err.startswith("error: ")
+    assert says in err
+    assert "Traceback" not in err
+    assert not (folder / "launcher_record").exists()
+
+
+def test_a_dry_run_prints_the_configuration_and_the_plan_and_starts_nothing(folder, astune):
+    status, out, err = astune(
+        "--conf", "agent.yaml", "--dry-run", "--set", "trainer.total_steps=3", "--backbone", "local"
+    )
+    assert status == 0, err
+    assert "total_steps: 3" in out
+    assert "3 steps of 8 tasks x 8 episodes = 64 episodes a step" in out
+    assert "experiment_name: agent" in out
+    assert not (folder / "launcher_record").exists()
+
+
+@pytest.mark.parametrize("command", [["report"], ["export", "--to", "out"], ["chat"]])
+def test_a_run_that_is_not_there_is_said_to_be_so(command, folder, astune):
+    status, _, err = astune(command[0], "nowhere", *command[1:])
+    assert status == 1
+    assert "no run found" in err
+
+
+def test_resuming_where_nothing_ran_is_said_to_be_so(folder, astune):
+    status, _, err = astune("--conf", "agent.yaml", "--resume")
+    assert status == 1
+    assert "launcher_record/agent" in err
+
+
+def test_flags_of_a_run_do_not_go_with_a_command(astune):
+    status, _, err = astune("--conf", "a.yaml", "demo")
+    assert status == 2
+    assert "--conf does not go before" in err
+
+
+def raising(error: BaseException):
+    def work() -> int:
+        raise error
+
+    return work
+
+
+def test_each_kind_of_failure_has_its_exit_status(capsys):
+    import typer
+
+    for error, status, says in [
+        (ConfigError("wrong", hint="do this"), 2, "hint: do this"),
+        (JudgeError("[bold]failed[/]"), 1, "JudgeError: [bold]failed[/]"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, "pip install 'astune[local]'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ]:
+        with pytest.raises(typer.Exit) as ended:
+            exit_with(raising(error))
+        assert ended.value.exit_code == status
+        assert says in capsys.readouterr().err
+
+
+def test_a_defect_of_ours_prints_everything():
+    code = "from astune.cli._errors import exit_with; exit_with(lambda: {}['x'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "KeyError: 'x'" in done.stderr
+
+
+def test_an_error_from_users_code_names_the_users_line(folder, capsys):
+    import typer
+
+    (folder / "mine.py").write_text("def judge():\n    return 1 / 0\n")
+    sys.path.insert(0, str(folder))
+    from mine import judge
+
+    def work() -> int:
+        try:
+            return judge()
+        except ZeroDivisionError as cause:
+            raise JudgeError("judge on task 1: division by zero") from cause
+
+    with pytest.raises(typer.Exit):
+        exit_with(work)
+    assert f"{folder}/mine.py, line 2" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""Ctrl-C: one ends cleanly, two end at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import asyncio, sys, time
+from astune.cli._errors import Interrupted
+from astune.cli._interrupt import run_until_interrupted
+
+async def work():
+    try:
+        sys.stdout.write("ready\\n"); sys.stdout.flush()
+        await asyncio.sleep(60)
+    finally:
+        sys.stdout.write("cleaning\\n"); sys.stdout.flush()
+        {cleaning}
+        sys.stdout.write("clean\\n"); sys.stdout.flush()
+
+try:
+    run_until_interrupted(work())
+except Interrupted:
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def start():
+    started: list[subprocess.Popen[str]] = []
+
+    def start_script(cleaning: str) -> subprocess.Popen[str]:
+        script = SCRIPT.format(cleaning=cleaning)
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start_script
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_the_work_clean_up(start, number):
+    process = start("await asyncio.sleep(0.01)")
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=30)
+    assert out == "cleaning\nclean\n"
+    assert "Ctrl-C again ends at once" in err
+    assert process.returncode == 7
+
+
+def test_the_second_signal_ends_at_once(start):
+    process = start("time.sleep(60)")
+    os.kill(process.pid, signal.SIGINT)
+    assert process.stdout.readline() == "cleaning\n"
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130

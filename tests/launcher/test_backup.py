@@ -1,0 +1,85 @@
+"""What a start keeps, so that it can be said later what exactly ran."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astune.launcher import back_up, config_path_of
+from astune.schema import RunStoreError
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's repository with an agent, a helper beside it and an uncommitted change."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "agent.yaml").write_text("astune: {}  # mine\n")
+    (folder / "backed_up_helper.py").write_text("VALUE = 1\n")
+    (folder / "backed_up_agent.py").write_text("from backed_up_helper import VALUE\nclass Agent: ...\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True)
+    (folder / "backed_up_helper.py").write_text("VALUE = 2\n")
+    yield folder
+    for name in ("backed_up_agent", "backed_up_helper"):
+        sys.modules.pop(name, None)
+
+
+def start(project: Path, folder: Path) -> Path:
+    from backed_up_agent import Agent
+
+    return back_up(
+        folder,
+        config_path=Path("agent.yaml"),
+        resolved="astune: {seed: 0}\n",
+        classes=[Agent],
+        command=["astune", "--conf", "agent.yaml"],
+    )
+
+
+def test_a_backup_holds_configuration_sources_versions_and_git_state(project, tmp_path):
+    backup = start(project, tmp_path / "backup")
+    assert (backup / "agent.yaml").read_text() == "astune: {}  # mine\n"
+    assert (backup / "resolved.yaml").read_text() == "astune: {seed: 0}\n"
+    assert "class Agent" in (backup / "sources" / "project" / "backed_up_agent.py").read_text()
+    assert (backup / "sources" / "project" / "backed_up_helper.py").read_text() == "VALUE = 2\n"
+    assert any(line.startswith("pydantic==") for line in (backup / "packages.txt").read_text().splitlines())
+    git = json.loads((backup / "git.json").read_text())
+    assert len(git["commit"]) == 40
+    assert git["changed"] == [" M backed_up_helper.py"]
+    assert "+VALUE = 2" in (backup / "git.patch").read_text()
+    manifest = json.loads((backup / "manifest.json").read_text())
+    assert manifest["command"] == ["astune", "--conf", "agent.yaml"]
+    assert config_path_of(backup) == project / "agent.yaml"
+
+
+def test_a_resumed_run_keeps_its_first_backup(project, tmp_path):
+    first = start(project, tmp_path / "backup")
+    (project / "agent.yaml").write_text("astune: {}  # changed\n")
+    second = start(project, tmp_path / "backup")
+    assert second.parent == first
+    assert "mine" in (first / "agent.yaml").read_text()
+    assert "changed" in (second / "agent.yaml").read_text()
+
+
+def test_a_folder_without_git_is_noted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    backup = back_up(tmp_path / "b", config_path=None, resolved="", classes=[Path], command=[])
+    git = json.loads((backup / "git.json").read_text())
+    assert git["commit"] is None
+    assert "not a git repository" in git["reason"]
+    assert config_path_of(backup) is None
+
+
+def test_a_backup_that_cannot_be_written_is_an_error_with_its_cause(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunStoreError, match="could not be written"):
+        back_up(tmp_path / "file" / "b", config_path=None, resolved="", classes=[], command=[])
