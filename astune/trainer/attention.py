@@ -1,12 +1,8 @@
-"""Attention over a prefix tree: each segment attends to its ancestors, and causally to itself.
-
-No mask over the whole tree is ever built. A segment's tokens are keys for everything that descends from it,
-which in depth-first order is one dense block; its own triangle is computed beside those of other segments of
-about its length. The parts of a token's softmax are merged by their log-sum-exp, in the forward pass and, since
-the merged one is handed to each part, exactly in the backward pass.
+"""Attention over a prefix tree, following a plan: no mask over the whole tree is ever built.
 
 It is reached through transformers' attention interface under the name `TREE_ATTENTION`, so a model needs no
-change. Outside `attending(plan)` it refuses to run.
+change. Outside `attending(plan)` it refuses to run. Plain matrix products, in which a key head's query heads
+are rows, are faster here than a fused kernel: the batches are many and short.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,70 +17,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from astune.schema import TrainerError
-from astune.trainer._attention_part import attend, attend_backward
-from astune.trainer.trie import PrefixTree, Segment
+from astune.trainer.attention_plan import AttentionPlan, BranchBatch
 
 TREE_ATTENTION = "astune_tree"
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Queries `[query_start, query_end)` that see all of the keys `[key_start, key_end)`."""
-
-    key_start: int
-    key_end: int
-    query_start: int
-    query_end: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Triangles:
-    """Segments computed as one padded batch [n, longest]: `source` are their places in the layout,
-    `target` those in the flattened batch."""
-
-    n: int
-    longest: int
-    source: Tensor
-    target: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """What attends to what, the same for every layer and head."""
-
-    triangles: list[_Triangles]
-    blocks: list[_Block]
-    longest_sequence: int
-
-
-def plan_attention(tree: PrefixTree, device: torch.device) -> AttentionPlan:
-    blocks = [
-        _Block(segment.start, segment.end, segment.end, segment.descendants_end)
-        for segment in tree.segments
-        if segment.descendants_end > segment.end
-    ]
-    longest_sequence = max(segment.depth + segment.length for segment in tree.segments)
-    triangles = [_triangles(bucket, device) for bucket in _buckets(tree.segments)]
-    return AttentionPlan(triangles, blocks, longest_sequence)
-
-
-def _buckets(segments: list[Segment], waste: float = 0.25) -> Iterator[list[Segment]]:
-    """Segments of about the same length: at most `waste` of a bucket's longest is padding."""
-    bucket: list[Segment] = []
-    for segment in sorted(segments, key=lambda segment: (-segment.length, segment.start)):
-        if bucket and segment.length < (1 - waste) * bucket[0].length - 4:
-            yield bucket
-            bucket = []
-        bucket.append(segment)
-    yield bucket
-
-
-def _triangles(bucket: list[Segment], device: torch.device) -> _Triangles:
-    longest = bucket[0].length
-    source = torch.cat([torch.arange(segment.start, segment.end) for segment in bucket])
-    target = torch.cat([torch.arange(segment.length) + row * longest for row, segment in enumerate(bucket)])
-    return _Triangles(len(bucket), longest, source.to(device), target.to(device))
-
 
 _current_plan: ContextVar[AttentionPlan | None] = ContextVar("astune_attention_plan", default=None)
 
@@ -101,65 +35,81 @@ def attending(plan: AttentionPlan) -> Iterator[None]:
 
 
 class _TreeAttention(torch.autograd.Function):
-    """query [T, H, D], key and value [T, H, D] -> [T, H, D]."""
+    """query [H, T, G, D], key and value [H, T, D] -> [H, T, G, D], for H key heads of G query heads each.
+
+    Scores are computed again in the backward pass, so that only queries, keys and values are kept.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, plan: AttentionPlan) -> Tensor:
-        n_tokens, n_heads, _ = query.shape
-        out = query.new_empty(value.shape)
-        lse = torch.empty(n_tokens, n_heads, dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
-        for triangles in plan.triangles:
-            padded = (_pad(tensor, triangles) for tensor in (query, key, value))
-            part, part_lse = attend(*padded, causal=True, scale=scale)
-            out[triangles.source] = part.flatten(0, 1)[triangles.target]
-            lse[triangles.source] = part_lse.flatten(0, 1)[triangles.target]
-        for block in plan.blocks:
-            keys, queries = slice(block.key_start, block.key_end), slice(block.query_start, block.query_end)
-            part, part_lse = attend(query[None, queries], key[None, keys], value[None, keys], causal=False, scale=scale)
-            _merge(out[queries], lse[queries], part[0], part_lse[0])
-        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.save_for_backward(query, key, value)
         ctx.scale, ctx.plan = scale, plan
+        out = query.new_empty(*query.shape[:-1], value.shape[-1])
+        for batch in plan.batches:
+            queries, keys, values = _gather(batch, query, key, value)
+            part = _probabilities(queries, keys, batch, scale) @ values
+            part = part.unflatten(1, (-1, query.shape[2])).view(len(key), -1, *out.shape[2:])
+            out.index_copy_(1, batch.own_row, part.index_select(1, batch.own))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse = ctx.saved_tensors
-        grad_out = grad_outputs[0].contiguous()
-        grads = [torch.empty_like(tensor) for tensor in (query, key, value)]
-        for triangles in ctx.plan.triangles:
-            padded = [_pad(tensor, triangles) for tensor in (grad_out, query, key, value, out, lse)]
-            parts = attend_backward(*padded, causal=True, scale=ctx.scale)
-            for grad, part in zip(grads, parts, strict=True):
-                grad[triangles.source] = part.flatten(0, 1)[triangles.target]
-        for block in ctx.plan.blocks:
-            keys, queries = slice(block.key_start, block.key_end), slice(block.query_start, block.query_end)
-            parts = attend_backward(
-                *(tensor[None, queries] for tensor in (grad_out, query)),
-                *(tensor[None, keys] for tensor in (key, value)),
-                *(tensor[None, queries] for tensor in (out, lse)),
-                causal=False,
-                scale=ctx.scale,
-            )
-            for grad, part, where in zip(grads, parts, (queries, keys, keys), strict=True):
-                grad[where] += part[0]
-        return *grads, None, None
+        query, key, value = ctx.saved_tensors
+        grad_query = torch.empty_like(query)
+        sums = torch.promote_types(key.dtype, torch.float32)
+        grad_key, grad_value = torch.zeros_like(key, dtype=sums), torch.zeros_like(value, dtype=sums)
+        for batch in ctx.plan.batches:
+            queries, keys, values = _gather(batch, query, key, value)
+            grads = grad_outputs[0].index_select(1, batch.row_nL.flatten())
+            grads = grads.index_fill_(1, batch.foreign, 0).view(*queries.shape[:2], -1)
+            probabilities = _probabilities(queries, keys, batch, ctx.scale)
+            _add(grad_value, batch, probabilities.mT @ grads)
+            slopes = torch.ops.aten._softmax_backward_data(grads @ values.mT, probabilities, -1, probabilities.dtype)
+            _add(grad_key, batch, _scaled_product(slopes.mT, queries, ctx.scale))
+            part = _scaled_product(slopes, keys, ctx.scale).view(len(key), -1, *query.shape[2:])
+            grad_query.index_copy_(1, batch.own_row, part.index_select(1, batch.own))
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
 
 
-def _pad(tensor: Tensor, triangles: _Triangles) -> Tensor:
-    """[T, ...] -> [n, longest, ...], zero where a segment is shorter."""
-    if triangles.n == 1:
-        start = int(triangles.source[0])
-        return tensor[None, start : start + triangles.longest]
-    padded = tensor.new_zeros(triangles.n * triangles.longest, *tensor.shape[1:])
-    padded[triangles.target] = tensor[triangles.source]
-    return padded.unflatten(0, (triangles.n, triangles.longest))
+def _gather(batch: BranchBatch, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """-> queries [H * n, L * G, D], keys and values [H * n, A + L, D]."""
+    n_branches, longest = batch.row_nL.shape
+    rows = batch.row_nL.flatten()
+    queries = query.index_select(1, rows).view(len(key) * n_branches, longest * query.shape[2], -1)
+    return queries, _behind_ancestors(batch, key, rows), _behind_ancestors(batch, value, rows)
 
 
-def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Widen the softmax behind `out` and `lse` by another part of its keys, in place."""
-    merged = torch.logaddexp(lse, part_lse)
-    out.mul_((lse - merged).exp().unsqueeze(-1)).add_(part * (part_lse - merged).exp().unsqueeze(-1))
-    lse.copy_(merged)
+def _behind_ancestors(batch: BranchBatch, tensor: Tensor, rows: Tensor) -> Tensor:
+    n_branches, longest = batch.row_nL.shape
+    own = tensor.index_select(1, rows).view(len(tensor), n_branches, longest, -1)
+    shared = tensor.index_select(1, batch.ancestor_A).unsqueeze(1).expand(-1, n_branches, -1, -1)
+    return torch.cat([shared, own], dim=2).flatten(0, 1)
+
+
+def _probabilities(queries: Tensor, keys: Tensor, batch: BranchBatch, scale: float) -> Tensor:
+    """[H * n, L * G, A + L]: everything before a branch is seen, the branch itself causally."""
+    scores = _scaled_product(queries, keys.mT, scale)
+    longest = batch.row_nL.shape[1]
+    future = torch.full((longest, longest), float("-inf"), dtype=scores.dtype, device=scores.device).triu_(1)
+    scores.unflatten(1, (longest, -1))[..., len(batch.ancestor_A) :].add_(future.unsqueeze(1))
+    return scores.softmax(dim=-1)
+
+
+def _scaled_product(left: Tensor, right: Tensor, scale: float) -> Tensor:
+    """Scaled inside the product, before it is rounded."""
+    out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    return torch.baddbmm(out, left, right, beta=0, alpha=scale)
+
+
+def _add(total: Tensor, batch: BranchBatch, part: Tensor) -> None:
+    """Add [H * n, A + L, D] to the places [H, T, D] that it was gathered from."""
+    n_branches = len(batch.row_nL)
+    part = part.unflatten(0, (-1, n_branches))
+    n_ancestors = len(batch.ancestor_A)
+    if n_ancestors:
+        total.index_add_(1, batch.ancestor_A, part[:, :, :n_ancestors].sum(dim=1, dtype=total.dtype))
+    own = part[:, :, n_ancestors:].flatten(1, 2).to(total.dtype)
+    total.index_add_(1, batch.row_nL.flatten(), own.index_fill_(1, batch.padding, 0))
 
 
 def tree_attention(
@@ -189,16 +139,11 @@ def tree_attention(
             "among a prefix tree",
             hint="choose a model with plain softmax attention",
         )
-    repeats = query.shape[1] // key.shape[1]
-    key_THD, value_THD = (_per_query_head(tensor, repeats) for tensor in (key, value))
+    n_key_heads = key.shape[1]
+    query_HTGD = query[0].unflatten(0, (n_key_heads, -1)).transpose(1, 2).contiguous()
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    out_THD = _TreeAttention.apply(query[0].transpose(0, 1).contiguous(), key_THD, value_THD, scale, plan)
-    return out_THD[None], None
-
-
-def _per_query_head(tensor: Tensor, repeats: int) -> Tensor:
-    """[1, key heads, T, D] -> [T, heads, D]."""
-    return tensor[0].transpose(0, 1).repeat_interleave(repeats, dim=1).contiguous()
+    out_HTGD = _TreeAttention.apply(query_HTGD, key[0].contiguous(), value[0].contiguous(), scale, plan)
+    return out_HTGD.transpose(0, 1).flatten(1, 2)[None], None
 
 
 AttentionInterface.register(TREE_ATTENTION, tree_attention)

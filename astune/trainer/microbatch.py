@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astune.trainer.attention import AttentionPlan, plan_attention
+from astune.trainer.attention_plan import AttentionPlan, plan_attention
 from astune.trainer.head import Targets
 from astune.trainer.loss import LossInputs
 from astune.trainer.samples import WeightedTimeline

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from astune.config.schema import ModelConfig
 from astune.engine.device import pick_device, pick_dtype
 from astune.schema import TrainerError
-from astune.trainer.attention import TREE_ATTENTION, attending, plan_attention
+from astune.trainer.attention import TREE_ATTENTION, attending
+from astune.trainer.attention_plan import plan_attention
 from astune.trainer.head import Head
 from astune.trainer.lora import add_adapters, merged_tensors, without_adapters
 from astune.trainer.masters import Masters

@@ -1,0 +1,145 @@
+"""Which tokens of a prefix tree attend to which, as a few dense batches: made once, followed by every layer.
+
+The tree is recut for attention. Beginnings too short to be worth a batch of their own are repeated in each of
+their branches, and long segments are cut into a chain; neither changes what a token sees. The branches of one
+parent then form a batch: each row of it attends to [the parent's whole path; itself causally].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from astune.trainer.trie import Ints, PrefixTree, Segment
+
+SHORTEST_SHARED = 32
+"""Tokens of a shared beginning below which repeating its attention is cheaper than another batch."""
+LONGEST_PIECE = 512
+"""Tokens of a piece; what a longer one would compute in vain above the diagonal grows with its square."""
+SCORES_PER_BATCH = 1 << 20
+"""Query-key pairs of one batch and head: with nine heads in bfloat16 18 MiB, which stays near the cores."""
+PADDING_WASTE = 0.3
+"""Part of a batch's longest branch that its shortest may lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchBatch:
+    """n branches of one parent, padded to L tokens, behind the A tokens of the parent's path.
+
+    A branch may repeat tokens that another one owns; only an owner's result is used.
+    """
+
+    ancestor_A: Tensor
+    """Places in the layout of the tokens that all of the branches see."""
+    row_nL: Tensor
+    """[n, L] places in the layout; any where padded."""
+    foreign: Tensor
+    """Indices into the flattened [n * L] that are padding or another branch's own."""
+    own: Tensor
+    """The other indices into the flattened [n * L]: every token of the tree is owned exactly once."""
+    own_row: Tensor
+    """Places in the layout of `own`."""
+    padding: Tensor
+    """Indices into the flattened [n * L] that are padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    batches: list[BranchBatch]
+    longest_sequence: int
+
+
+def plan_attention(tree: PrefixTree, device: torch.device) -> AttentionPlan:
+    pieces = _pieces(tree.segments)
+    siblings: dict[int | None, list[_Piece]] = {}
+    for piece in pieces:
+        siblings.setdefault(piece.parent, []).append(piece)
+    batches: list[BranchBatch] = []
+    for parent, branches in siblings.items():
+        ancestor_A = _path(pieces, parent)
+        for bucket in _buckets(branches, len(ancestor_A)):
+            batches.append(_batch(ancestor_A, bucket, device))
+    return AttentionPlan(batches, int(tree.position_ids.max()) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Places in the layout, of which those from `owned_from` on are this piece's own."""
+
+    rows: Ints
+    owned_from: int
+    parent: int | None
+
+
+def _pieces(segments: Sequence[Segment]) -> list[_Piece]:
+    """Recut the segments. A parent comes before its children, in `segments` and in the result."""
+    pieces: list[_Piece] = []
+    last_piece: dict[int, int | None] = {}
+    repeated: dict[int, tuple[Ints, int]] = {}
+    for index, segment in enumerate(segments):
+        rows, owned_from, parent = np.arange(segment.start, segment.end), 0, None
+        if segment.parent is not None:
+            parent = last_piece[segment.parent]
+            if segment.parent in repeated:
+                prefix, prefix_owned_from = repeated[segment.parent]
+                rows, owned_from = np.concatenate([prefix, rows]), prefix_owned_from
+                # The first branch owns what it repeats, the others do not.
+                repeated[segment.parent] = prefix, len(prefix)
+        if segment.descendants_end > segment.end and len(rows) < SHORTEST_SHARED:
+            last_piece[index], repeated[index] = parent, (rows, owned_from)
+            continue
+        for start in range(0, len(rows), LONGEST_PIECE):
+            part = rows[start : start + LONGEST_PIECE]
+            pieces.append(_Piece(part, min(max(owned_from - start, 0), len(part)), parent))
+            parent = len(pieces) - 1
+        last_piece[index] = parent
+    return pieces
+
+
+def _path(pieces: Sequence[_Piece], index: int | None) -> Ints:
+    rows: list[Ints] = []
+    while index is not None:
+        rows.append(pieces[index].rows)
+        index = pieces[index].parent
+    return np.concatenate(rows[::-1]) if rows else np.empty(0, np.int64)
+
+
+def _buckets(branches: Sequence[_Piece], n_ancestors: int) -> Iterator[list[_Piece]]:
+    """Branches of about the same length, and not too many."""
+    bucket: list[_Piece] = []
+    for branch in sorted(branches, key=lambda branch: -len(branch.rows)):
+        if bucket:
+            longest = len(bucket[0].rows)
+            full = (len(bucket) + 1) * longest * (n_ancestors + longest) > SCORES_PER_BATCH
+            if full or len(branch.rows) < (1 - PADDING_WASTE) * longest - 8:
+                yield bucket
+                bucket = []
+        bucket.append(branch)
+    yield bucket
+
+
+def _batch(ancestor_A: Ints, bucket: Sequence[_Piece], device: torch.device) -> BranchBatch:
+    longest = len(bucket[0].rows)
+    row_nL = np.zeros((len(bucket), longest), np.int64)
+    own_nL = np.zeros((len(bucket), longest), np.bool_)
+    padding_nL = np.ones((len(bucket), longest), np.bool_)
+    for number, piece in enumerate(bucket):
+        row_nL[number, : len(piece.rows)] = piece.rows
+        own_nL[number, piece.owned_from : len(piece.rows)] = True
+        padding_nL[number, : len(piece.rows)] = False
+
+    def on_device(array: Ints) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return BranchBatch(
+        ancestor_A=on_device(ancestor_A),
+        row_nL=on_device(row_nL),
+        foreign=on_device(np.flatnonzero(~own_nL)),
+        own=on_device(np.flatnonzero(own_nL)),
+        own_row=on_device(row_nL[own_nL]),
+        padding=on_device(np.flatnonzero(padding_nL)),
+    )
