@@ -24,6 +24,9 @@ _ANCHOR: list[Message] = [{"role": "system", "content": "Probe."}, {"role": "use
 _MARK = "\u2063mark\u2063"
 """A text that no template contains, to find where it puts a message's content."""
 
+_ROLES = ("system", "user", "assistant")
+"""What the probes prove; a template may drop a message of any other role, or merge it with its neighbours."""
+
 _HINT = "use a model with a ChatML-like template such as SmolLM2 or Qwen2.5 Instruct"
 
 
@@ -99,11 +102,15 @@ class ChatMLRenderer:
         return self._template.decode(token_ids)
 
     def _framed(self, message: Message) -> tuple[str, str]:
-        if message.get("tool_calls"):
+        if message.get("tool_calls") or message["role"] == "tool":
             raise WorkflowError(
                 "the history holds a tool call, but tool calls are not supported with the chat template of "
                 f"{self._template.name}",
                 hint="set rollout.agentscope_disable_toolcalls: True, or give the agent no tools (toolkit=None)",
+            )
+        if message["role"] not in _ROLES:
+            raise WorkflowError(
+                f"a message has the role {message['role']!r}", hint=f"the roles are {', '.join(_ROLES)}"
             )
         return message["role"], message["content"]
 

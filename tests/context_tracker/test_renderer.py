@@ -121,3 +121,9 @@ def test_what_closes_an_answer_depends_on_how_it_ended(renderer: Renderer) -> No
 def test_tools_are_refused_with_the_setting_that_hides_them(renderer: Renderer) -> None:
     with pytest.raises(WorkflowError, match="agentscope_disable_toolcalls: True"):
         renderer.deltas([], [{"role": "user", "content": "Hi"}], [{"type": "function"}])
+
+
+@pytest.mark.parametrize("role", ["developer", "tool"])
+def test_a_role_that_no_probe_has_proved_is_refused(role: str, renderer: Renderer) -> None:
+    with pytest.raises(WorkflowError, match="role|tool call"):
+        renderer.deltas([{"role": "user", "content": "Hi"}], [{"role": role, "content": "x"}], ())
