@@ -229,6 +229,11 @@ class AstuneConfig(StrictModel):
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
     trainer: TrainerConfig = TrainerConfig()
 
+    @property
+    def astune(self) -> AstuneConfig:
+        """Itself: workflows may write `config.astune.rollout`, the path as the YAML has it."""
+        return self
+
     @model_validator(mode="after")
     def _can_train(self) -> AstuneConfig:
         if self.rollout.max_response_length_in_one_turn >= self.rollout.max_model_len:

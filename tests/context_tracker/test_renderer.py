@@ -125,5 +125,5 @@ def test_tools_are_refused_with_the_setting_that_hides_them(renderer: Renderer) 
 
 @pytest.mark.parametrize("role", ["developer", "tool"])
 def test_a_role_that_no_probe_has_proved_is_refused(role: str, renderer: Renderer) -> None:
-    with pytest.raises(WorkflowError, match="role|tool call"):
+    with pytest.raises(WorkflowError, match=r"role|tool call"):
         renderer.deltas([{"role": "user", "content": "Hi"}], [{"role": role, "content": "x"}], ())

@@ -33,13 +33,15 @@ class CalculatorAgent(AgentScopeLearnProtocol):
             toolkit=None,
         )
         agent.set_console_output_enabled(False)
-        message = Msg("user", init_messages[-1]["content"], role="user")
-        while True:
+        message, reply = Msg("user", init_messages[-1]["content"], role="user"), None
+        for _ in range(config.astune.rollout.multi_turn.max_steps):
             reply = await agent(message)
-            observation, _, terminate, _ = astune_proxy.gym_step({"role": "assistant", "content": reply.content})
+            action = {"role": "assistant", "content": reply.content}
+            observation, _, terminate, _ = astune_proxy.gym_step(action=action)
             if terminate or astune_proxy.context_overflow:
                 break
             message = Msg("env", observation, role="user")
+        assert reply is not None
         astune_proxy.update_judge_input_dictionary(final_answer=reply.get_text_content())
         return astune_proxy
 
