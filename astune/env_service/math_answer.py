@@ -13,7 +13,7 @@ from fractions import Fraction
 MAX_LENGTH = 200
 """Longer text is compared as text; no final answer in numbers is."""
 
-_BOX = re.compile(r"\\f?boxed\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)"
 _BRACED = r"\{\s*([-+]?\s*" + _NUMBER + r")\s*\}"
 _WHOLE = re.compile(rf"([-+])?\s*(?:({_NUMBER})\s+)?({_NUMBER})(?:\s*/\s*({_NUMBER}))?")

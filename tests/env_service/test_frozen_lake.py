@@ -1,0 +1,101 @@
+"""The frozen lake in words, against gymnasium's own environment."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astune.env_service.frozenlake import DIRECTIONS, FrozenLake, observation, random_map, shortest_way
+from astune.schema import EnvError, Task
+
+MAP = ["SFFF", "FHFH", "FFFH", "HFFG"]
+
+
+def lake(seed: int = 0, **metadata) -> FrozenLake:
+    return FrozenLake(Task(task_id="t", main_query="Cross.", metadata={"map": MAP} | metadata), seed)
+
+
+def say(environment: FrozenLake, text: str):
+    return environment.step({"role": "assistant", "content": text})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    actions=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    is_slippery=st.booleans(),
+)
+def test_every_step_equals_gymnasiums_own(seed, actions, is_slippery):
+    lake_map = random_map(seed)
+    theirs = gymnasium.make("FrozenLake-v1", desc=lake_map, is_slippery=is_slippery)
+    ours = lake(seed, map=lake_map, is_slippery=is_slippery, max_turns=100)
+    position, _ = theirs.reset(seed=seed)
+    assert ours.get_init_state().info["position"] == position
+    reached = 0.0
+    for action in actions:
+        position, reward, terminated, _, _ = theirs.step(action)
+        step = say(ours, DIRECTIONS[action])
+        assert (step.info["position"], step.reward, step.is_terminated) == (position, reward, terminated)
+        reached = max(reached, float(reward))
+        assert ours.evaluate() == reached
+        if terminated:
+            break
+        assert step.state == [{"role": "user", "content": observation(lake_map, position)}]
+
+
+def test_the_agent_reads_what_lies_around_it_and_where_the_goal_is():
+    assert observation(MAP, 0) == "Goal: 3 down, 3 right. left: wall, down: ice, right: ice, up: wall"
+    assert observation(MAP, 6) == "Goal: 2 down, 1 right. left: hole, down: ice, right: hole, up: ice"
+    assert observation(MAP, 14) == "Goal: 0 down, 1 right. left: ice, down: wall, right: goal, up: ice"
+    opening = lake().get_init_state().state
+    assert opening == [{"role": "user", "content": f"Cross.\n{observation(MAP, 0)}"}]
+
+
+def test_a_shortest_way_reaches_the_goal():
+    environment = lake()
+    environment.get_init_state()
+    steps = [say(environment, word) for word in shortest_way(MAP) or []]
+    assert [step.is_terminated for step in steps] == [False] * 5 + [True]
+    assert environment.evaluate() == 1.0
+
+
+def test_the_last_direction_word_counts_in_any_case():
+    environment = lake()
+    environment.get_init_state()
+    assert say(environment, "Not right but DOWN.").info["position"] == 4
+
+
+def test_a_message_without_a_direction_ends_the_episode():
+    environment = lake()
+    environment.get_init_state()
+    step = say(environment, "upwards, downtown")
+    assert (step.is_terminated, step.reward, environment.evaluate()) == (True, 0.0, 0.0)
+
+
+def test_the_episode_ends_with_its_turns():
+    environment = lake(max_turns=2)
+    environment.get_init_state()
+    assert not say(environment, "left").is_terminated
+    assert say(environment, "left").is_terminated
+
+
+@pytest.mark.parametrize(
+    "lake_map", [None, "SFFG", [], ["SF", "F"], ["SX", "FG"], ["FF", "FG"], ["SF", "FF"], ["SS", "FG"], [1, 2]]
+)
+def test_a_map_that_is_none_is_refused(lake_map):
+    with pytest.raises(EnvError, match="no usable metadata 'map'"):
+        lake(map=lake_map)
+
+
+def test_without_gymnasium_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(EnvError, match=r"pip install 'astune\[frozenlake\]'"):
+        lake()
+
+
+def test_a_blocked_lake_has_no_way():
+    assert shortest_way(["SH", "HG"]) is None

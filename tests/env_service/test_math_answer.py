@@ -1,0 +1,147 @@
+"""Final answers: where a text states one, and which two are the same."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astune.env_service.math_answer import MAX_LENGTH, last_boxed, same_answer, stated_answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{64}", "64"),
+        (r"\boxed{\frac{1}{2}} indeed", r"\frac{1}{2}"),
+        (r"\boxed{\text{a {nested} one}}", r"\text{a {nested} one}"),
+        (r"first \boxed{1}, then \boxed{2}", "2"),
+        (r"\boxed {7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{1} and then \boxed{2", "1"),
+        (r"\boxed{6", None),
+        ("no box", None),
+    ],
+)
+def test_the_last_closed_box_holds_the_answer(text, answer):
+    assert last_boxed(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"1, 2, 3 \boxed{64}", "64"),
+        ("49 + 15 = 64\n#### 64", "64"),
+        ("The answer is 42.", "42"),
+        ("First 5.\n\nShe pays 9 * 2 = $18 a day.", "$18"),
+        ("It is 3/4.", "3/4"),
+        ("About 1,234.5 km", "1,234.5"),
+        ("It grew by -7%", "-7%"),
+        ("It is 64 or 65.", None),
+        (r"64, so \boxed{6", None),
+        ("I do not know", None),
+        ("", None),
+    ],
+)
+def test_an_answer_is_taken_only_where_the_text_commits_to_one(text, answer):
+    assert stated_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("1,000", "1000"),
+        ("1,234,567", "1234567"),
+        ("3.0", "3"),
+        ("3.", "3"),
+        ("03", "3"),
+        ("0.5", "1/2"),
+        (r"\frac{1}{2}", "0.5"),
+        (r"\dfrac12", ".5"),
+        (r"-\frac{3}{4}", "-0.75"),
+        ("3 1/2", "3.5"),
+        (r"3\frac{1}{2}", "7/2"),
+        ("2/4", "1/2"),
+        ("50%", "0.5"),
+        (r"50\%", "50"),
+        ("50 percent", "50%"),
+        ("$18", "18"),
+        (r"\$1{,}800", "1800"),
+        ("18 dollars", "$18.00"),
+        (r"64\text{ apples}", "64"),
+        ("64 apples", "64"),
+        ("5 cm^2", "5"),
+        ("60 miles per hour", "60"),
+        ("5km", "5"),
+        ("2 million", "2,000,000"),
+        ("x = 5", "5"),
+        ("−5", "-5"),
+        ("+5", "5"),
+        ("**7**", "7"),
+        ("$64$", "64"),
+        (r"\(64\)", "64"),
+        ("64.", "64"),
+        ("(1, 2)", "(1,2)"),
+        ("Blue", "blue"),
+    ],
+)
+def test_two_spellings_of_one_answer_are_equal(left, right):
+    assert same_answer(left, right)
+    assert same_answer(right, left)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("64", "65"),
+        ("64", "-64"),
+        ("3.33", "10/3"),
+        ("1,00", "100"),
+        ("1,2", "12"),
+        ("3 4", "34"),
+        ("3 4", "4"),
+        ("64 or 65", "64"),
+        ("49+15", "64"),
+        ("0.25%", "25%"),
+        ("0.5", "50"),
+        ("1/0", "0"),
+        ("5x", "5"),
+        ("5 x", "5"),
+        ("", "0"),
+        ("", "64"),
+        ("five", "5"),
+        ("1e3", "1"),
+        ("10:30", "10"),
+    ],
+)
+def test_two_answers_that_differ_are_not_equal(left, right):
+    assert not same_answer(left, right)
+    assert not same_answer(right, left)
+
+
+@given(st.fractions(max_denominator=1000))
+def test_a_number_equals_itself_however_written_and_no_other(value):
+    plain = f"{value.numerator}/{value.denominator}"
+    sign = "-" if value < 0 else ""
+    latex = rf"{sign}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    assert same_answer(plain, latex)
+    other = value + Fraction(1, 7)
+    assert not same_answer(plain, f"{other.numerator}/{other.denominator}")
+
+
+@given(st.integers())
+def test_grouped_thousands_are_the_same_number(value):
+    assert same_answer(f"{value:,}", str(value)) == (len(f"{value:,}") <= MAX_LENGTH)
+
+
+@given(st.text())
+def test_no_text_breaks_it(text):
+    stated_answer(text)
+    same_answer(text, "64")
+
+
+def test_a_number_of_any_length_is_only_text():
+    assert not same_answer("9" * 10_000, "64")
+    assert stated_answer("9" * 10_000) is not None

@@ -1,0 +1,69 @@
+"""The endless order of training tasks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astune.schema import Task, TaskReaderError
+from astune.task_reader import TaskOrder
+
+
+def tasks(n: int) -> list[Task]:
+    return [Task(task_id=f"t{i}", main_query=f"q{i}") for i in range(n)]
+
+
+def ids(order: TaskOrder, n: int) -> list[str]:
+    return [order.take(1)[0].task_id for _ in range(n)]
+
+
+@given(n=st.integers(1, 60), seed=st.integers(0, 5))
+def test_every_epoch_holds_every_task_once(n, seed):
+    order = TaskOrder(tasks(n), seed)
+    for _ in range(3):
+        assert sorted(ids(order, n)) == sorted(task.task_id for task in tasks(n))
+
+
+@given(n=st.integers(2, 60), sizes=st.lists(st.integers(1, 8), max_size=12), more=st.integers(0, 80))
+def test_it_goes_on_where_its_state_was_taken(n, sizes, more):
+    order = TaskOrder(tasks(n), seed=3)
+    for size in sizes:
+        order.take(min(size, n // 2))
+    state = json.loads(json.dumps(order.state_dict()))
+    resumed = TaskOrder(tasks(n), seed=3)
+    resumed.load_state_dict(state)
+    assert ids(resumed, more) == ids(order, more)
+
+
+@given(n=st.integers(8, 60), steps=st.integers(1, 20), data=st.data())
+def test_a_step_across_two_epochs_holds_no_task_twice(n, steps, data):
+    size = data.draw(st.integers(1, n - -(-n // 8) + 1))
+    order = TaskOrder(tasks(n), seed=1)
+    for _ in range(steps):
+        taken = order.take(size)
+        assert len({task.task_id for task in taken}) == size
+
+
+def test_epochs_and_seeds_differ():
+    order = TaskOrder(tasks(50), seed=0)
+    first, second = ids(order, 50), ids(order, 50)
+    assert first != second
+    assert first != ids(TaskOrder(tasks(50), seed=1), 50)
+    assert first == ids(TaskOrder(tasks(50), seed=0), 50)
+
+
+def test_too_few_tasks_for_a_step_is_an_error():
+    with pytest.raises(TaskReaderError, match=r"4 different tasks.*from 3; lower trainer\.tasks_per_step"):
+        TaskOrder(tasks(3), seed=0).take(4)
+    with pytest.raises(TaskReaderError, match="no task to train on"):
+        TaskOrder([], seed=0)
+
+
+def test_a_state_of_other_tasks_or_another_seed_is_refused():
+    state = TaskOrder(tasks(5), seed=0).state_dict()
+    for other in (TaskOrder(tasks(6), seed=0), TaskOrder(tasks(5), seed=1)):
+        with pytest.raises(TaskReaderError, match="changed since the checkpoint"):
+            other.load_state_dict(state)
