@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from astune.engine._slots import LayerShape
 from astune.schema import EngineError
 
 _ATTENTION = "astune_slots"
+_OTHER_ENGINE = "it serves decoders whose only memory is keys and values; use another model or another kind of engine"
 _PROBE_TOKENS = 12
 """Long enough for positions to matter, short enough to cost nothing."""
 
@@ -57,6 +59,10 @@ class _Attention(Protocol):
     ) -> Tensor: ...
 
 
+_ATTENDING: ContextVar[_Attention] = ContextVar("attending")
+"""Whose attention the forward pass under way uses; not every architecture hands keyword arguments down to it."""
+
+
 class HfModel:
     """A transformers model whose attention reads and writes slots."""
 
@@ -75,13 +81,11 @@ class HfModel:
 
     def _logits(self, input_ids: Tensor, positions: Tensor, attention: _Attention, rows: Tensor) -> Tensor:
         selection = {"logits_to_keep": rows} if self._takes_rows else {}
-        output = self.model(
-            input_ids=input_ids[None],
-            position_ids=positions[None],
-            use_cache=False,
-            astune_attention=attention,
-            **selection,
-        )
+        token = _ATTENDING.set(attention)
+        try:
+            output = self.model(input_ids=input_ids[None], position_ids=positions[None], use_cache=False, **selection)
+        finally:
+            _ATTENDING.reset(token)
         return output.logits[0] if self._takes_rows else output.logits[0, rows]
 
     @torch.inference_mode()
@@ -99,13 +103,17 @@ class HfModel:
         except Exception as cause:
             raise EngineError(f"{name} cannot run on the in-process engine: {type(cause).__name__}: {cause}") from cause
         layers = len(probe.shapes)
+        if not layers or sorted(probe.shapes) != list(range(layers)):
+            raise EngineError(
+                f"{name} does not run its attention through transformers' attention interface", hint=_OTHER_ENGINE
+            )
         tolerance = 0.05 if self.model.dtype == torch.bfloat16 else 1e-3
         error = float((ours - own).norm() / own.norm())
-        if sorted(probe.shapes) != list(range(layers)) or not error < tolerance:
+        if not error < tolerance:
             raise EngineError(
                 f"{name} computes something else with the in-process engine's attention "
-                f"({layers} attention layers found, relative difference of logits {error:.2g})",
-                hint="the engine serves decoders whose only memory is keys and values; use an engine of another kind",
+                f"(relative difference of the logits {error:.2g})",
+                hint=_OTHER_ENGINE,
             )
         return [probe.shapes[layer] for layer in range(layers)]
 
@@ -145,7 +153,6 @@ def _slot_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    astune_attention: _Attention,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -155,7 +162,7 @@ def _slot_attention(
     """transformers' attention interface: [1, heads, tokens, dim] in, [1, tokens, heads, dim] out."""
     if s_aux is not None:
         raise EngineError("attention sinks are not supported by the in-process engine")
-    out = astune_attention.attend(
+    out = _ATTENDING.get().attend(
         module.layer_idx,
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),

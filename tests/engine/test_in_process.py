@@ -3,66 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from engine_helpers import Weights, assert_exact, load, transformers_model, until
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
-from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
-from astune.schema import Completion, EngineError, SamplingParams
+from astune.schema import EngineError, SamplingParams
 
 PROMPTS = [list(range(100, 100 + length)) for length in (5, 40, 41, 90, 17)]
-
-
-@dataclass
-class Weights:
-    """A WeightsSource over a transformers model."""
-
-    version: int
-    model: Any
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.model.named_parameters()
-
-
-def load(folder: Path, *, dtype: str = "float32", deterministic: bool = False, **engine: Any) -> InProcessEngine:
-    return InProcessEngine.load(
-        folder,
-        model=ModelConfig(device="cpu", dtype=dtype),
-        engine=EngineConfig(**engine),
-        max_model_len=512,
-        deterministic=deterministic,
-    )
-
-
-def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-
-
-@torch.inference_mode()
-def own_logprobs(model: Any, prompt: list[int], completion: Completion, temperature: float = 1.0) -> Tensor:
-    """What transformers' forward says about the sampled tokens."""
-    ids = torch.tensor([prompt + completion.token_ids])
-    logits = model(ids).logits[0, len(prompt) - 1 : -1].float() / temperature
-    return logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
-
-
-def assert_exact(model: Any, prompt: list[int], completion: Completion, temperature: float = 1.0, atol: float = 1e-4):
-    expected = own_logprobs(model, prompt, completion, temperature)
-    assert torch.allclose(torch.tensor(completion.logprobs), expected, atol=atol, rtol=0)
-
-
-@pytest.fixture
-async def tiny(tiny_folder: Path) -> AsyncIterator[InProcessEngine]:
-    engine = load(tiny_folder)
-    yield engine
-    await engine.aclose()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -136,3 +87,119 @@ async def test_a_dead_worker_is_an_error_for_every_waiter(tiny: InProcessEngine,
     assert all(isinstance(result, EngineError) and "out of luck" in result.message for result in results)
     with pytest.raises(EngineError, match="out of luck"):
         await tiny.generate(PROMPTS[0], SamplingParams(max_tokens=5), session="late")
+
+
+async def test_a_request_joins_a_running_batch_and_leaves_it_first(tiny: InProcessEngine):
+    long = asyncio.create_task(tiny.generate(PROMPTS[0], SamplingParams(max_tokens=500), session="long"))
+    await until(lambda: tiny.stats().running > 0)
+    await tiny.generate(PROMPTS[1], SamplingParams(max_tokens=3), session="short")
+    assert not long.done()
+    assert len((await long).token_ids) == 500
+
+
+async def test_a_seed_gives_the_same_tokens_whatever_runs_beside_it(tiny: InProcessEngine):
+    params = SamplingParams(max_tokens=30, seed=5)
+    alone = await tiny.generate(PROMPTS[3], params, session="alone")
+    crowd = [tiny.generate(PROMPTS[i % 5], SamplingParams(max_tokens=9 + i, seed=i), session=f"{i}") for i in range(20)]
+    among, *_ = await asyncio.gather(tiny.generate(PROMPTS[3], params, session="among"), *crowd)
+    assert among.token_ids == alone.token_ids
+
+
+async def test_a_completion_ends_with_the_first_stop_token(tiny: InProcessEngine):
+    free = await tiny.generate(PROMPTS[2], SamplingParams(max_tokens=20, seed=3), session="a")
+    stop = free.token_ids[7]
+    params = SamplingParams(max_tokens=20, seed=3, stop_token_ids=(stop,))
+    stopped = await tiny.generate(PROMPTS[2], params, session="b")
+    assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert stopped.finish_reason == "stop"
+
+
+async def test_tokens_of_cancelled_calls_are_counted(tiny: InProcessEngine):
+    doomed = [
+        asyncio.create_task(tiny.generate(PROMPTS[i], SamplingParams(max_tokens=400), session=f"{i}")) for i in range(4)
+    ]
+    await until(lambda: tiny.stats().sampled_tokens >= 40)
+    for task in doomed:
+        task.cancel()
+    await asyncio.gather(*doomed, return_exceptions=True)
+    kept = await tiny.generate(PROMPTS[4], SamplingParams(max_tokens=10), session="kept")
+    stats = tiny.stats()
+    assert stats.cancelled_tokens >= 40
+    assert stats.sampled_tokens == stats.cancelled_tokens + len(kept.token_ids)
+    assert stats.running == stats.waiting == 0
+
+
+async def test_no_completion_mixes_two_versions(tiny: InProcessEngine, tiny_folder: Path):
+    model = transformers_model(tiny_folder)
+    before = [
+        asyncio.create_task(tiny.generate(p, SamplingParams(max_tokens=50), session=f"{i}"))
+        for i, p in enumerate(PROMPTS)
+    ]
+    await until(lambda: tiny.stats().running > 0)
+    changed = transformers_model(tiny_folder)
+    for parameter in changed.parameters():
+        parameter.data.mul_(1.1)
+    load_task = asyncio.create_task(tiny.load_weights(Weights(1, changed)))
+    await asyncio.sleep(0)
+    after = await tiny.generate(PROMPTS[0], SamplingParams(max_tokens=20), session="0")
+    await load_task
+    assert after.weights_version == 1
+    assert_exact(changed, PROMPTS[0], after)
+    for prompt, completion in zip(PROMPTS, await asyncio.gather(*before), strict=True):
+        assert completion.weights_version == 0
+        assert_exact(model, prompt, completion)
+
+
+async def test_output_that_is_not_finite_is_an_error_and_good_weights_mend_it(tiny: InProcessEngine, tiny_folder: Path):
+    damaged = transformers_model(tiny_folder)
+    damaged.model.layers[0].mlp.down_proj.weight.data[3, 3] = float("nan")
+    await tiny.load_weights(Weights(1, damaged))
+    with pytest.raises(EngineError, match="not finite"):
+        await tiny.generate(PROMPTS[1], SamplingParams(max_tokens=5), session="a")
+    model = transformers_model(tiny_folder)
+    await tiny.load_weights(Weights(2, model))
+    completion = await tiny.generate(PROMPTS[1], SamplingParams(max_tokens=5), session="a")
+    assert_exact(model, PROMPTS[1], completion)
+
+
+@pytest.mark.parametrize(("problem", "change"), [("lack", "norm.weight"), ("does not have", "extra"), ("shape", "")])
+async def test_weights_that_do_not_fit_are_refused(tiny: InProcessEngine, tiny_folder: Path, problem: str, change: str):
+    class Damaged(Weights):
+        def named_tensors(self):
+            for name, tensor in super().named_tensors():
+                if change == "norm.weight" and name == "model.norm.weight":
+                    continue
+                yield (name + "x" if change == "extra" else name), (tensor[:1] if change == "" else tensor)
+
+    with pytest.raises(EngineError, match=problem):
+        await tiny.load_weights(Damaged(1, transformers_model(tiny_folder)))
+    with pytest.raises(EngineError, match="could not take weights version 1"):
+        await tiny.generate(PROMPTS[1], SamplingParams(max_tokens=5), session="a")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "problem"),
+    [([], 5, "at least one"), ([5], 0, "at least one"), ([10**6], 5, "vocabulary"), ([5] * 400, 200, "context of 512")],
+)
+async def test_a_request_that_cannot_be_served_says_why(
+    tiny: InProcessEngine, prompt: list[int], max_tokens: int, problem: str
+):
+    with pytest.raises(EngineError, match=problem):
+        await tiny.generate(prompt, SamplingParams(max_tokens=max_tokens), session="a")
+
+
+async def test_a_context_longer_than_the_models_is_refused_at_load(tiny_folder: Path):
+    with pytest.raises(EngineError, match="the model's context is 2048"):
+        load(tiny_folder, max_model_len=4096)
+
+
+async def test_a_closed_engine_answers_with_an_error(tiny_folder: Path):
+    engine = load(tiny_folder)
+    waiting = asyncio.create_task(engine.generate(PROMPTS[0], SamplingParams(max_tokens=500), session="a"))
+    await asyncio.sleep(0)
+    await engine.aclose()
+    with pytest.raises(EngineError, match="closed"):
+        await asyncio.wait_for(waiting, timeout=30)
+    with pytest.raises(EngineError, match="closed"):
+        await engine.load_weights(Weights(1, transformers_model(tiny_folder)))
+    await engine.aclose()
