@@ -29,7 +29,7 @@ class AgentScopeLearnProtocol(Workflow):
 
     @abstractmethod
     def agentscope_execute(
-        self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig
+        self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig, /
     ) -> AstuneProxy | WorkflowOutput | Awaitable[AstuneProxy | WorkflowOutput | None] | None:
         """Run the agent; return the proxy, or a WorkflowOutput with a reward of its own."""
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker import Tool, text_of
 from astune.context_tracker.agentscope import chat_response, without_finish_calls, without_finish_tool
@@ -28,6 +28,11 @@ from astune.schema import (
 )
 from astune.workflow.episode_model import EpisodeModel
 
+if TYPE_CHECKING:
+    from agentscope.model import ChatModelBase
+else:
+    ChatModelBase = object  # AgentScope asks of a model how it behaves, not what it derives from
+
 Observation = tuple[str, float, bool, dict[str, Any]]
 """What a step gives back: (observation, reward, terminate, info)."""
 
@@ -37,7 +42,7 @@ DEFAULT_AGENT = "agent"
 _ENV_HINT = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
 
-class AgentModel:
+class AgentModel(ChatModelBase):
     """The episode's model for one agent: callable as an AgentScope 1.x model, and framework-free by `achat`."""
 
     stream = False

@@ -333,7 +333,7 @@ async def test_a_model_call_that_hangs_ends_at_its_deadline(stage: Callable[...,
 async def test_an_environment_that_hangs_ends_at_its_deadline(
     workflow: type[Workflow], stage: Callable[..., Stage]
 ) -> None:
-    stuck = import_class(world("Stuck"), key="env_type", base=Environment)
+    stuck: Any = import_class(world("Stuck"), key="env_type", base=Environment)
     stuck.release.clear()
     [group] = await stage(workflow, call_timeout_s=0.2).play([task(env_type=world("Stuck"))])
     stuck.release.set()
