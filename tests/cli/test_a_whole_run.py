@@ -1,0 +1,128 @@
+"""A run from the command line, ended by Ctrl-C, resumed and used: on a tiny model, where nothing is to be learnt."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astune.runs import RunDirectory
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+MAIN = "from astune.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("user")
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def astune(folder: Path, *arguments: str) -> str:
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_folder: Path) -> list[str]:
+    values = {
+        "model.path": tiny_folder,
+        "trainer.total_steps": 60,
+        "trainer.tasks_per_step": 2,
+        "rollout.num_repeat": 2,
+        "trainer.test_freq": 30,
+        "trainer.validation.max_tasks": 4,
+        "rollout.max_response_length_in_one_turn": 8,
+    }
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module")
+def interrupted(folder: Path, settings: list[str]) -> Path:
+    """The folder of a run that Ctrl-C ended after its first steps."""
+    process = start(folder, "demo", *settings)
+    lines: list[str] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if "step 2/60" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    match = re.search(r"go on with: astune --resume (\S+)", rest)
+    assert match is not None, "".join(lines) + rest + err
+    assert "Traceback" not in err
+    return Path(match[1])
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, interrupted: Path) -> Path:
+    """The same run, resumed with another length and finished."""
+    step = RunDirectory.open(interrupted).checkpoints.latest().step
+    out = astune(folder, "--resume", str(interrupted), "--set", f"trainer.total_steps={step + 2}")
+    assert f"astune.trainer.total_steps: 60 -> {step + 2}" in out
+    assert out.rstrip().splitlines()[-1].startswith("held-out success ")
+    return interrupted
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_has_lost_nothing(interrupted):
+    run = RunDirectory.open(interrupted)
+    assert run.info().status == "interrupted"
+    assert run.checkpoints.latest().step >= 2
+
+
+def test_a_resumed_run_goes_on_where_it_ended(finished):
+    run = RunDirectory.open(finished)
+    assert run.info().status == "finished"
+    steps = [line.step for line in run.metrics() if line.kind == "train"]
+    assert steps == list(range(1, steps[-1] + 1))
+    assert len(list(run.backup.glob("resumed_*"))) == 1
+
+
+def test_its_report_can_be_printed_again(folder, finished):
+    assert "held-out success" in astune(folder, "report", str(finished)).rstrip().splitlines()[-1]
+
+
+def test_its_best_model_is_exported_whole_and_loads(folder, finished):
+    out = astune(folder, "export", str(finished), "--to", "exported")
+    assert "the model of step" in out
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert AutoModelForCausalLM.from_pretrained(folder / "exported").num_parameters() > 0
+    assert AutoTokenizer.from_pretrained(folder / "exported").chat_template
+    again = start(folder, "export", str(finished), "--to", "exported")
+    assert "exists already" in again.communicate(timeout=60)[1]
+    assert again.returncode == 1
+
+
+def test_one_question_is_answered(folder, finished):
+    assert astune(folder, "chat", str(finished), "--message", "What is 1 + 1?")
+
+
+@pytest.mark.parametrize("which", ["a run", "a folder"])
+def test_a_model_is_measured_on_the_held_out_tasks(which, folder, finished, settings, tiny_folder):
+    model = str(finished) if which == "a run" else str(tiny_folder)
+    out = astune(folder, "eval", str(ROOT / "tutorial/example_calculator/calculator.yaml"), "--model", model, *settings)
+    assert re.search(r"success\s.*0\.\d{3}\s+\[95 % 0\.\d{3} to \d\.\d{3}\]", out), out
+    assert "4 of 4 tasks" in out
