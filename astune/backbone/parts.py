@@ -8,11 +8,9 @@ from pathlib import Path
 from astune.config.imports import import_class
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, Task
-from astune.task_judge.judge_base import JudgeBase
-from astune.task_reader.task_reader_base import TaskReaderBase, TaskReaderJsonl
+from astune.task_judge import JudgeBase, load_judge
+from astune.task_reader import open_task_reader
 from astune.workflow import Workflow
-
-READERS: dict[str, type[TaskReaderBase]] = {"jsonl": TaskReaderJsonl, "dataset_file": TaskReaderJsonl}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ def load_parts(config: AstuneConfig, base_dir: Path | None) -> UserParts:
 
     Raises:
         ConfigError: a name does not import, or is not what it should be.
-        TaskReaderError: tasks cannot be read.
+        TaskReaderError: tasks cannot be read, or a held-out task is also trained on.
     """
     if not config.rollout.workflow:
         raise ConfigError(
@@ -38,14 +36,6 @@ def load_parts(config: AstuneConfig, base_dir: Path | None) -> UserParts:
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
     workflow = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
-    judge = None
-    if config.task_judge.judge_protocol:
-        judge_class = import_class(
-            config.task_judge.judge_protocol, key="task_judge.judge_protocol", base=JudgeBase, base_dir=base_dir
-        )
-        judge = judge_class(config)
-    reader_class = READERS.get(config.task_reader.type) or import_class(
-        config.task_reader.type, key="task_reader.type", base=TaskReaderBase, base_dir=base_dir
-    )
-    reader = reader_class(config.task_reader, base_dir=base_dir)
-    return UserParts(reader.training_tasks(), reader.validation_tasks(), workflow, judge)
+    judge = load_judge(config, base_dir=base_dir)
+    tasks = open_task_reader(config.task_reader, base_dir=base_dir).read()
+    return UserParts(tasks.training, tasks.validation, workflow, judge)
