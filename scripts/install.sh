@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Makes .venv with the package, its extras and the pinned versions; does nothing where that is done already.
-# uv where it is present, plain venv and pip otherwise. PYTHON names an interpreter, NO_UV=1 leaves uv alone.
+# uv where it is present, plain venv and pip otherwise. PYTHON names an interpreter, NO_UV=1 leaves uv alone,
+# EXTRAS names other extras than all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-extras="local,agentscope,frozenlake,dev"
+extras=${EXTRAS-local,agentscope,frozenlake,dev}
+package=".${extras:+[$extras]}"
 stamp="$venv/astune-installed"
 constraints=requirements/constraints.txt
 
@@ -47,7 +49,7 @@ tell_uv() {
     done < <("$python" -m pip config list 2>/dev/null || true)
 }
 
-wanted=$(cat pyproject.toml "$constraints" scripts/install.sh | cksum)
+wanted=$( (cat pyproject.toml "$constraints" scripts/install.sh && echo "$extras") | cksum)
 if [ -x "$venv/bin/astune" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
     exit 0
 fi
@@ -64,7 +66,7 @@ fi
 if [ -n "$uv" ]; then
     tell_uv "$python"
     if [ ! -d "$venv" ]; then "$uv" venv --quiet --python "$python" "$venv"; fi
-    "$uv" pip install --python "$venv/bin/python" --constraint "$constraints" --editable ".[$extras]"
+    "$uv" pip install --python "$venv/bin/python" --constraint "$constraints" --editable "$package"
 else
     if [ ! -d "$venv" ]; then
         if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
@@ -75,7 +77,7 @@ else
     elif ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # made by uv before
         "$venv/bin/python" -m ensurepip >/dev/null
     fi
-    "$venv/bin/python" -m pip install --disable-pip-version-check --constraint "$constraints" --editable ".[$extras]" |
+    "$venv/bin/python" -m pip install --disable-pip-version-check --constraint "$constraints" --editable "$package" |
         { grep -E '^ +Downloading .*[MG]B' || true; } # the large ones show that it goes on; errors are on stderr
 fi
 printf '%s\n' "$wanted" >"$stamp"
