@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ class VllmServer:
         # The benchmark's own process sits idle meanwhile; vLLM's threads wait the way vLLM has chosen.
         environment.pop("OMP_WAIT_POLICY", None)
         environment.pop("OMP_NUM_THREADS", None)
+        # A benchmark that is told to end still ends its server.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
