@@ -1,7 +1,8 @@
-"""The language-model head at loss positions only, a few rows at a time, forward and backward at once.
+"""The language-model head at loss positions only, a chunk of rows at a time, forward and backward at once.
 
-The loss is a sum over tokens, so a chunk's gradient is known as soon as its logits are: nothing of the size
-[rows, vocabulary] outlives its chunk, and nothing is computed twice.
+The loss is a sum over tokens, so a chunk's gradient is known as soon as its logits are: they turn into it in
+place. One chunk's logits are all of the size [rows, vocabulary] that exists, and only blocks of them are ever
+float32. Nothing goes through autograd but the loss itself.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from torch import Tensor
 
 from astune.trainer.loss import LossSums
 
-LOGITS_PER_CHUNK = 1 << 24
-"""Elements of one chunk's logits: 64 MiB in float32, whatever the vocabulary."""
+LOGITS_PER_CHUNK = 1 << 25
+"""Elements of one chunk's logits, 64 MiB in bfloat16; the matrix products want some hundred rows."""
+LOGITS_PER_BLOCK = 1 << 20
+"""Elements of what is float32 at once; 4 MiB stay near the cores."""
+
+TokenLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]]
+"""(log-probability [E], entropy [E], which targets) of a chunk -> the chunk's part of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,64 +55,93 @@ class Head:
     @torch.no_grad()
     def logprobs(self, hidden_RD: Tensor, targets: Targets) -> Tensor:
         """The log-probability [E] of each target."""
-        logprob_E = torch.empty(len(targets.token_E), dtype=torch.float32, device=hidden_RD.device)
+        parts: list[Tensor] = []
         for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
-            logprob_CV = self._logprobs(hidden_RD[rows])
-            logprob_E[tokens] = logprob_CV[targets.row_E[tokens] - rows.start, targets.token_E[tokens]]
-        return logprob_E
+            logits_CV = self._logits(hidden_RD[rows])
+            lse_C, _ = self._normalisers(logits_CV)
+            parts.append(
+                self._of_targets(logits_CV, lse_C, targets.row_E[tokens] - rows.start, targets.token_E[tokens])
+            )
+        return torch.cat(parts)
 
     @torch.no_grad()
     def loss_and_gradient(
-        self,
-        hidden_RD: Tensor,
-        targets: Targets,
-        loss: Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]],
-        *,
-        entropy_has_gradient: bool,
+        self, hidden_RD: Tensor, targets: Targets, loss: TokenLoss, *, entropy_has_gradient: bool
     ) -> tuple[LossSums, Tensor]:
-        """The loss's sums and its gradient [R, D]; adds the head's own gradient to its buffers.
-
-        `loss` maps (log-probability, entropy, which targets) of a chunk to the chunk's part of the loss.
-        """
+        """The loss's sums and its gradient [R, D]; adds the head's own gradient to its buffers."""
         grad_RD = torch.empty_like(hidden_RD)
-        total: LossSums | None = None
+        product_VD = None if self.weight_grad_VD is None else torch.empty_like(self.weight_VD)
+        buffer = hidden_RD.new_empty(min(self._rows_per_chunk, len(hidden_RD)), len(self.weight_VD))
+        sums: list[LossSums] = []
         for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
             hidden_CD = hidden_RD[rows]
-            logprob_CV = self._logprobs(hidden_CD)
-            prob_CV = logprob_CV.exp()
-            entropy_C = -torch.linalg.vecdot(prob_CV, logprob_CV)
+            logits_CV = self._logits(hidden_CD, buffer)
             row_E, token_E = targets.row_E[tokens] - rows.start, targets.token_E[tokens]
+            lse_C, entropy_C = self._normalisers(logits_CV)
             with torch.enable_grad():
-                logprob_E = logprob_CV[row_E, token_E].requires_grad_()
+                logprob_E = self._of_targets(logits_CV, lse_C, row_E, token_E).requires_grad_()
                 entropy_E = entropy_C[row_E].requires_grad_()
-                value, sums = loss(logprob_E, entropy_E, tokens)
-                grad_E, entropy_grad_E = torch.autograd.grad(
+                value, chunk_sums = loss(logprob_E, entropy_E, tokens)
+                slope_E, entropy_slope_E = torch.autograd.grad(
                     value, (logprob_E, entropy_E), allow_unused=True, materialize_grads=True
                 )
-            total = sums if total is None else total + sums
-            # d logprob[t] / d logits = onehot(t) - prob;  d entropy / d logits = - prob * (logprob + entropy)
-            scale_C = torch.zeros_like(entropy_C).index_add_(0, row_E, grad_E)
-            if entropy_has_gradient:
-                entropy_scale_C = torch.zeros_like(entropy_C).index_add_(0, row_E, entropy_grad_E)
-                slope_CV = logprob_CV.add_(entropy_C[:, None]).mul_(entropy_scale_C[:, None]).add_(scale_C[:, None])
-                grad_CV = prob_CV.mul_(slope_CV).neg_()
-            else:
-                grad_CV = prob_CV.mul_(-scale_C[:, None])
-            grad_CV.index_put_((row_E, token_E), grad_E, accumulate=True)
-            grad_CV = grad_CV.div_(self.temperature).to(hidden_RD.dtype)
-            grad_RD[rows] = grad_CV @ self.weight_VD
-            if self.weight_grad_VD is not None:
-                self.weight_grad_VD.add_(grad_CV.T @ hidden_CD)
+            sums.append(chunk_sums)
+            slope_C = torch.zeros_like(lse_C).index_add_(0, row_E, slope_E)
+            entropy_slope_C = torch.zeros_like(lse_C).index_add_(0, row_E, entropy_slope_E)
+            self._into_gradient(logits_CV, lse_C, entropy_C, slope_C, entropy_slope_C if entropy_has_gradient else None)
+            logits_CV.index_put_((row_E, token_E), (slope_E / self.temperature).to(logits_CV.dtype), accumulate=True)
+            torch.mm(logits_CV, self.weight_VD, out=grad_RD[rows])
+            if self.weight_grad_VD is not None and product_VD is not None:
+                self.weight_grad_VD.add_(torch.mm(logits_CV.T, hidden_CD, out=product_VD))
             if self.bias_grad_V is not None:
-                self.bias_grad_V.add_(grad_CV.sum(dim=0, dtype=torch.float32))
-        if total is None:
-            raise ValueError("a micro-batch without a trained token has no loss")
-        return total, grad_RD
+                self.bias_grad_V.add_(logits_CV.sum(dim=0, dtype=torch.float32))
+        return sum(sums[1:], sums[0]), grad_RD
 
     @property
     def _rows_per_chunk(self) -> int:
         return max(1, LOGITS_PER_CHUNK // len(self.weight_VD))
 
-    def _logprobs(self, hidden_CD: Tensor) -> Tensor:
-        logits_CV = torch.nn.functional.linear(hidden_CD, self.weight_VD, self.bias_V).float().div_(self.temperature)
-        return logits_CV.sub_(logits_CV.logsumexp(dim=-1, keepdim=True))
+    def _blocks(self, logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """A few rows at a time in float32, with the temperature applied."""
+        step = max(1, LOGITS_PER_BLOCK // logits_CV.shape[1])
+        for start in range(0, len(logits_CV), step):
+            rows = slice(start, start + step)
+            logits_BV = logits_CV[rows].to(torch.promote_types(logits_CV.dtype, torch.float32), copy=True)
+            yield rows, logits_BV.div_(self.temperature) if self.temperature != 1 else logits_BV
+
+    def _logits(self, hidden_CD: Tensor, buffer: Tensor | None = None) -> Tensor:
+        """[C, V] in the compute dtype, before the temperature."""
+        out = (
+            buffer[: len(hidden_CD)] if buffer is not None else hidden_CD.new_empty(len(hidden_CD), len(self.weight_VD))
+        )
+        torch.mm(hidden_CD, self.weight_VD.T, out=out)
+        return out if self.bias_V is None else out.add_(self.bias_V)
+
+    def _normalisers(self, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-sum-exp and entropy of each row."""
+        lse: list[Tensor] = []
+        entropy: list[Tensor] = []
+        for _, logits_BV in self._blocks(logits_CV):
+            lse_B = logits_BV.logsumexp(dim=-1)
+            prob_BV = (logits_BV - lse_B[:, None]).exp_()
+            entropy.append(lse_B - prob_BV.mul_(logits_BV).sum(dim=-1))
+            lse.append(lse_B)
+        return torch.cat(lse), torch.cat(entropy)
+
+    def _of_targets(self, logits_CV: Tensor, lse_C: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        return logits_CV[row_E, token_E].to(lse_C.dtype) / self.temperature - lse_C[row_E]
+
+    def _into_gradient(
+        self, logits_CV: Tensor, lse_C: Tensor, entropy_C: Tensor, slope_C: Tensor, entropy_slope_C: Tensor | None
+    ) -> None:
+        """Overwrite logits by the loss's gradient with respect to them, but for what the targets themselves add.
+
+        d logprob[t] / d logits = onehot(t) - prob;  d entropy / d logits = - prob * (logprob + entropy)
+        """
+        for rows, logits_BV in self._blocks(logits_CV):
+            logprob_BV = logits_BV.sub_(lse_C[rows, None])
+            prob_BV = logprob_BV.exp()
+            weight = slope_C[rows, None]
+            if entropy_slope_C is not None:
+                weight = weight + logprob_BV.add_(entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
+            logits_CV[rows] = prob_BV.mul_(weight).mul_(-1 / self.temperature)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from astune.config.schema import ModelConfig
 from astune.engine.device import pick_device, pick_dtype
 from astune.schema import TrainerError
+from astune.trainer._allocator import keep_freed_memory
+from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.attention import TREE_ATTENTION, attending
 from astune.trainer.attention_plan import plan_attention
 from astune.trainer.head import Head
@@ -37,6 +39,8 @@ class PolicyModel:
         self.lora = lora
         self.masters = Masters(module, dtype)
         self._start: PolicyModel | None = None
+        if device.type == "cpu":
+            keep_freed_memory()
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, *, seed: int) -> PolicyModel:
@@ -48,7 +52,7 @@ class PolicyModel:
         if config.lora.rank > 0:
             module = add_adapters(module, config.lora, seed=seed)
         model = cls(module, dtype=dtype, device=device, lora=config.lora.rank > 0)
-        model._check_against_plain_forward()
+        model._use_trees()
         return model
 
     def keep_start(self) -> None:
@@ -109,25 +113,18 @@ class PolicyModel:
     def _output_layer(self) -> nn.Linear:
         return self.causal_lm.get_output_embeddings()
 
-    @contextmanager
-    def _plain_attention(self) -> Iterator[None]:
-        self.causal_lm.set_attn_implementation("eager")
-        try:
-            yield
-        finally:
-            self.causal_lm.set_attn_implementation(TREE_ATTENTION)
-
     @torch.no_grad()
-    def _check_against_plain_forward(self) -> None:
-        """Compare a small tree with the model's own forward pass, so that nothing is trained on wrong logits."""
+    def _use_trees(self) -> None:
+        """Switch to tree attention and fast layers, then compare a small tree with the model's own forward pass."""
         vocabulary = self._output_layer.weight.shape[0]
         ids = torch.arange(12).mul_(7919).remainder_(vocabulary).tolist()
         sequences = [ids[:5] + ids[5:8], ids[:5] + ids[8:12]]
-        with self._plain_attention():
-            plain = [
-                self.module(input_ids=torch.tensor([sequence], device=self.device), use_cache=False).logits[0]
-                for sequence in sequences
-            ]
+        plain = [
+            self.module(input_ids=torch.tensor([sequence], device=self.device), use_cache=False).logits[0]
+            for sequence in sequences
+        ]
+        use_fast_layers(self.causal_lm)
+        self.causal_lm.set_attn_implementation(TREE_ATTENTION)
         tree = build_tree(sequences)
         with attending(plan_attention(tree, self.device)):
             output = self.causal_lm.base_model(
