@@ -78,20 +78,26 @@ class Scheduler:
         self.open_sessions: set[str] = set()
         self.version = 0
         self._stats = EngineStats()
+        self._outcomes: list[tuple[Waiter, Completion | EngineError]] = []
 
     @property
     def stats(self) -> EngineStats:
         return replace(self._stats, running=len(self.running), waiting=len(self.waiting))
+
+    def deliver(self) -> None:
+        """Tell those whose requests are done; after the counters were published, so that these include them."""
+        for waiter, outcome in self._outcomes:
+            waiter.finish(outcome)
+        self._outcomes = []
 
     def forget(self) -> None:
         """Drop every cached key and value; only while nothing runs."""
         self._cache.reset()
 
     def fail_all(self, error: EngineError) -> None:
-        """Tell every waiter, and forget the requests."""
+        """Forget the requests; their waiters get the error with the next delivery."""
         self._count(cancelled_tokens=sum(len(request.token_ids) for request in self.running))
-        for request in [*self.running, *self.waiting]:
-            request.waiter.finish(error)
+        self._outcomes.extend((request.waiter, error) for request in [*self.running, *self.waiting])
         self.running, self.waiting = [], []
 
     def drop_cancelled(self) -> None:
@@ -181,18 +187,18 @@ class Scheduler:
             self._count(cancelled_tokens=len(request.token_ids))
             self._cache.clear(_slot_of(request))
             self._leave(request)
-            request.waiter.finish(
-                EngineError(
-                    "the model's output is not finite, so nothing can be sampled from it",
-                    hint="the weights are damaged or training diverged: lower trainer.optim.lr",
-                )
+            error = EngineError(
+                "the model's output is not finite, so nothing can be sampled from it",
+                hint="the weights are damaged or training diverged: lower trainer.optim.lr",
             )
+            self._outcomes.append((request.waiter, error))
             return
         stopped = drawn.token in params.stop_token_ids
         if stopped or len(request.token_ids) == params.max_tokens:
             self._leave(request)
             reason = "stop" if stopped else "length"
-            request.waiter.finish(Completion(request.token_ids, request.logprobs, reason, self.version))
+            completion = Completion(request.token_ids, request.logprobs, reason, self.version)
+            self._outcomes.append((request.waiter, completion))
 
     def _leave(self, request: Request) -> None:
         self._cache.release(_slot_of(request))

@@ -204,6 +204,9 @@ class InProcessEngine:
                         scheduler.admit()
                     if scheduler.running:
                         scheduler.step()
+                    with self._changed:
+                        self._stats = scheduler.stats
+                    scheduler.deliver()
         except EngineError as cause:
             end = cause
         except BaseException as cause:
@@ -215,10 +218,11 @@ class InProcessEngine:
             loads = [waiter for _, waiter in self._loads]
             self._arrived, self._loads = [], []
         scheduler.fail_all(end)
-        for waiter in loads:
-            waiter.finish(end)
         with self._changed:
             self._stats = scheduler.stats
+        scheduler.deliver()
+        for waiter in loads:
+            waiter.finish(end)
 
     def _collect(self) -> bool:
         """Wait for something to do and hand over what arrived; False when the engine is to end."""
@@ -228,11 +232,11 @@ class InProcessEngine:
                 self._arrived = [request for request in self._arrived if not request.cancelled]
                 if self._may_start():
                     scheduler.waiting.extend(self._arrived)
+                    scheduler.open_sessions = set(self._open)  # in lockstep as the round begins: no race decides
                     self._arrived = []
                 if self._forget and not (scheduler.running or scheduler.waiting):
                     scheduler.forget()
                     self._forget = False
-                scheduler.open_sessions = set(self._open)
                 self._stats = scheduler.stats
                 if scheduler.running or scheduler.waiting or self._loads:
                     return True
