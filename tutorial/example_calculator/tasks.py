@@ -104,8 +104,8 @@ VALIDATION = World(
 )
 
 WORLDS: dict[Split, World] = {"train": TRAIN, "validation": VALIDATION}
-PATIENCE = 20
-"""Repeated draws a problem wanted, after which there are taken to be no more."""
+PATIENCE = 2000
+"""Repeated draws in a row after which there are taken to be no more problems."""
 
 DIFFICULTIES = {1: "one operation, two digits", 2: "one operation, three digits", 3: "two operations, two digits"}
 
@@ -141,12 +141,13 @@ def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[
             break
         if problem["main_query"] in tasks:
             repeats += 1
-            if repeats > PATIENCE * number:
+            if repeats > PATIENCE:
                 raise TaskReaderError(
                     f"only {len(tasks)} of {number} different problems were found",
                     hint="ask for fewer, or add difficulties",
                 )
             continue
+        repeats = 0
         task_id = f"calculator-{split}-{seed}-{len(tasks):05d}"
         tasks[problem["main_query"]] = Task(task_id=task_id, env_type="calculator", **problem)
     return list(tasks.values())

@@ -1,0 +1,113 @@
+"""The calculator tutorial: its problems, and its agent."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from tutorial_stage import ROOT, Play, tutorial_config
+
+from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
+from astune.env_service.arithmetic import calculate, format_number
+from astune.schema import Task, TaskReaderError
+from astune.task_reader import open_task_reader
+from tutorial.example_calculator.calculator import EXAMPLES
+from tutorial.example_calculator.tasks import DIFFICULTIES, TRAIN, VALIDATION, make_tasks
+
+EVERY = tuple(DIFFICULTIES)
+CONF = "example_calculator/calculator.yaml"
+TASK = Task(task_id="sum", main_query="What is 49 + 15?", env_type="calculator", metadata={"answer": "64"})
+
+
+def numbers(tasks: list[Task]) -> set[int]:
+    return {int(number) for task in tasks for number in re.findall(r"\d+", task.main_query)}
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_every_problem_has_the_numbers_and_the_answer_of_its_expression(split):
+    for task in make_tasks(split, 1000, difficulties=EVERY):
+        expression = task.metadata["expression"]
+        assert sorted(re.findall(r"\d+", expression)) == sorted(re.findall(r"\d+", task.main_query))
+        assert format_number(calculate(expression)) == task.metadata["answer"]
+        assert int(task.metadata["answer"]) >= 0
+        assert "{" not in task.main_query
+
+
+def test_held_out_problems_share_no_number_name_thing_or_wording_with_training():
+    training, held_out = (
+        make_tasks("train", 3000, difficulties=EVERY),
+        make_tasks("validation", 1000, difficulties=EVERY),
+    )
+    assert not numbers(training) & numbers(held_out)
+    assert not set(TRAIN.names) & set(VALIDATION.names)
+    for templates in zip((TRAIN.one, TRAIN.two), (VALIDATION.one, VALIDATION.two), strict=True):
+        train_templates, held_out_templates = templates
+        assert not {t.text for t in train_templates} & {t.text for t in held_out_templates}
+        things = [{thing for template in half for thing in template.things} for half in templates]
+        assert not things[0] & things[1]
+    assert (len(TRAIN.one), len(VALIDATION.one)) == (12, 6)
+
+
+def test_the_solved_examples_are_held_out_problems_of_neither_split():
+    shown = {text for role, text in EXAMPLES if role == "user"}
+    assert not shown & {task.main_query for split in ("train", "validation") for task in make_tasks(split, 2000)}
+
+
+def test_problems_depend_on_the_seed_alone_and_a_longer_list_begins_with_the_shorter():
+    assert make_tasks("train", 50) == make_tasks("train", 200)[:50]
+    assert make_tasks("train", 50, seed=1)[0].main_query != make_tasks("train", 50)[0].main_query
+
+
+def test_difficulties_are_what_they_say():
+    for difficulty, digits, operands in ((1, 2, 2), (2, 3, 2), (3, 2, 3)):
+        for task in make_tasks("train", 100, difficulties=(difficulty,)):
+            found = re.findall(r"\d+", task.metadata["expression"])
+            assert (len(found), {len(number) for number in found}) == (operands, {digits})
+
+
+def test_more_problems_than_there_are_is_an_error():
+    with pytest.raises(TaskReaderError, match=r"only \d+ of 100000 different problems"):
+        make_tasks("validation", 100_000)
+
+
+def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path):
+    files = {}
+    for split, number in (("train", 40), ("validation", 20)):
+        files[split] = tmp_path / "made" / f"{split}.jsonl"
+        arguments = ["--split", split, "--number", str(number), "--seed", "3", "--output", str(files[split])]
+        command = [sys.executable, "-m", "tutorial.example_calculator.tasks", *arguments, "--difficulty", "1", "3"]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    jsonl = JsonlReaderConfig(
+        training=FileConfig(file_path=str(files["train"])), validation=FileConfig(file_path=str(files["validation"]))
+    )
+    from_files = open_task_reader(TaskReaderConfig(jsonl=jsonl)).read()
+    params = {"training": 40, "validation": 20, "seed": 3, "difficulties": [1, 3]}
+    reader = TaskReaderConfig(type="tutorial.example_calculator.tasks->CalculatorTaskReader", params=params)
+    assert open_task_reader(reader).read() == from_files
+
+
+def test_the_configuration_names_tasks_that_can_be_read():
+    config = tutorial_config(CONF)
+    splits = open_task_reader(config.task_reader).read()
+    assert len(splits.validation) >= 96
+    assert {task.env_type for task in splits.training} == {"calculator"}
+
+
+async def test_the_agent_solves_a_problem_in_two_turns(play: Play):
+    group = await play(CONF, TASK, ["<calc>49+15</calc>", r"\boxed{64}"])
+    assert group.dropped is None
+    for episode in group.episodes:
+        assert (episode.status, episode.raw_reward) == ("success", 1.0)
+        [timeline] = episode.timelines
+        assert [span.sampled for span in timeline.spans].count(True) == 2
+
+
+async def test_a_wrong_answer_a_stray_message_and_endless_calculating_earn_nothing(play: Play):
+    wrong = await play(CONF, TASK, ["<calc>49+15</calc>", r"\boxed{46}"])
+    assert [(e.status, e.raw_reward) for e in wrong.episodes] == [("failed", 0.0)] * 2
+    stray = await play(CONF, TASK, ["Well, 64."])
+    assert [(e.status, e.raw_reward) for e in stray.episodes] == [("failed", 0.0)] * 2
+    endless = await play(CONF, TASK, ["<calc>1+1</calc>"] * 3)
+    assert [(e.status, e.raw_reward) for e in endless.episodes] == [("truncated", 0.0)] * 2
