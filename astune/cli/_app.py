@@ -33,7 +33,8 @@ Set = Annotated[
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the resolved configuration and the plan, and start nothing.")
+    bool,
+    typer.Option("--dry-run", metavar=" ", help="Print the resolved configuration and the plan, and start nothing."),
 ]
 
 
@@ -69,7 +70,7 @@ def root(
     ] = None,
     dry_run: DryRun = False,
     overrides: Set = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", metavar=" ", help="Print the version.")] = False,
 ) -> None:
     flags = {"--conf": conf, "--backbone": backbone, "--resume": resume, "--dry-run": dry_run, "--set": overrides}
     given = [flag for flag, value in flags.items() if value]

@@ -1,4 +1,8 @@
-"""Talking to a run's best model in the terminal: plain chat, no agent, no tools, nothing recorded."""
+"""Talking to a run's best model in the terminal: plain chat, no agent, no environment, nothing recorded.
+
+The conversation begins as the agent's did, with the instructions and examples that the model was trained on; what
+an environment answered there is typed by the user here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from rich.console import Console
 from astune.cli._past_runs import best_checkpoint
 from astune.config import AstuneConfig, load_config
 from astune.runs import RunDirectory, resolve_run
-from astune.schema import ContextOverflow, Message, SamplingParams
+from astune.schema import ContextOverflow, Forest, Message, SamplingParams
 
 _SESSION = "chat"
 
@@ -20,17 +24,32 @@ def chat_with(run: str, message: str | None) -> int:
     checkpoint = best_checkpoint(path)
     config = load_config(RunDirectory.open(path).config_path)
     console = Console()
-    chat = _Chat(config, str(checkpoint.model))
+    beginning = beginning_of(RunDirectory.open(path))
+    chat = _Chat(config, str(checkpoint.model), beginning)
     if message is None:
         console.print(
-            f"step {checkpoint.step} of {path}; an empty line ends the conversation", markup=False, soft_wrap=True
+            f"step {checkpoint.step} of {path}, after {len(beginning)} messages that the agent begins with; "
+            "an empty line ends the conversation",
+            markup=False,
+            soft_wrap=True,
         )
     asyncio.run(chat.talk(message, console))
     return 0
 
 
+def beginning_of(run: RunDirectory) -> list[Message]:
+    """What the run's newest episode read before its own question: instructions and examples."""
+    with run.episodes() as episodes:
+        rows = [row for row in episodes.list() if row.n_turns]
+        forest = episodes.read(rows[-1].episode_id).forest if rows else Forest()
+    first = next((node for node in forest.nodes if node.sampled), None)
+    if first is None:
+        return []
+    return [{"role": node.role, "content": node.content} for node in forest.path(first.parent)[:-1]]
+
+
 class _Chat:
-    def __init__(self, config: AstuneConfig, model: str) -> None:
+    def __init__(self, config: AstuneConfig, model: str, beginning: list[Message]) -> None:
         from astune.context_tracker import ContextTracker, load_renderer
         from astune.engine.in_process import InProcessEngine
         from astune.engine.model_files import resolve_model
@@ -46,7 +65,8 @@ class _Chat:
             max_model_len=config.rollout.max_model_len,
             deterministic=False,
         )
-        self._messages: list[Message] = []
+        self._beginning = beginning
+        self._messages = beginning
 
     async def talk(self, message: str | None, console: Console) -> None:
         self._engine.open_session(_SESSION)
@@ -59,7 +79,7 @@ class _Chat:
                     answer = await self._answer(line)
                 except ContextOverflow:
                     console.print("the conversation is longer than rollout.max_model_len allows; it starts anew")
-                    self._messages = []
+                    self._messages = self._beginning
                     continue
                 console.print(answer, markup=False, highlight=False, soft_wrap=True, style="green")
         finally:

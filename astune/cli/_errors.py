@@ -22,13 +22,7 @@ class Interrupted(Exception):
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_INTERRUPTED = 130
-_EXTRAS = {
-    "torch": "local",
-    "transformers": "local",
-    "safetensors": "local",
-    "peft": "local",
-    "agentscope": "agentscope",
-}
+_OPTIONAL = {"torch", "transformers", "safetensors", "peft", "gguf", "agentscope"}
 
 
 def exit_with(work: Callable[[], int]) -> NoReturn:
@@ -41,10 +35,9 @@ def exit_with(work: Callable[[], int]) -> NoReturn:
         show_error(error)
         status = exit_status(error)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
-        _print_error(f"this needs {error.name}, which is not installed", f"pip install 'astune[{extra}]'")
+        _print_error(f"this needs {error.name}, which is not installed", "pip install 'astune[local,agentscope]'")
         status = EXIT_CONFIG
     except (Interrupted, KeyboardInterrupt):
         _print_error("interrupted", "")

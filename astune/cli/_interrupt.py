@@ -33,7 +33,7 @@ def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
         signals += 1
         if signals > 1:
             _leave_at_once()
-        sys.stderr.write("\nending after this step; Ctrl-C again ends at once\n")
+        sys.stderr.write("\nending cleanly, which may take a moment; Ctrl-C again ends at once\n")
         loop.call_soon_threadsafe(task.cancel)
 
     async def supervised() -> None:
