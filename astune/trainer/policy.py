@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from astune.config.schema import AstuneConfig, OptimConfig
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
-from astune.trainer.loss import LossInputs, LossSums, policy_loss
+from astune.trainer.gradient import accumulate_gradient
+from astune.trainer.loss import LossSums
 from astune.trainer.microbatch import MicroBatch, pack, split
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, account, weigh
@@ -94,7 +94,9 @@ class PolicyTrainer:
         total: LossSums | None = None
         norms: list[float] = []
         for microbatches in self._with_old_logprobs(updates):
-            sums = self._accumulate(microbatches)
+            sums = accumulate_gradient(
+                self._model, microbatches, self._config.trainer.loss, self._config.rollout.temperature
+            )
             norms.append(self._model.masters.step(self._config.trainer.optim, lr))
             total = sums if total is None else total + sums
             report["computed_tokens"] += sum(len(microbatch.token_ids_T) for microbatch in microbatches)
@@ -159,41 +161,6 @@ class PolicyTrainer:
                 old_logprob_E = self._model.logprobs(microbatch, self._config.rollout.temperature)
                 microbatch.inputs = replace(microbatch.inputs, old_logprob_E=old_logprob_E)
         return updates
-
-    def _accumulate(self, microbatches: list[MicroBatch]) -> LossSums:
-        """Forward and backward; the gradients add up in the masters' buffers."""
-        loss_config = self._config.trainer.loss
-        head = self._model.head(self._config.rollout.temperature)
-        total: LossSums | None = None
-        for microbatch in microbatches:
-            inputs = microbatch.inputs
-
-            def loss(
-                logprob_E: Tensor, entropy_E: Tensor, tokens: slice, inputs: LossInputs = inputs
-            ) -> tuple[Tensor, LossSums]:
-                return policy_loss(logprob_E, entropy_E, inputs.select(tokens), loss_config)
-
-            hidden_RD = self._model.hidden(microbatch)
-            sums, grad_RD = head.loss_and_gradient(
-                hidden_RD.detach(), microbatch.targets, loss, entropy_has_gradient=loss_config.entropy_coef != 0
-            )
-            self._require_finite(sums, hidden_RD)
-            hidden_RD.backward(grad_RD)
-            total = sums if total is None else total + sums
-        if total is None:
-            raise TrainerError("an update has no trained token", hint="this is a defect of astune: do not train on it")
-        return total
-
-    def _require_finite(self, sums: LossSums, hidden_RD: Tensor) -> None:
-        if math.isfinite(sums.loss):
-            return
-        self._model.masters.zero_gradients()
-        where = "log-probabilities" if bool(torch.isfinite(hidden_RD).all()) else "hidden states"
-        raise TrainerError(
-            f"the loss is {float(sums.loss)}: the model's {where} are not finite, or far from the engine's",
-            hint="no weight was changed; see logprob_diff_max and grad_norm of the steps before, lower "
-            "trainer.optim.lr, or set model.dtype to float32",
-        )
 
 
 def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:
