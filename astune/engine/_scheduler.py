@@ -141,20 +141,12 @@ class Scheduler:
 
     def step(self) -> None:
         """One forward pass over the running requests, and one token for each that has its prompt behind it."""
-        work = self._plan()
-        decode = [item for item in work if len(item.tokens) == 1]
-        prefill = [item for item in work if len(item.tokens) > 1]
-        ends = np.cumsum([len(item.tokens) for item in [*decode, *prefill]]) - 1
-        sampling = [item for item in [*decode, *prefill] if item.samples]
-        rows = [int(end) for end, item in zip(ends, [*decode, *prefill], strict=True) if item.samples]
+        work = sorted(self._plan(), key=lambda item: len(item.tokens))
+        sampling = [item for item in work if item.samples]
+        ends = np.cumsum([len(item.tokens) for item in work]).tolist()
+        rows = [end - 1 for end, item in zip(ends, work, strict=True) if item.samples]
         self._cache.grow(max(len(item.slot.tokens) + len(item.tokens) for item in work))
-        batch = PackedBatch(
-            self._cache,
-            [(item.slot, item.tokens[0]) for item in decode],
-            [(item.slot, item.tokens) for item in prefill],
-            rows,
-            self._device,
-        )
+        batch = PackedBatch(self._cache, [(item.slot, item.tokens) for item in work], rows, self._device)
         logits_BV = self._model.forward(batch)
         for item in work:
             item.slot.tokens.extend(item.tokens)

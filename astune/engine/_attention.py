@@ -1,0 +1,127 @@
+"""Attention of several sequences over their slots: two batched matrix products, new tokens padded to one number.
+
+A fused kernel has too little to do for a few queries on a CPU (measured: 5 to 20 times slower than the products);
+only long pieces of a prompt go through it. Keys and values are in the slots already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_COPY_COST = 3
+"""Reading, writing and reading again: what attending to a copy costs, against attending in place."""
+
+
+class Segment(NamedTuple):
+    """Tokens [start, end) of the pack continue `slot`, which already holds `past` tokens."""
+
+    start: int
+    end: int
+    slot: int
+    past: int
+
+    @property
+    def length(self) -> int:
+        return self.past + self.end - self.start
+
+
+class Rule(NamedTuple):
+    """How a layer attends: factor of the scores, sliding window, soft cap of the scores."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class Group:
+    """Segments that attend together.
+
+    Each has a place among `places`; its tokens stand at places [place, 0..n) of the padded queries. Over a range of
+    whole slots the places are the slots themselves, which costs no copy but computes those in between as well.
+    """
+
+    def __init__(self, segments: Sequence[Segment], capacity: int, device: torch.device) -> None:
+        self._n = max(segment.end - segment.start for segment in segments)
+        longest = max(segment.length for segment in segments)
+        slots = [segment.slot for segment in segments]
+        low, high = min(slots), max(slots) + 1
+        self._copied = (high - low) * capacity > _COPY_COST * len(slots) * longest
+        self._length = longest if self._copied else capacity
+        self._range = slice(low, high)
+        self._slots = torch.tensor(slots, device=device)
+        places = range(len(slots)) if self._copied else [slot - low for slot in slots]
+        self._places = len(slots) if self._copied else high - low
+        last = [[0] * self._n for _ in range(self._places)]  # padding sees its slot's first token, and is not read
+        at: list[int] = []
+        for place, (start, end, _, past) in zip(places, segments, strict=True):
+            count = end - start
+            last[place][:count] = range(past, past + count)
+            at.extend(range(place * self._n, place * self._n + count))
+        self._padded = at != list(range(self._places * self._n))
+        self._at = torch.tensor(at, device=device)
+        self._last = torch.tensor(last, device=device)
+        self._masks: dict[tuple[torch.dtype, int | None], Tensor] = {}
+
+    def _mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
+        """0 where a query may look and -inf elsewhere, [places, 1, n, 1, length]."""
+        key = (dtype, window)
+        if key not in self._masks:
+            at_T = torch.arange(self._length, device=self._last.device)
+            hidden = at_T > self._last[..., None]
+            if window is not None:
+                hidden |= at_T <= self._last[..., None] - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
+            self._masks[key] = mask[:, None, :, None]
+        return self._masks[key]
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        """Attention of the group's tokens, [tokens, heads, value dim], in the order of its segments."""
+        _, heads, dim = q_NHD.shape
+        kv_heads = keys.shape[1]
+        if self._copied:
+            keys, values = keys[self._slots, :, : self._length], values[self._slots, :, : self._length]
+        else:
+            keys, values = keys[self._range], values[self._range]
+        if self._padded:
+            q_NHD = q_NHD.new_zeros((self._places * self._n, heads, dim)).index_copy_(0, self._at, q_NHD)
+        shape = (self._places, kv_heads, self._n, heads // kv_heads)
+        q_ZQD = (
+            q_NHD.view(self._places, self._n, kv_heads, -1, dim).transpose(1, 2).reshape(-1, shape[2] * shape[3], dim)
+        )
+        weights = torch.softmax(self._scores(q_ZQD, keys.flatten(0, 1), shape, rule), dim=-1)
+        out = torch.bmm(weights, values.flatten(0, 1)).view(*shape, -1)
+        out = out.transpose(1, 2).reshape(self._places * self._n, heads, -1)
+        return out[self._at] if self._padded else out
+
+    def _scores(self, q_ZQD: Tensor, k_ZTD: Tensor, shape: tuple[int, int, int, int], rule: Rule) -> Tensor:
+        """Masked scores [places * kv heads, n * heads of a kv head, length]."""
+        mask = self._mask(q_ZQD.dtype, rule.window)
+        k_ZDT = k_ZTD.transpose(1, 2)
+        if rule.softcap is None and self._n == 1:
+            flat = mask.expand(-1, shape[1], -1, -1, -1).reshape(len(k_ZTD), 1, -1)
+            return torch.baddbmm(flat, q_ZQD, k_ZDT, alpha=rule.scale)
+        scores = torch.baddbmm(q_ZQD.new_zeros(1, 1, 1), q_ZQD, k_ZDT, beta=0, alpha=rule.scale)
+        if rule.softcap is not None:
+            scores = torch.tanh(scores / rule.softcap) * rule.softcap
+        return scores.view(*shape, -1).add_(mask).view(scores.shape)
+
+
+def attend_alone(keys: Tensor, values: Tensor, q_NHD: Tensor, segment: Segment, rule: Rule) -> Tensor:
+    """Attention of one long segment through the fused kernel, [tokens, heads, value dim]."""
+    k = keys[segment.slot, None, :, : segment.length]
+    v = values[segment.slot, None, :, : segment.length]
+    q = q_NHD.transpose(0, 1)[None]
+    grouped = q.shape[1] != k.shape[1]
+    if segment.past == 0 and (rule.window is None or rule.window >= segment.length):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
+        return out[0].transpose(0, 1)
+    at_T = torch.arange(segment.length, device=q.device)
+    behind = at_T[segment.past :, None] - at_T
+    seen = behind >= 0 if rule.window is None else (behind >= 0) & (behind < rule.window)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=rule.scale, enable_gqa=grouped)
+    return out[0].transpose(0, 1)
