@@ -16,14 +16,19 @@ from torch import Tensor
 
 from astune.trainer.trie import Ints, PrefixTree, Segment
 
-SHORTEST_SHARED = 32
-"""Tokens of a shared beginning below which repeating its attention is cheaper than another batch."""
-LONGEST_PIECE = 512
-"""Tokens of a piece; what a longer one would compute in vain above the diagonal grows with its square."""
-SCORES_PER_BATCH = 1 << 20
-"""Query-key pairs of one batch and head: with nine heads in bfloat16 18 MiB, which stays near the cores."""
-PADDING_WASTE = 0.3
-"""Part of a batch's longest branch that its shortest may lack."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the tree is recut. A matter of speed only."""
+
+    shortest_shared: int = 32
+    """Tokens of a shared beginning below which repeating its attention is cheaper than another batch."""
+    longest_piece: int = 512
+    """Tokens of a piece; what a longer one would compute in vain above the diagonal grows with its square."""
+    scores_per_batch: int = 1 << 20
+    """Query-key pairs of one batch and head: with nine heads in bfloat16 18 MiB, which stays near the cores."""
+    padding_waste: float = 0.3
+    """Part of a batch's longest branch that its shortest may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +58,16 @@ class AttentionPlan:
     longest_sequence: int
 
 
-def plan_attention(tree: PrefixTree, device: torch.device) -> AttentionPlan:
-    pieces = _pieces(tree.segments)
+def plan_attention(tree: PrefixTree, device: torch.device, limits: Limits | None = None) -> AttentionPlan:
+    limits = limits if limits is not None else Limits()
+    pieces = _pieces(tree.segments, limits)
     siblings: dict[int | None, list[_Piece]] = {}
     for piece in pieces:
         siblings.setdefault(piece.parent, []).append(piece)
     batches: list[BranchBatch] = []
     for parent, branches in siblings.items():
         ancestor_A = _path(pieces, parent)
-        for bucket in _buckets(branches, len(ancestor_A)):
+        for bucket in _buckets(branches, len(ancestor_A), limits):
             batches.append(_batch(ancestor_A, bucket, device))
     return AttentionPlan(batches, int(tree.position_ids.max()) + 1)
 
@@ -75,7 +81,7 @@ class _Piece:
     parent: int | None
 
 
-def _pieces(segments: Sequence[Segment]) -> list[_Piece]:
+def _pieces(segments: Sequence[Segment], limits: Limits) -> list[_Piece]:
     """Recut the segments. A parent comes before its children, in `segments` and in the result."""
     pieces: list[_Piece] = []
     last_piece: dict[int, int | None] = {}
@@ -89,11 +95,11 @@ def _pieces(segments: Sequence[Segment]) -> list[_Piece]:
                 rows, owned_from = np.concatenate([prefix, rows]), prefix_owned_from
                 # The first branch owns what it repeats, the others do not.
                 repeated[segment.parent] = prefix, len(prefix)
-        if segment.descendants_end > segment.end and len(rows) < SHORTEST_SHARED:
+        if segment.descendants_end > segment.end and len(rows) < limits.shortest_shared:
             last_piece[index], repeated[index] = parent, (rows, owned_from)
             continue
-        for start in range(0, len(rows), LONGEST_PIECE):
-            part = rows[start : start + LONGEST_PIECE]
+        for start in range(0, len(rows), limits.longest_piece):
+            part = rows[start : start + limits.longest_piece]
             pieces.append(_Piece(part, min(max(owned_from - start, 0), len(part)), parent))
             parent = len(pieces) - 1
         last_piece[index] = parent
@@ -108,14 +114,14 @@ def _path(pieces: Sequence[_Piece], index: int | None) -> Ints:
     return np.concatenate(rows[::-1]) if rows else np.empty(0, np.int64)
 
 
-def _buckets(branches: Sequence[_Piece], n_ancestors: int) -> Iterator[list[_Piece]]:
+def _buckets(branches: Sequence[_Piece], n_ancestors: int, limits: Limits) -> Iterator[list[_Piece]]:
     """Branches of about the same length, and not too many."""
     bucket: list[_Piece] = []
     for branch in sorted(branches, key=lambda branch: -len(branch.rows)):
         if bucket:
             longest = len(bucket[0].rows)
-            full = (len(bucket) + 1) * longest * (n_ancestors + longest) > SCORES_PER_BATCH
-            if full or len(branch.rows) < (1 - PADDING_WASTE) * longest - 8:
+            full = (len(bucket) + 1) * longest * (n_ancestors + longest) > limits.scores_per_batch
+            if full or len(branch.rows) < (1 - limits.padding_waste) * longest - 8:
                 yield bucket
                 bucket = []
         bucket.append(branch)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trainer_helpers import episode, group, node, random_batch
+
+from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
+from astune.trainer.samples import account, weigh
+
+
+def linear(n_tokens: int) -> list[object]:
+    return [node(0, None, [1, 2]), node(1, 0, [3] * n_tokens, sampled=n_tokens)]
+
+
+def weights(batch: TrainingBatch, scheme: str) -> dict[str, float]:
+    """What each episode weighs in all."""
+    total: dict[str, float] = defaultdict(float)
+    for number, members in enumerate(batch.groups):
+        for member in members.episodes:
+            only = [[0.0 if other is member else float("nan") for other in others.episodes] for others in batch.groups]
+            alone = weigh(batch.groups, only, scheme)  # type: ignore[arg-type]
+            assert sum(t.token_weight * len(t.positions) for t in alone) == pytest.approx(1)
+            assert {t.group for t in alone} <= {number}
+    for timeline in weigh(batch.groups, batch.advantages, scheme):  # type: ignore[arg-type]
+        total[f"{timeline.group}:{timeline.advantage}"] += timeline.token_weight * len(timeline.positions)
+    return total
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_by_default_every_group_and_every_episode_of_it_weighs_the_same(seed: int) -> None:
+    batch = random_batch(seed)
+    n_groups = len(batch.groups)
+    for key, weight in weights(batch, "episode").items():
+        n_episodes = len(batch.groups[int(key.split(":")[0])].episodes)
+        assert weight == pytest.approx(1 / n_groups / n_episodes)
+
+
+def test_the_worked_example_of_weights_holds() -> None:
+    groups = [group([episode(linear(10)), episode(linear(30))]), group([episode(linear(20)), episode(linear(40))])]
+    advantages = [[1.0, 1.0], [1.0, 1.0]]
+
+    def token_weights(scheme: str) -> list[float]:
+        return [timeline.token_weight for timeline in weigh(groups, advantages, scheme)]  # type: ignore[arg-type]
+
+    assert token_weights("episode") == pytest.approx([1 / 40, 1 / 120, 1 / 80, 1 / 160])
+    assert token_weights("timeline") == pytest.approx([1 / 40, 1 / 120, 1 / 80, 1 / 160])
+    assert token_weights("token") == pytest.approx([1 / 100] * 4)
+
+
+def test_a_branching_episode_weighs_no_more_than_a_linear_one() -> None:
+    branching = [node(0, None, [1]), node(1, 0, [2] * 8, sampled=8), node(2, 0, [3] * 8, sampled=8)]
+    groups = [group([episode(branching), episode(linear(4))])]
+    timelines = weigh(groups, [[1.0, -1.0]], "episode")
+    weight_of = dict.fromkeys((1.0, -1.0), 0.0)
+    for timeline in timelines:
+        weight_of[timeline.advantage] += timeline.token_weight * len(timeline.positions)
+    assert weight_of == pytest.approx({1.0: 0.5, -1.0: 0.5})
+    by_timeline = weigh(groups, [[1.0, -1.0]], "timeline")
+    assert sum(t.token_weight * len(t.positions) for t in by_timeline if t.advantage > 0) == pytest.approx(2 / 3)
+
+
+def test_every_sampled_token_is_trained_once_or_masked_with_a_reason() -> None:
+    shared = [
+        node(0, None, [1]),
+        node(1, 0, [2, 2, 2], sampled=3),
+        node(2, 1, [3]),
+        node(3, 2, [4, 4], sampled=2),
+        node(4, 1, [5]),
+        node(5, 4, [6], sampled=1),
+        node(6, 5, [7, 7, 7, 7], sampled=4, trainable=False),
+    ]
+    groups = [group([episode(shared), episode(linear(5), reward=None)])]
+    accounts = account(TrainingBatch(0, groups, [[0.0, float("nan")]]))
+    assert accounts.trained == 3 + 2 + 1
+    assert accounts.masked == {"not a training target": 4, "episode without a reward": 5}
+    assert sum(len(t.positions) for t in weigh(groups, [[0.0, float("nan")]], "episode")) == accounts.trained
+
+
+def test_an_episode_without_a_prompt_is_refused_by_name() -> None:
+    groups: list[EpisodeGroup] = [group([episode([node(0, None, [1, 2], sampled=2)], name="calc-7")])]
+    with pytest.raises(TrainerError, match="calc-7 was sampled without a prompt"):
+        weigh(groups, [[1.0]], "episode")
+
+
+def test_a_recorded_logprob_that_is_not_finite_is_refused_by_name() -> None:
+    nodes = [node(0, None, [1]), node(1, 0, [2], sampled=1, logprobs=[float("nan")])]
+    with pytest.raises(TrainerError, match="calc-8 has a log-probability") as caught:
+        weigh([group([episode(nodes, name="calc-8")])], [[1.0]], "episode")
+    assert "float32" in caught.value.hint

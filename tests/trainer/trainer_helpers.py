@@ -1,0 +1,129 @@
+"""Episodes made by hand, and the reference that everything in the trainer is measured against."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from astune.config.schema import AstuneConfig, LossConfig, ModelConfig, OptimConfig, RolloutConfig, TrainerConfig
+from astune.schema import Episode, EpisodeGroup, Forest, MessageNode, Reward, Task, TrainingBatch
+from astune.trainer.loss import LossInputs, policy_loss
+from astune.trainer.samples import WeightedTimeline
+
+VOCABULARY = 96
+
+
+def config(
+    *,
+    dtype: str = "float32",
+    temperature: float = 1.0,
+    loss: dict[str, Any] | None = None,
+    optim: dict[str, Any] | None = None,
+    lora: dict[str, Any] | None = None,
+    **trainer: Any,
+) -> AstuneConfig:
+    return AstuneConfig(
+        model=ModelConfig.model_validate({"device": "cpu", "dtype": dtype, "lora": lora or {}}),
+        rollout=RolloutConfig(temperature=temperature),
+        trainer=TrainerConfig(
+            loss=LossConfig.model_validate(loss or {}),
+            optim=OptimConfig.model_validate({"lr": 1e-3, "warmup_steps": 0, **(optim or {})}),
+            **trainer,
+        ),
+    )
+
+
+def node(node_id: int, parent: int | None, token_ids: list[int], *, sampled: int = 0, **more: Any) -> MessageNode:
+    """A message that was read, or whose last `sampled` tokens were sampled at log-probability -4.5 each."""
+    if not sampled:
+        return MessageNode(node_id, parent, "user", "", token_ids, "agent", **more)
+    more = {"trainable": True, "finish_reason": "stop", "weights_version": 0, "logprobs": [-4.5] * sampled, **more}
+    return MessageNode(node_id, parent, "assistant", "", token_ids, "agent", **more)
+
+
+def episode(nodes: Sequence[MessageNode], *, reward: float | None = 1.0, name: str = "episode") -> Episode:
+    return Episode(
+        episode_id=name,
+        task=Task(task_id="task", main_query="?"),
+        split="train",
+        step=0,
+        repeat=0,
+        attempt=0,
+        seed=0,
+        forest=Forest(list(nodes)),
+        status="error" if reward is None else "success",
+        reward=None if reward is None else Reward(raw_reward=reward, is_success=reward > 0),
+    )
+
+
+def group(episodes: Sequence[Episode]) -> EpisodeGroup:
+    return EpisodeGroup(Task(task_id="task", main_query="?"), list(episodes))
+
+
+def random_batch(seed: int, *, n_groups: int = 3, n_episodes: int = 4, turns: int = 2) -> TrainingBatch:
+    """Groups whose prompts share a beginning, whose answers sometimes do, over several turns, some of them edited."""
+    rng = random.Random(seed)
+
+    def tokens(low: int, high: int, alphabet: int = VOCABULARY) -> list[int]:
+        return [rng.randrange(alphabet) for _ in range(rng.randint(low, high))]
+
+    few_shot = tokens(4, 50)
+    groups: list[EpisodeGroup] = []
+    for _ in range(n_groups):
+        question = tokens(2, 40)
+        members: list[Episode] = []
+        for number in range(n_episodes):
+            nodes = [node(0, None, few_shot + question)]
+            for _ in range(turns):
+                answer = tokens(1, 9, 3)
+                nodes.append(node(len(nodes), nodes[-1].node_id, [7, 8, *answer], sampled=len(answer)))
+                nodes.append(node(len(nodes), nodes[-1].node_id, tokens(1, 5)))
+            if rng.random() < 0.3:
+                edited = node(len(nodes), 0, tokens(1, 5), fork_cause="message edited")
+                answer = tokens(2, 9, 3)
+                nodes += [edited, node(len(nodes) + 1, edited.node_id, [7, *answer], sampled=len(answer))]
+            members.append(episode(nodes, reward=float(number % 2), name=f"{len(groups)}-{number}"))
+        groups.append(group(members))
+    return TrainingBatch(0, groups, [[rng.uniform(-2, 2) for _ in g.episodes] for g in groups])
+
+
+def reference_gradient(
+    folder: Path, timelines: Sequence[WeightedTimeline], loss: LossConfig, *, temperature: float = 1.0, dtype: str
+) -> tuple[float, dict[str, Tensor]]:
+    """The loss and its gradient one timeline at a time, by transformers' own forward pass; sums in float64."""
+    module: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    total = 0.0
+    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in module.named_parameters()}
+    for timeline in timelines:
+        ids = torch.tensor([timeline.token_ids])
+        logits = module(input_ids=ids, use_cache=False).logits[0].float() / temperature
+        positions = torch.tensor(timeline.positions)
+        logprobs = logits[positions - 1].log_softmax(-1)
+        chosen = logprobs.gather(1, ids[0, positions, None])[:, 0]
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        inputs = LossInputs(
+            advantage_E=torch.full_like(chosen, timeline.advantage).detach(),
+            weight_E=torch.full_like(chosen, timeline.token_weight).detach(),
+            engine_logprob_E=torch.tensor(timeline.engine_logprobs),
+        )
+        value, _ = policy_loss(chosen, entropy, inputs, loss)
+        module.zero_grad()
+        value.backward()
+        total += float(value)
+        for name, parameter in module.named_parameters():
+            if parameter.grad is not None:
+                sums[name] += parameter.grad
+    return total, sums
+
+
+def distance(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """Relative L2 distance of two whole gradients, in float64."""
+    assert ours.keys() == theirs.keys()
+    difference = sum(float((ours[name].double() - theirs[name].double()).square().sum()) for name in theirs)
+    return (difference / sum(float(tensor.double().square().sum()) for tensor in theirs.values())) ** 0.5
