@@ -7,8 +7,9 @@ gymnasium writes them) and may hold `is_slippery` (default false) and `max_turns
     Hmm, down, no: left        -> the last direction word counts
     anything without one       -> the end, without success
 
-Each observation names what lies in each direction, since a small model cannot read a grid; the way around holes that
-lie further off is still its own to find.
+Each observation says which ways are safe, since a small model cannot read a grid; what lies further off it has to
+walk into. Every single map can be crossed, but a walker who sees one tile around itself meets dead ends: turning
+towards the longer remaining side crosses about 85 % of the maps within six turns, "down where it is safe" about 65 %.
 """
 
 from __future__ import annotations
@@ -78,12 +79,14 @@ class FrozenLake(Environment):
 def observation(lake_map: list[str], position: int) -> str:
     """What the agent reads at `position` (gymnasium's number: row * columns + column).
 
-    `Goal: 3 down, 2 right. left: wall, down: ice, right: hole, up: ice`
+    `Goal: 3 down, 2 right. Safe: down, up. Holes: right.`
     """
     row, column = divmod(position, len(lake_map[0]))
-    ahead = f"Goal: {len(lake_map) - 1 - row} down, {len(lake_map[0]) - 1 - column} right."
-    around = ", ".join(f"{direction}: {_tile(lake_map, row, column, direction)}" for direction in DIRECTIONS)
-    return f"{ahead} {around}"
+    tiles = {direction: _tile(lake_map, row, column, direction) for direction in DIRECTIONS}
+    safe = [direction for direction, tile in tiles.items() if tile in ("ice", "goal")]
+    holes = [direction for direction, tile in tiles.items() if tile == "hole"]
+    observed = f"Goal: {len(lake_map) - 1 - row} down, {len(lake_map[0]) - 1 - column} right. Safe: {', '.join(safe)}."
+    return f"{observed} Holes: {', '.join(holes)}." if holes else observed
 
 
 def random_map(seed: int, *, size: int = 4, frozen: float = 0.8) -> list[str]:

@@ -10,8 +10,9 @@ from tutorial_stage import ROOT, Play, tutorial_config
 
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.env_service.frozenlake import FrozenLake, shortest_way
-from astune.schema import TaskReaderError
+from astune.schema import Task, TaskReaderError
 from astune.task_reader import open_task_reader
+from tutorial.example_frozen_lake.frozen_lake import EXAMPLES
 from tutorial.example_frozen_lake.tasks import make_tasks, split_of
 
 CONF = "example_frozen_lake/frozen_lake.yaml"
@@ -37,6 +38,23 @@ def test_no_held_out_lake_is_trained_on_whatever_the_seeds():
     assert not set(training) & set(held_out)
     assert len(set(maps(make_tasks("train", 400)))) == 400
     assert {split_of(list(lake)) for lake in held_out} == {"validation"}
+
+
+def test_the_example_game_is_one_that_the_environment_plays():
+    lake_map = ["SFFF", "FHFH", "FFFH", "HFFG"]
+    environment = FrozenLake(
+        Task(task_id="t", main_query="", init_messages=[{"role": "user", "content": ""}], metadata={"map": lake_map}),
+        seed=0,
+    )
+    told = environment.get_init_state().state
+    played: list[tuple[str, str]] = []
+    for role, text in EXAMPLES:
+        played.append((role, told[0]["content"] if role == "user" else text))
+        if role == "assistant":
+            told = environment.step({"role": "assistant", "content": text}).state
+    assert tuple(played) == EXAMPLES
+    assert environment.evaluate() == 1.0
+    assert lake_map not in [task.metadata["map"] for task in make_tasks("validation", 400)]
 
 
 def test_lakes_depend_on_the_seed_alone():
