@@ -44,12 +44,13 @@ def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
-    from astune.backbone.parts import load_parts
+    with console.status("importing the workflow, reading the tasks"):
+        from astune.backbone.parts import load_parts
 
-    parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
-    from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
+        parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
+        from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
 
-    check_trainable(start.config, parts)
+        check_trainable(start.config, parts)
     if request.dry_run:
         console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
         for line in plan(start.config, parts, start.run_path):
