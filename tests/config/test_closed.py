@@ -1,0 +1,36 @@
+"""Law 10: configuration is closed. Whatever is misspelt anywhere is an error that names the right key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from astune.config import load_config
+from astune.config._keys import all_keys
+from astune.schema import ConfigError
+
+LONG_NAMES = sorted(path for path, key in all_keys().items() if len(key.name) >= 6)
+SECTIONS = sorted({path.rpartition(".")[0] for path in all_keys()} - {""})
+
+
+@given(path=st.sampled_from(LONG_NAMES), position=st.integers(1, 5), letter=st.sampled_from("xqz"))
+def test_a_key_with_one_wrong_letter_is_refused_and_the_right_one_named(path, position, letter):
+    section, _, name = path.rpartition(".")
+    wrong = f"{name[:position]}{letter}{name[position + 1 :]}"
+    assume(wrong != name)
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [f"{section}.{wrong}=1" if section else f"{wrong}=1"])
+    assert f"unknown key `astune.{section}{'.' if section else ''}{wrong}`" in str(caught.value)
+    assert f"`astune.{path}`?" in str(caught.value)
+
+
+@given(path=st.sampled_from(LONG_NAMES), section=st.sampled_from(SECTIONS))
+def test_a_key_in_the_wrong_section_is_refused_and_its_place_named(path, section):
+    name = path.rpartition(".")[2]
+    places = [known for known in all_keys() if known.rpartition(".")[2] == name]
+    if f"{section}.{name}" in places or all_keys()[section].is_open:
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [f"{section}.{name}=1"])
+    assert any(f"`astune.{place}`" in str(caught.value) for place in places)
