@@ -73,7 +73,7 @@ def _load_file(location: str, key: str, base_dir: Path | None) -> ModuleType:
     name = f"astune_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:  # a workflow and a judge in one file share its module
         return sys.modules[name]
-    _let_import_from(path.parent)
+    _let_import_from(path.parent, first=False)
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
         raise ConfigError(f"{key}: {path} is not a Python file", hint="its name must end in .py")
@@ -110,9 +110,9 @@ def _find_file(location: str, key: str, base_dir: Path | None) -> Path:
 
 
 def _load_module(location: str, key: str, base_dir: Path | None) -> ModuleType:
-    for folder in (base_dir, Path.cwd()):
-        if folder is not None:
-            _let_import_from(folder)
+    _let_import_from(Path.cwd(), first=True)  # an installed `astune` starts without it, `python launcher.py` has it
+    if base_dir is not None:
+        _let_import_from(base_dir.resolve(), first=False)
     importlib.invalidate_caches()
     try:
         return importlib.import_module(location)
@@ -125,10 +125,10 @@ def _load_module(location: str, key: str, base_dir: Path | None) -> ModuleType:
         raise _failed_import(cause, location, key) from cause
 
 
-def _let_import_from(folder: Path) -> None:
-    """Imports find modules in the folder, before installed ones, as `python file.py` has it."""
+def _let_import_from(folder: Path, *, first: bool) -> None:
+    """Imports find modules in the folder; unless `first`, what is installed under the same name goes before."""
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _nearest_module(location: str) -> str:
