@@ -112,7 +112,7 @@ def missed_by(bar: Bar, seed: str, found: dict[str, Any]) -> list[str]:
 
 def section_table(bar: Bar, seeds: dict[str, Any]) -> str:
     head = ("seed", "held-out before", "best", "last", f"steps to {bar.reach:.0%}", "seconds to it", "steps",
-            "training, s", "s a step")  # fmt: skip
+            "training, s", "s a step", "load at start")  # fmt: skip
     rows = [
         (
             seed,
@@ -124,6 +124,7 @@ def section_table(bar: Bar, seeds: dict[str, Any]) -> str:
             found["steps"],
             f"{found['training_s']:.0f}",
             f"{found['seconds_a_step']:.2f}",
+            found["machine"]["load_average"],
         )
         for seed, found in sorted(seeds.items())
     ]
@@ -164,7 +165,7 @@ def report(data: dict[str, Any]) -> str:
             f"`astune --conf {bar.conf.relative_to(ROOT)} --set astune.seed=N`, {any_seed['held_out_tasks']} held-out "
             "episodes a measurement; seconds are those of training steps, measurements not counted.",
             section_table(bar, seeds),
-            "\n".join(f"seed {seed}: {describe(found['machine'])}" for seed, found in sorted(seeds.items())),
+            describe({name: fact for name, fact in any_seed["machine"].items() if name != "load_average"}),
         ]
     if "trl" in data:
         parts += [
