@@ -58,7 +58,8 @@ def resolve_model(path: str) -> Path:
         return _checked(_from_hub(path))
     raise ConfigError(
         f"model.path: {path!r} is no folder, no .gguf file and no hub id",
-        hint=f"use a path that exists, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or builtin:{next(iter(BUILTIN_MODELS))}",
+        hint="use a path that exists, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, "
+        f"or builtin:{next(iter(BUILTIN_MODELS))}",
     )
 
 

@@ -14,12 +14,12 @@ def test_an_unknown_builtin_model_names_the_known_ones():
 
 
 def test_a_path_that_is_nothing_says_what_it_could_be(tmp_path: Path):
-    with pytest.raises(ConfigError, match="no folder, no .gguf file and no hub id"):
+    with pytest.raises(ConfigError, match=r"no folder, no \.gguf file and no hub id"):
         resolve_model(str(tmp_path / "nowhere"))
 
 
 def test_a_missing_gguf_file_is_named(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no file .*small.gguf"):
+    with pytest.raises(ConfigError, match=r"there is no file .*small\.gguf"):
         resolve_model(str(tmp_path / "small.gguf"))
 
 
