@@ -14,15 +14,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import typer
+from shown_files import PAGES, ROOT, files_of
 
 from astune.cli._app import app, with_resume_value
-
-ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("README*.md")), ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "en").glob("*.md"))]
 
 RUN_ELSEWHERE = {
     "make install": "every other target depends on it",
@@ -139,4 +136,4 @@ def parse(arguments: list[str]) -> None:
 def is_python_file_or_module(arguments: list[str]) -> bool:
     if arguments[0] == "-m":
         return importlib.util.find_spec(arguments[1]) is not None
-    return (ROOT / arguments[0]).is_file()
+    return (ROOT / arguments[0]).is_file() or any(arguments[0] in files_of(page) for page in PAGES)
