@@ -31,9 +31,14 @@ def chat_with(run: str, message: str | None) -> int:
             f"step {checkpoint.step} of {path}, after {len(beginning)} messages that the agent begins with; "
             "an empty line ends the conversation",
             markup=False,
+            highlight=False,
             soft_wrap=True,
         )
-    asyncio.run(chat.talk(message, console))
+    with asyncio.Runner() as runner:  # waits for input outside the loop, where Ctrl-C ends it at once
+        try:
+            chat.talk(runner, message, console)
+        finally:
+            runner.run(chat.aclose())
     return 0
 
 
@@ -67,24 +72,24 @@ class _Chat:
         )
         self._beginning = beginning
         self._messages = beginning
-
-    async def talk(self, message: str | None, console: Console) -> None:
         self._engine.open_session(_SESSION)
-        try:
-            if message is not None:
-                console.print(await self._answer(message), markup=False, highlight=False, soft_wrap=True)
-                return
-            while line := await asyncio.to_thread(_ask, console):
-                try:
-                    answer = await self._answer(line)
-                except ContextOverflow:
-                    console.print("the conversation is longer than rollout.max_model_len allows; it starts anew")
-                    self._messages = self._beginning
-                    continue
-                console.print(answer, markup=False, highlight=False, soft_wrap=True, style="green")
-        finally:
-            self._engine.close_session(_SESSION)
-            await self._engine.aclose()
+
+    def talk(self, runner: asyncio.Runner, message: str | None, console: Console) -> None:
+        if message is not None:
+            console.print(runner.run(self._answer(message)), markup=False, highlight=False, soft_wrap=True)
+            return
+        while line := _ask(console):
+            try:
+                answer = runner.run(self._answer(line))
+            except ContextOverflow:
+                console.print("the conversation is longer than rollout.max_model_len allows; it starts anew")
+                self._messages = self._beginning
+                continue
+            console.print(answer, markup=False, highlight=False, soft_wrap=True, style="green")
+
+    async def aclose(self) -> None:
+        self._engine.close_session(_SESSION)
+        await self._engine.aclose()
 
     async def _answer(self, text: str) -> str:
         asked = [*self._messages, {"role": "user", "content": text}]
@@ -102,8 +107,8 @@ class _Chat:
 
 
 def _ask(console: Console) -> str:
-    """The next line; empty at the end of input."""
+    """The next line; empty at the end of input and on Ctrl-C."""
     try:
         return console.input("[bold]you: [/]").strip()
-    except EOFError:
+    except (EOFError, KeyboardInterrupt):
         return ""
