@@ -5,7 +5,7 @@ Keys and values go into the slot cache first; attention then reads each sequence
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 from astune.engine._attention import Group, Rule, Segment, attend_alone
 from astune.engine._slots import Slot, SlotCache
 
-_ALONE_FROM = 512
-"""New tokens of one sequence from which the fused kernel is faster than products that write all scores."""
+_SCORES = 1 << 20
+"""Scores of one head that a group may write out; longer pieces of a prompt go through the fused kernel, alone."""
 
 
 class PackedBatch:
@@ -46,14 +46,12 @@ class PackedBatch:
             segments.append(Segment(start, len(tokens), slot.index, past))
         self.input_ids = torch.tensor(tokens, device=device)
         self.positions = torch.tensor(positions, device=device)
-        self.logit_rows = torch.tensor(logit_rows, device=device)
+        self.logit_rows = torch.tensor(logit_rows, dtype=torch.long, device=device)
         self._slots_N = torch.tensor(slots, device=device)
         self._cache = cache
         self._rows: dict[int, Tensor] = {}
-        self._alike = [list(group) for _, group in groupby(segments, key=_size)]
-        self._groups = [
-            None if _size(alike[0]) > _ALONE_FROM.bit_length() else Group(alike, cache.capacity, device)
-            for alike in self._alike
+        self._parts = [
+            part for _, alike in groupby(segments, key=_size) for part in _parts(list(alike), cache.capacity, device)
         ]
 
     def attend(
@@ -72,16 +70,15 @@ class PackedBatch:
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         rule = Rule(scale, window, softcap)
         parts: list[Tensor] = []
-        for alike, group in zip(self._alike, self._groups, strict=True):
-            if group is not None:
-                parts.append(group.attend(keys, values, q_NHD[alike[0].start : alike[-1].end], rule))
-                continue
-            for segment in alike:
-                q = q_NHD[segment.start : segment.end]
-                alone = Group([segment], self._cache.capacity, q.device) if softcap is not None else None
-                parts.append(
-                    alone.attend(keys, values, q, rule) if alone else attend_alone(keys, values, q, segment, rule)
-                )
+        for segments, group in self._parts:
+            q = q_NHD[segments[0].start : segments[-1].end]
+            if group is None and softcap is not None:  # the fused kernel has none
+                group = Group(segments, self._cache.capacity, q.device)
+            parts.append(
+                attend_alone(keys, values, q, segments[0], rule)
+                if group is None
+                else group.attend(keys, values, q, rule)
+            )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _rows_of(self, kv_heads: int) -> Tensor:
@@ -93,3 +90,12 @@ class PackedBatch:
 def _size(segment: Segment) -> int:
     """Segments of one size differ by less than a factor of two, and may be padded to the same length."""
     return (segment.end - segment.start).bit_length()
+
+
+def _parts(alike: list[Segment], capacity: int, device: torch.device) -> Iterator[tuple[list[Segment], Group | None]]:
+    """Segments of one size in groups of bounded size; None instead of a group for one that is too long."""
+    scores = max(s.end - s.start for s in alike) * max(s.length for s in alike)
+    together = max(1, _SCORES // scores)
+    for first in range(0, len(alike), together):
+        part = alike[first : first + together]
+        yield part, None if scores > _SCORES else Group(part, capacity, device)

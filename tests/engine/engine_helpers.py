@@ -40,8 +40,9 @@ def load(
     )
 
 
-def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+def transformers_model(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> Any:
+    """Eager attention is the reference: transformers' fused one leaves out the soft cap of Gemma's scores."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention).eval()
 
 
 @torch.inference_mode()
