@@ -113,7 +113,8 @@ class InProcessEngine:
         """Its cached tokens stay for others that begin alike, until their place is needed."""
         with self._changed:
             self._open.discard(session)
-            self._forget = self._lockstep and not self._open
+            if self._lockstep and not self._open:
+                self._forget = True  # the next rollouts begin as those of a run that was resumed just now
             self._changed.notify()
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
@@ -230,13 +231,13 @@ class InProcessEngine:
         with self._changed:
             while self._end is None:
                 self._arrived = [request for request in self._arrived if not request.cancelled]
+                if self._forget and not (scheduler.running or scheduler.waiting):
+                    scheduler.forget()
+                    self._forget = False
                 if self._may_start():
                     scheduler.waiting.extend(self._arrived)
                     scheduler.open_sessions = set(self._open)  # in lockstep as the round begins: no race decides
                     self._arrived = []
-                if self._forget and not (scheduler.running or scheduler.waiting):
-                    scheduler.forget()
-                    self._forget = False
                 self._stats = scheduler.stats
                 if scheduler.running or scheduler.waiting or self._loads:
                     return True

@@ -130,6 +130,16 @@ async def test_in_lockstep_two_runs_agree_bit_for_bit(tiny_folder: Path):
             assert completions == second[session]
 
 
+async def test_in_lockstep_rollouts_do_not_depend_on_what_was_rolled_out_before(tiny_folder: Path):
+    engine = load(tiny_folder, dtype="bfloat16", deterministic=True, max_batch_size=5)
+    for seed in range(4):
+        last = await rollout(engine, random.Random(seed))
+    await engine.aclose()
+    fresh = load(tiny_folder, dtype="bfloat16", deterministic=True, max_batch_size=5)
+    assert await rollout(fresh, random.Random(9)) == last
+    await fresh.aclose()
+
+
 async def test_in_lockstep_a_batch_waits_for_every_open_session(tiny_folder: Path):
     engine = load(tiny_folder, deterministic=True)
     for session in ("a", "b"):
