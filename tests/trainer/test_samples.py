@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node, random_batch
 
-from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
+from astune.schema import EpisodeGroup, MessageNode, TrainerError, TrainingBatch
 from astune.trainer.samples import account, weigh
 
 
-def linear(n_tokens: int) -> list[object]:
+def linear(n_tokens: int) -> list[MessageNode]:
     return [node(0, None, [1, 2]), node(1, 0, [3] * n_tokens, sampled=n_tokens)]
 
 

@@ -115,7 +115,7 @@ def reference_gradient(
         value, _ = policy_loss(chosen, entropy, inputs, loss)
         module.zero_grad()
         value.backward()
-        total += float(value)
+        total += float(value.detach())
         for name, parameter in module.named_parameters():
             if parameter.grad is not None:
                 sums[name] += parameter.grad

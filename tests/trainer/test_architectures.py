@@ -1,0 +1,116 @@
+"""Other families than Llama: trained exactly, or refused with the reason, and never trained wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from trainer_helpers import VOCABULARY, config, distance, random_batch, reference_gradient
+from transformers import AutoModelForCausalLM
+
+from astune.config.schema import LossConfig, ModelConfig
+from astune.schema import TrainerError
+from astune.trainer._fast_layers import use_fast_layers
+from astune.trainer.gradient import accumulate_gradient
+from astune.trainer.microbatch import pack
+from astune.trainer.policy import PolicyTrainer
+from astune.trainer.policy_model import PolicyModel
+from astune.trainer.samples import weigh
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.1,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TRAINED: list[tuple[str, dict[str, Any]]] = [
+    ("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
+    ("Qwen2", {"tie_word_embeddings": True}),
+    ("Qwen3", {"head_dim": 16}),
+    ("Mistral", {"sliding_window": None}),
+    ("Phi3", {}),
+    ("Olmo2", {}),
+    ("StableLm", {}),
+    ("Gemma", {"head_dim": 16}),
+    ("GPTNeoX", {"num_key_value_heads": 4}),
+]
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("Granite", {"logits_scaling": 8.0}, "other logits than the model's own forward pass"),
+    ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16}, "softcap"),
+    ("Mistral", {"sliding_window": 16}, "attends to 16 tokens only"),
+]
+
+
+def save_random(architecture: str, changes: dict[str, Any], folder: Path) -> Path:
+    torch.manual_seed(0)
+    configuration = getattr(transformers, f"{architecture}Config")(**{**SHAPE, **changes})
+    AutoModelForCausalLM.from_config(configuration, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("architecture", "changes"), TRAINED)
+def test_a_family_is_trained_with_the_gradient_of_its_own_forward_pass(
+    tmp_path: Path, architecture: str, changes: dict[str, Any]
+) -> None:
+    folder = save_random(architecture, changes, tmp_path)
+    batch = random_batch(0)
+    timelines = weigh(batch.groups, batch.advantages, "episode")
+    _, theirs = reference_gradient(folder, timelines, LossConfig(), dtype="float32")
+    model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
+    accumulate_gradient(model, [pack(timelines, torch.device("cpu"))], LossConfig(), 1.0)
+    assert distance(model.masters.gradients(), theirs) < 1e-5
+
+
+@pytest.mark.parametrize(("architecture", "changes", "reason"), REFUSED)
+def test_a_family_that_cannot_share_a_tree_is_refused_with_the_reason(
+    tmp_path: Path, architecture: str, changes: dict[str, Any], reason: str
+) -> None:
+    folder = save_random(architecture, changes, tmp_path)
+    with pytest.raises(TrainerError, match=reason):
+        PolicyTrainer.load(folder, config()).step(random_batch(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fast_layers_are_the_layers_that_they_replace(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    configuration = transformers.Qwen3Config(**{**SHAPE, "head_dim": 16})
+    theirs: nn.Module = AutoModelForCausalLM.from_config(configuration, dtype=dtype)
+    ours: nn.Module = AutoModelForCausalLM.from_config(configuration, dtype=dtype)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    ours.load_state_dict(theirs.state_dict())
+    # Each layer has two norms, one each for queries and keys, and the gated linear unit; then the last norm.
+    assert use_fast_layers(ours) == 3 * 5 + 1
+    ids = torch.randint(0, VOCABULARY, (1, 40))
+    for module in (theirs, ours):
+        module(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    gradients = [
+        {name: p.grad for name, p in module.named_parameters() if p.grad is not None} for module in (ours, theirs)
+    ]
+    assert distance(*gradients) < tolerance
+
+
+def test_a_layer_that_computes_something_else_is_left_alone() -> None:
+    class OddRMSNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8))
+            self.eps = 1e-6
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden * self.weight + 1
+
+    assert use_fast_layers(nn.Sequential(OddRMSNorm())) == 0

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trainer_helpers import config, episode, group, node, random_batch
+from transformers import AutoModelForCausalLM
+
+from astune.config.schema import OptimConfig
+from astune.schema import TrainerError, TrainingBatch
+from astune.trainer.policy import PolicyTrainer, StepReport, learning_rate
+
+
+def tensors(trainer: PolicyTrainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.weights.named_tensors()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def preference() -> TrainingBatch:
+    """Two answers to one prompt: the first is wanted, the second is not."""
+    answers = [[node(0, None, [1, 2, 3]), node(1, 0, answer, sampled=3)] for answer in ([10, 11, 12], [20, 21, 22])]
+    return TrainingBatch(0, [group([episode(nodes) for nodes in answers])], [[1.0, -1.0]])
+
+
+def logprob(trainer: PolicyTrainer, folder: Path, answer: list[int]) -> float:
+    """Of the whole answer, by transformers' own forward pass over the published weights."""
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    module.load_state_dict({name: tensor.float() for name, tensor in trainer.weights.named_tensors()}, strict=False)
+    with torch.no_grad():
+        logits = module(input_ids=torch.tensor([[1, 2, 3, *answer]]), use_cache=False).logits[0, 2:-1]
+    return float(logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).sum())
+
+
+@pytest.mark.parametrize("more", [{}, {"lora": {"rank": 4}}, {"dtype": "bfloat16"}])
+def test_a_step_raises_the_probability_of_what_was_good_and_lowers_that_of_what_was_not(
+    small_folder: Path, more: dict[str, Any]
+) -> None:
+    trainer = PolicyTrainer.load(small_folder, config(optim={"lr": 1e-2}, **more))
+    good, bad = logprob(trainer, small_folder, [10, 11, 12]), logprob(trainer, small_folder, [20, 21, 22])
+    for _ in range(3):
+        trainer.step(preference())
+    assert logprob(trainer, small_folder, [10, 11, 12]) > good + 0.5
+    assert logprob(trainer, small_folder, [20, 21, 22]) < bad - 0.5
+    assert trainer.version == 3
+
+
+def test_a_report_accounts_for_every_sampled_token_and_names_what_to_watch(small_folder: Path) -> None:
+    batch = random_batch(2)
+    report = PolicyTrainer.load(small_folder, config()).step(batch)
+    sampled = sum(member.forest.sampled_tokens() for members in batch.groups for member in members.episodes)
+    assert report.trained_tokens + report.masked.total() == sampled
+    assert report.metrics["computed_tokens"] < report.metrics["read_tokens"]
+    assert {
+        "loss", "entropy", "grad_norm", "lr", "clip_fraction", "kl_to_start", "importance_mean",
+        "importance_capped_fraction", "engine_kl", "logprob_diff_mean", "logprob_diff_max",
+    } <= report.metrics.keys()  # fmt: skip
+    assert all(isinstance(value, float) for value in report.metrics.values())
+
+
+@pytest.mark.parametrize("more", [{}, {"dtype": "bfloat16"}, {"lora": {"rank": 2}, "dtype": "bfloat16"}])
+def test_a_resumed_trainer_goes_on_bit_for_bit(small_folder: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+    settings = config(optim={"warmup_steps": 2, "lr_final_ratio": 0.1}, total_steps=5, **more)
+    trainer = PolicyTrainer.load(small_folder, settings)
+    for seed in range(2):
+        trainer.step(random_batch(seed))
+    trainer.save_state(tmp_path)
+    resumed = PolicyTrainer.load(small_folder, settings)
+    resumed.load_state(tmp_path)
+    assert resumed.version == 2
+    assert same(tensors(resumed), tensors(trainer))
+    reports = [each.step(random_batch(2)) for each in (trainer, resumed)]
+    assert same(tensors(resumed), tensors(trainer))
+    assert _without_speed(reports[0]) == _without_speed(reports[1])
+
+
+def _without_speed(report: StepReport) -> dict[str, float]:
+    return {name: value for name, value in report.metrics.items() if name != "train_tokens_per_s"}
+
+
+def test_a_state_of_another_model_or_a_torn_one_is_refused(small_folder: Path, tmp_path: Path) -> None:
+    PolicyTrainer.load(small_folder, config(lora={"rank": 2})).save_state(tmp_path)
+    trainer = PolicyTrainer.load(small_folder, config())
+    with pytest.raises(TrainerError, match="do not fit this model"):
+        trainer.load_state(tmp_path)
+    torn = tmp_path / "trainer_state.pt"
+    torn.write_bytes(torn.read_bytes()[:1000])
+    with pytest.raises(TrainerError, match="cannot be read"):
+        trainer.load_state(tmp_path)
+
+
+@pytest.mark.parametrize("lora", [{}, {"rank": 4}])
+def test_a_saved_model_is_a_plain_folder_with_the_published_weights(
+    small_folder: Path, tmp_path: Path, lora: dict[str, Any]
+) -> None:
+    trainer = PolicyTrainer.load(small_folder, config(lora=lora, optim={"lr": 1e-2}))
+    trainer.step(preference())
+    trainer.save_model(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    assert (tmp_path / "chat_template.jinja").read_bytes() == (small_folder / "chat_template.jinja").read_bytes()
+    assert (tmp_path / "tokenizer.json").exists()
+    module = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert module.dtype == torch.bfloat16
+    assert module.lm_head.weight.data_ptr() == module.get_input_embeddings().weight.data_ptr()
+    loaded = module.state_dict()
+    published = tensors(trainer)
+    assert "lm_head.weight" not in published
+    assert all(torch.equal(loaded[name], tensor.to(torch.bfloat16)) for name, tensor in published.items())
+    assert set(loaded) - set(published) == {"lm_head.weight"}
+
+
+def test_lora_trains_adapters_only_and_publishes_them_merged(small_folder: Path) -> None:
+    trainer = PolicyTrainer.load(small_folder, config(lora={"rank": 2}, optim={"lr": 1e-2}))
+    before = tensors(trainer)
+    base = AutoModelForCausalLM.from_pretrained(small_folder, dtype=torch.float32).state_dict()
+    assert all(torch.equal(base[name], tensor) for name, tensor in before.items())
+    trainer.step(preference())
+    changed = {name for name, tensor in tensors(trainer).items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name in before if name.endswith("_proj.weight")}
+
+
+def test_several_updates_of_one_batch_start_from_its_own_policy(small_folder: Path) -> None:
+    batch = random_batch(4, n_groups=4)
+    trainer = PolicyTrainer.load(small_folder, config(loss={"updates_per_step": 2}, optim={"lr": 3e-2}))
+    report = trainer.step(batch)
+    assert trainer.version == 1
+    assert report.metrics["microbatches"] == 2
+    assert report.metrics["clip_fraction"] > 0
+    once = PolicyTrainer.load(small_folder, config(optim={"lr": 3e-2})).step(batch)
+    assert once.metrics["clip_fraction"] == 0
+    assert report.metrics["logprob_diff_mean"] == pytest.approx(once.metrics["logprob_diff_mean"], rel=1e-3)
+
+
+def test_the_kl_term_is_zero_at_the_start_and_grows_from_the_starting_weights(small_folder: Path) -> None:
+    for lora in ({}, {"rank": 2}):
+        trainer = PolicyTrainer.load(small_folder, config(loss={"kl_coef": 0.1}, optim={"lr": 1e-2}, lora=lora))
+        first, second = trainer.step(preference()), trainer.step(preference())
+        assert first.metrics["kl_to_start"] == pytest.approx(0, abs=1e-6)
+        assert second.metrics["kl_to_start"] > 1e-4
+
+
+def _poison_weights(trainer: PolicyTrainer) -> None:
+    next(iter(trainer.weights.named_tensors()))[1][5, 0] = float("nan")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_numbers_that_are_not_finite_stop_the_step_before_weights_change(small_folder: Path, dtype: str) -> None:
+    trainer = PolicyTrainer.load(small_folder, config(dtype=dtype))
+    prompt = [node(0, None, [5, 6]), node(1, 0, [9], sampled=1)]
+    batch = TrainingBatch(0, [group([episode(prompt)])], [[1.0]])
+    _poison_weights(trainer)
+    before = tensors(trainer)
+    with pytest.raises(TrainerError, match="hidden states are not finite") as caught:
+        trainer.step(batch)
+    assert "no weight was changed" in caught.value.hint
+    after = tensors(trainer)
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
+    assert trainer.version == 0
+
+
+def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(small_folder: Path) -> None:
+    trainer = PolicyTrainer.load(small_folder, config())
+    before = tensors(trainer)
+    batch = TrainingBatch(0, preference().groups, [[3e38, -3e38]])
+    with pytest.raises(TrainerError, match="not finite"):
+        trainer.step(batch)
+    assert same(tensors(trainer), before)
+    trainer.step(preference())
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors(trainer).values())
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (lambda: TrainingBatch(0, [], []), "no trained token"),
+        (lambda: TrainingBatch(0, [group([episode([node(0, None, [1])])])], [[1.0]]), "no trained token"),
+    ],
+)
+def test_a_batch_with_nothing_to_train_is_an_error(
+    small_folder: Path, batch: Callable[[], TrainingBatch], message: str
+) -> None:
+    with pytest.raises(TrainerError, match=message):
+        PolicyTrainer.load(small_folder, config()).step(batch())
+
+
+def test_certain_sampling_and_a_correction_that_is_off_are_told_at_once(
+    small_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TrainerError, match="temperature is 0"):
+        PolicyTrainer.load(small_folder, config(temperature=0.0))
+    with caplog.at_level(logging.WARNING):
+        PolicyTrainer.load(small_folder, config(loss={"importance_cap": None}))
+    assert [record.message for record in caplog.records if "importance_cap is null" in record.message]
+
+
+def test_the_learning_rate_rises_and_falls_in_straight_lines() -> None:
+    optim = OptimConfig(lr=1.0, warmup_steps=3, lr_final_ratio=0.0)
+    expected = [0.25, 0.5, 0.75, 1.0, 2 / 3, 1 / 3, 0.0, 0.0]
+    assert [learning_rate(optim, step, 7) for step in range(8)] == pytest.approx(expected)
+    constant = OptimConfig(lr=1.0, warmup_steps=0, lr_final_ratio=1.0)
+    assert {learning_rate(constant, step, 7) for step in range(8)} == {1.0}
