@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tutorial_stage import ROOT, Play, tutorial_config
@@ -40,10 +42,6 @@ def test_the_configuration_reads_gsm8k_files(gsm8k):
 
 @pytest.mark.slow
 def test_it_trains_end_to_end_from_the_command_line(gsm8k, tiny_folder, tmp_path):
-    from typer.testing import CliRunner
-
-    from astune.cli import app
-
     settings = {
         "model.path": tiny_folder,
         "record_dir": tmp_path,
@@ -56,5 +54,9 @@ def test_it_trains_end_to_end_from_the_command_line(gsm8k, tiny_folder, tmp_path
         "trainer.validation.max_tasks": 4,
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    result = CliRunner().invoke(app, ["--conf", str(ROOT / "tutorial" / CONF), *words])
-    assert result.exit_code == 0, result.output
+    command = [sys.executable, str(ROOT / "launcher.py"), "--conf", str(ROOT / "tutorial" / CONF), *words]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    [run] = (tmp_path / "math_agent").iterdir()
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"train", "validation"} <= {line["kind"] for line in metrics}
