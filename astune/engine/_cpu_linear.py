@@ -6,6 +6,8 @@ residual, a gate) is fused into it, and rounded once.
 
 from __future__ import annotations
 
+import platform
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,9 @@ _ROWS_HINT = 64
 
 
 def is_available() -> bool:
-    """Whether this build of torch has the operators."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """Whether this build of torch has the operators, on the kind of CPU that they were measured on."""
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class PackedLinear:
