@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from pathlib import Path
 
 from rich import box
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -42,7 +43,7 @@ def report_run(run: RunDirectory, console: Console | None = None) -> RunReport:
         png = reward_png(report)
         saved = [run.save_plot("reward.png", png)] if png is not None else []
         saved.append(run.save_plot("report.svg", report_svg(report).encode()))
-        pictures = Text("pictures  " + ", ".join(str(path) for path in saved))
+        pictures = Text("pictures  " + ", ".join(_shown(path) for path in saved))
     except RunStoreError as error:
         pictures = Text(f"pictures could not be saved: {error}", style="yellow")
     draw_report(report, console, pictures)
@@ -127,10 +128,16 @@ def _parts(report: RunReport, console: Console) -> list[RenderableType]:
     if curve.plain:
         parts += [Text(), curve]
     parts.append(_balance(report.balance))
-    parts.append(Text(f"run       {report.path}", overflow="fold"))
+    parts.append(Text(f"run       {_shown(report.path)}", overflow="fold"))
     if report.model is not None:
-        parts.append(Text(f"model     {report.model} (step {report.model_step})", overflow="fold"))
+        parts.append(Text(f"model     {_shown(report.model)} (step {report.model_step})", overflow="fold"))
     return parts
+
+
+def _shown(path: Path) -> str:
+    """Relative to the working directory where it lies below, so that what is printed can be shared."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _before_and_after(before: StepSummary, after: StepSummary) -> Table:
