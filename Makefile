@@ -21,8 +21,7 @@ test: install ## all tests
 check: install ## format, lint, types and the fast tests
 	@$(VENV)/ruff format --check .
 	@$(VENV)/ruff check .
-	@$(VENV)/pyright
-	@$(VENV)/python -m pytest -m "not slow and not e2e"
+	@$(VENV)/pyright & types=$$!; $(VENV)/python -m pytest -m "not slow and not e2e"; tests=$$?; wait $$types && exit $$tests
 
 format: install ## format the code and mend what lint can mend
 	@$(VENV)/ruff format .
