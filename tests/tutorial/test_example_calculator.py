@@ -67,6 +67,7 @@ def test_difficulties_are_what_they_say():
             assert (len(found), {len(number) for number in found}) == (operands, {digits})
 
 
+@pytest.mark.slow
 def test_more_problems_than_there_are_is_an_error():
     with pytest.raises(TaskReaderError, match=r"only \d+ of 100000 different problems"):
         make_tasks("validation", 100_000)
