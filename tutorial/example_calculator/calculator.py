@@ -2,7 +2,7 @@ r"""An agent that solves word problems with a calculator, written with AgentScop
 
 It writes `<calc>49+15</calc>`, the environment answers `<result>64</result>`, and it ends with `\boxed{64}`. Two
 solved examples in its memory show how: untrained SmolLM2-135M then succeeds in about 2 % of the held-out problems,
-which is enough to learn from; with one example, or with a system prompt alone, it was none of 160.
+which is enough to learn from.
 """
 
 from __future__ import annotations
