@@ -43,6 +43,20 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
+class Softmax:
+    """What turns a chunk's logits into log-probabilities: (logit - top) / temperature - lse.
+
+    `lse_C` is taken after the row's largest, so that a token of probability 0.99 keeps its last digits: of a
+    float32 near 20, the usual log-sum-exp, only 2e-6 is left, a thousandth of such a token's gradient.
+    """
+
+    logits_CV: Tensor
+    top_C: Tensor
+    lse_C: Tensor
+    entropy_C: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """A linear head with the sampling temperature. The gradient buffers are float32 and None where it is frozen."""
 
@@ -58,10 +72,8 @@ class Head:
         parts: list[Tensor] = []
         for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
             logits_CV = self._logits(hidden_RD[rows])
-            lse_C, _ = self._normalisers(logits_CV)
-            parts.append(
-                self._of_targets(logits_CV, lse_C, targets.row_E[tokens] - rows.start, targets.token_E[tokens])
-            )
+            softmax = self._softmax(logits_CV)
+            parts.append(self._of_targets(softmax, targets.row_E[tokens] - rows.start, targets.token_E[tokens]))
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -77,18 +89,18 @@ class Head:
             hidden_CD = hidden_RD[rows]
             logits_CV = self._logits(hidden_CD, buffer)
             row_E, token_E = targets.row_E[tokens] - rows.start, targets.token_E[tokens]
-            lse_C, entropy_C = self._normalisers(logits_CV)
+            softmax = self._softmax(logits_CV)
             with torch.enable_grad():
-                logprob_E = self._of_targets(logits_CV, lse_C, row_E, token_E).requires_grad_()
-                entropy_E = entropy_C[row_E].requires_grad_()
+                logprob_E = self._of_targets(softmax, row_E, token_E).requires_grad_()
+                entropy_E = softmax.entropy_C[row_E].requires_grad_()
                 value, chunk_sums = loss(logprob_E, entropy_E, tokens)
                 slope_E, entropy_slope_E = torch.autograd.grad(
                     value, (logprob_E, entropy_E), allow_unused=True, materialize_grads=True
                 )
             sums.append(chunk_sums)
-            slope_C = torch.zeros_like(lse_C).index_add_(0, row_E, slope_E)
-            entropy_slope_C = torch.zeros_like(lse_C).index_add_(0, row_E, entropy_slope_E)
-            self._into_gradient(logits_CV, lse_C, entropy_C, slope_C, entropy_slope_C if entropy_has_gradient else None)
+            slope_C = torch.zeros_like(softmax.top_C).index_add_(0, row_E, slope_E)
+            entropy_slope_C = torch.zeros_like(slope_C).index_add_(0, row_E, entropy_slope_E)
+            self._into_gradient(softmax, slope_C, entropy_slope_C if entropy_has_gradient else None)
             logits_CV.index_put_((row_E, token_E), (slope_E / self.temperature).to(logits_CV.dtype), accumulate=True)
             torch.mm(logits_CV, self.weight_VD, out=grad_RD[rows])
             if self.weight_grad_VD is not None and product_VD is not None:
@@ -101,12 +113,12 @@ class Head:
     def _rows_per_chunk(self) -> int:
         return max(1, LOGITS_PER_CHUNK // len(self.weight_VD))
 
-    def _blocks(self, logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """A few rows at a time in float32, with the temperature applied."""
+    def _blocks(self, logits_CV: Tensor, top_C: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """A few rows at a time in float32, less the row's largest, with the temperature applied."""
         step = max(1, LOGITS_PER_BLOCK // logits_CV.shape[1])
         for start in range(0, len(logits_CV), step):
             rows = slice(start, start + step)
-            logits_BV = logits_CV[rows].to(torch.promote_types(logits_CV.dtype, torch.float32), copy=True)
+            logits_BV = logits_CV[rows].to(top_C.dtype, copy=True).sub_(top_C[rows, None])
             yield rows, logits_BV.div_(self.temperature) if self.temperature != 1 else logits_BV
 
     def _logits(self, hidden_CD: Tensor, buffer: Tensor | None = None) -> Tensor:
@@ -117,31 +129,30 @@ class Head:
         torch.mm(hidden_CD, self.weight_VD.T, out=out)
         return out if self.bias_V is None else out.add_(self.bias_V)
 
-    def _normalisers(self, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-sum-exp and entropy of each row."""
+    def _softmax(self, logits_CV: Tensor) -> Softmax:
+        top_C = logits_CV.amax(dim=-1).to(torch.promote_types(logits_CV.dtype, torch.float32))
         lse: list[Tensor] = []
         entropy: list[Tensor] = []
-        for _, logits_BV in self._blocks(logits_CV):
-            lse_B = logits_BV.logsumexp(dim=-1)
-            prob_BV = (logits_BV - lse_B[:, None]).exp_()
-            entropy.append(lse_B - prob_BV.mul_(logits_BV).sum(dim=-1))
-            lse.append(lse_B)
-        return torch.cat(lse), torch.cat(entropy)
+        for _, logits_BV in self._blocks(logits_CV, top_C):
+            weight_BV = logits_BV.exp()
+            sum_B = weight_BV.sum(dim=-1)
+            entropy.append(sum_B.log() - weight_BV.mul_(logits_BV).sum(dim=-1) / sum_B)
+            lse.append(sum_B.log())
+        return Softmax(logits_CV, top_C, torch.cat(lse), torch.cat(entropy))
 
-    def _of_targets(self, logits_CV: Tensor, lse_C: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        return logits_CV[row_E, token_E].to(lse_C.dtype) / self.temperature - lse_C[row_E]
+    def _of_targets(self, softmax: Softmax, row_E: Tensor, token_E: Tensor) -> Tensor:
+        logit_E = softmax.logits_CV[row_E, token_E].to(softmax.top_C.dtype) - softmax.top_C[row_E]
+        return logit_E / self.temperature - softmax.lse_C[row_E]
 
-    def _into_gradient(
-        self, logits_CV: Tensor, lse_C: Tensor, entropy_C: Tensor, slope_C: Tensor, entropy_slope_C: Tensor | None
-    ) -> None:
+    def _into_gradient(self, softmax: Softmax, slope_C: Tensor, entropy_slope_C: Tensor | None) -> None:
         """Overwrite logits by the loss's gradient with respect to them, but for what the targets themselves add.
 
         d logprob[t] / d logits = onehot(t) - prob;  d entropy / d logits = - prob * (logprob + entropy)
         """
-        for rows, logits_BV in self._blocks(logits_CV):
-            logprob_BV = logits_BV.sub_(lse_C[rows, None])
+        for rows, logits_BV in self._blocks(softmax.logits_CV, softmax.top_C):
+            logprob_BV = logits_BV.sub_(softmax.lse_C[rows, None])
             prob_BV = logprob_BV.exp()
             weight = slope_C[rows, None]
             if entropy_slope_C is not None:
-                weight = weight + logprob_BV.add_(entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
-            logits_CV[rows] = prob_BV.mul_(weight).mul_(-1 / self.temperature)
+                weight = weight + logprob_BV.add_(softmax.entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
+            softmax.logits_CV[rows] = prob_BV.mul_(weight).mul_(-1 / self.temperature)

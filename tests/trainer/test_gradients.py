@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from trainer_helpers import config, distance, random_batch, reference_gradient
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from astune.config.schema import LossConfig, ModelConfig
 from astune.schema import TrainingBatch
@@ -119,15 +120,39 @@ def test_log_probabilities_are_those_of_transformers_own_forward(small_folder: P
     torch.testing.assert_close(together.sort().values, torch.cat(expected).sort().values, rtol=1e-5, atol=1e-5)
 
 
+def conversations(folder: Path) -> list[WeightedTimeline]:
+    """Two groups of four two-turn answers to a word problem, as the real model would read and write them."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def ids(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    timelines: list[WeightedTimeline] = []
+    for group, (a, b) in enumerate([(49, 15), (73, 28)]):
+        question = [{"role": "user", "content": f"Anna has {a} pens and buys {b} more. How many pens has she now?"}]
+        prompt = ids(tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True))
+        for number, call in enumerate((f"{a}+{b}", f"{b}+{a}", f"{a}-{b}", f"{a}")):
+            parts = [prompt, ids(f"<calc>{call}</calc>"), ids(" The result is 64. So the answer is"), ids(f" {a + b}.")]
+            starts = [sum(map(len, parts[:n])) for n in range(5)]
+            trained = [*range(starts[1], starts[2]), *range(starts[3], starts[4])]
+            advantage = (1.7, 0.4, -0.9, -1.2)[number]
+            logprobs = [-0.5] * len(trained)
+            timelines.append(
+                WeightedTimeline([*chain(*parts)], trained, logprobs, advantage, 1 / 8 / len(trained), group)
+            )
+    return timelines
+
+
 @pytest.mark.slow
 def test_the_real_model_agrees_with_transformers_in_log_probabilities_and_gradient(smol_folder: Path) -> None:
-    batch = random_batch(1, n_groups=2, n_episodes=3)
-    timelines = timelines_of(batch)
+    timelines = conversations(smol_folder)
     loss = config().trainer.loss
-    value, theirs = reference_gradient(smol_folder, timelines, loss, dtype="float32")
+    value, exact = reference_gradient(smol_folder, timelines, loss, dtype="float64")
     ours_value, ours = tree_gradient(load(smol_folder), timelines, loss)
-    assert distance(ours, theirs) < 1e-5
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)
+    assert distance(ours, exact) < 2e-5
+    _, one_by_one = reference_gradient(smol_folder, timelines, loss, dtype="float32")
+    assert distance(ours, exact) < 2 * distance(one_by_one, exact)
+    _, ours = tree_gradient(load(smol_folder, "bfloat16"), timelines, loss)
     _, one_by_one = reference_gradient(smol_folder, timelines, loss, dtype="bfloat16")
-    _, tree = tree_gradient(load(smol_folder, "bfloat16"), timelines, loss)
-    assert distance(tree, theirs) < 1.2 * distance(one_by_one, theirs)
+    assert distance(ours, exact) < 1.2 * distance(one_by_one, exact)
