@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_WAIT_POLICY", "active")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import argparse
 import asyncio

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -118,7 +117,6 @@ def measure_trl(overrides: list[str], model: Path, steps: int) -> list[Step]:
         ended = subprocess.run(
             [str(PYTHON), "-m", "benchmarks.trl_peer", file.name],
             cwd=ROOT,
-            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
             stdout=subprocess.PIPE,
             text=True,
             check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ def train(conf: Path, name: str, overrides: Sequence[str]) -> RunDirectory:
     for override in [f"astune.record_dir={RECORD_DIR}", f"astune.experiment_name={name}", *overrides]:
         command += ["--set", override]
     print("$ astune " + " ".join(command[1:]), flush=True)
-    ended = subprocess.run(command, cwd=ROOT, env={"OMP_WAIT_POLICY": "passive", **os.environ}, check=False)
+    ended = subprocess.run(command, cwd=ROOT, check=False)
     if ended.returncode != 0:
         raise SystemExit(f"the run {name} ended with {ended.returncode}")
     return RunDirectory.open(resolve_run(RECORD_DIR / name))

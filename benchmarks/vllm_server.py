@@ -56,6 +56,7 @@ class VllmServer:
         }
         # The benchmark's own process sits idle meanwhile; vLLM's threads wait the way vLLM has chosen.
         environment.pop("OMP_WAIT_POLICY", None)
+        environment.pop("GOMP_SPINCOUNT", None)
         environment.pop("OMP_NUM_THREADS", None)
         # A benchmark that is told to end still ends its server.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

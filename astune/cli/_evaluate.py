@@ -62,22 +62,21 @@ class _Bar:
 
 
 def _model_of(model: str) -> str:
-    """The best model of a run, where a run is named."""
+    """The best model of a run, where a run or an experiment is named."""
     from astune.cli._past_runs import best_checkpoint
     from astune.runs import resolve_run
 
-    path = Path(model).expanduser()
-    if not path.is_dir() or (path / "config.json").is_file():
+    if (Path(model).expanduser() / "config.json").is_file():
         return model
     try:
-        return str(best_checkpoint(resolve_run(path)).model)
+        return str(best_checkpoint(resolve_run(Path(model).expanduser())).model)
     except RunStoreError:
         return model
 
 
 def _table(name: str, episodes: Sequence[Episode], tasks: int) -> Table:
     n = len(episodes)
-    successes = sum(episode.status == "success" for episode in episodes)
+    successes = sum(episode.reward is not None and episode.reward.is_success for episode in episodes)
     low, high = wilson_interval(successes, n)
     table = Table("measured", "value", title=f"held-out tasks, {name}", title_justify="left")
     table.add_row("success", f"{successes / n:.3f}   [95 % {low:.3f} to {high:.3f}]" if n else "no episode finished")

@@ -1,0 +1,30 @@
+"""A step's numbers: means over finished episodes, counts of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from trainer_helpers import episode, group, node
+
+from astune.trainer.measures import episode_metrics
+
+
+def test_means_are_over_finished_episodes_and_a_workflows_own_numbers_over_those_that_have_them() -> None:
+    nodes = [node(0, None, [1, 2]), node(1, 0, [3, 4, 5], sampled=2)]
+    first = replace(episode(nodes, reward=1.0), metrics={"calls": 3.0, "cost": 0.5})
+    second = replace(episode(nodes, reward=0.0), metrics={"calls": 1.0}, status="truncated")
+    metrics = episode_metrics([group([first, second])])
+    assert metrics["reward/mean"] == metrics["reward/success_rate"] == metrics["episodes/truncated_rate"] == 0.5
+    assert metrics["workflow/calls"] == pytest.approx(2.0)
+    assert metrics["workflow/cost"] == pytest.approx(0.5)
+    assert metrics["episodes/sampled_tokens_mean"] == 2.0
+
+
+def test_without_a_finished_episode_there_are_only_counts() -> None:
+    assert set(episode_metrics([group([])])) == {
+        "episodes/finished",
+        "episodes/failed_attempts",
+        "groups/used",
+        "groups/dropped",
+    }
