@@ -26,13 +26,13 @@ EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
     ("user", "Goal: 1 down, 3 right. Safe: right, up. Holes: down."),
     ("assistant", "right"),
     ("user", "Goal: 1 down, 2 right. Safe: left, down, right. Holes: up."),
-    ("assistant", "down"),
-    ("user", "Goal: 0 down, 2 right. Safe: right, up. Holes: left."),
     ("assistant", "right"),
+    ("user", "Goal: 1 down, 1 right. Safe: left, down, up. Holes: right."),
+    ("assistant", "down"),
     ("user", "Goal: 0 down, 1 right. Safe: left, right, up."),
     ("assistant", "right"),
 )
-"""A game on gymnasium's own 4x4 map."""
+"""A game on gymnasium's own 4x4 map; the walker takes the longer side first where it can, which keeps two ways open."""
 
 
 class ExampleFrozenLakeLearn(AgentScopeLearnProtocol):

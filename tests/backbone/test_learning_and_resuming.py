@@ -1,0 +1,135 @@
+"""Whole runs through the `astune` command: a real model gets better, and a killed run ends as if it had not been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import yaml
+
+from astune.runs import RunDirectory, resolve_run
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+AGENT = '''
+import os
+import signal
+from pathlib import Path
+
+from astune.workflow import Workflow, WorkflowOutput
+
+EXAMPLES = [("user", "A digit?"), ("assistant", "2"), ("user", "A digit?"), ("assistant", "7")]
+
+
+class LargeDigit(Workflow):
+    """Asked for a digit; 5 and above are right."""
+
+    async def execute(self, task, proxy):
+        shown = [{"role": role, "content": text} for role, text in EXAMPLES]
+        reply = await proxy.achat([*shown, *proxy.init_messages])
+        return WorkflowOutput(reward=float(reply["content"].strip()[:1] in set("56789")))
+
+
+class TwoTurns(Workflow):
+    """Two calls, rewarded by chance; kills its own process where the file `fuse` counts down to zero."""
+
+    async def execute(self, task, proxy):
+        fuse = Path("fuse")
+        if fuse.exists():
+            left = int(fuse.read_text()) - 1
+            fuse.write_text(str(left))
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        first = await proxy.achat(proxy.init_messages)
+        again = [*proxy.init_messages, first, {"role": "user", "content": "And again?"}]
+        second = await proxy.achat(again)
+        return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 2))
+'''
+
+
+def configure(folder: Path, workflow: str, model: Path, **settings: object) -> None:
+    (folder / "agent.py").write_text(AGENT)
+    for split, n in (("train", 40), ("held_out", 8)):
+        (folder / f"{split}.jsonl").write_text(
+            "".join(f'{{"main_query": "A digit? ({split} {i})"}}\n' for i in range(n))
+        )
+    experiment = {
+        "model": {"path": str(model)},
+        "task_reader": {
+            "jsonl": {"training": {"file_path": "train.jsonl"}, "validation": {"file_path": "held_out.jsonl"}}
+        },
+        "rollout": {
+            "workflow": f"agent.py->{workflow}",
+            "max_model_len": 256,
+            "max_response_length_in_one_turn": 6,
+            "num_repeat": 8,
+        },
+        "trainer": {"tasks_per_step": 4, "test_freq": 100, **settings},
+    }
+    (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
+
+
+def astune(folder: Path, *arguments: str) -> int:
+    command = [sys.executable, "-c", "from astune.cli import main; main()", *arguments]
+    ended = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stdout + ended.stderr
+    return ended.returncode
+
+
+def run_in(folder: Path) -> RunDirectory:
+    return RunDirectory.open(resolve_run(folder / "launcher_record"))
+
+
+def test_a_real_model_gets_better_at_what_is_rewarded(tmp_path: Path, smol_folder: Path):
+    optim = {"lr": 3e-5, "warmup_steps": 1}
+    configure(tmp_path, "LargeDigit", smol_folder, total_steps=6, optim=optim)
+    assert astune(tmp_path, "--conf", "conf.yaml") == 0
+    lines = [line.metrics for line in run_in(tmp_path).metrics() if line.kind == "train"]
+    rewards = [metrics["reward/mean"] for metrics in lines]
+    assert len(rewards) == 6
+    assert fmean(rewards[-2:]) > fmean(rewards[:2]) + 0.2
+    for metrics in lines:
+        accounted = sum(
+            count for name, count in metrics.items() if name.startswith("balance/") and name != "balance/sampled"
+        )
+        assert metrics["balance/sampled"] == accounted > 0
+
+
+def test_a_killed_run_resumes_to_the_very_weights_of_an_unbroken_one(tmp_path: Path, tiny_folder: Path):
+    weights: list[bytes] = []
+    for name, fuse in (("unbroken", None), ("killed", 32 * 4 + 8 + 19)):
+        folder = tmp_path / name
+        folder.mkdir()
+        configure(folder, "TwoTurns", tiny_folder, total_steps=7, save_freq=2, optim={"lr": 1e-2})
+        if fuse is not None:
+            (folder / "fuse").write_text(str(fuse))
+        status = astune(folder, "--conf", "conf.yaml", "--set", "astune.deterministic=true")
+        if fuse is not None:
+            assert status == -signal.SIGKILL
+            run = run_in(folder)
+            assert run.checkpoints.latest().step == 4
+            (folder / "fuse").unlink()
+            assert astune(folder, "--resume", str(run.path)) == 0
+        run = run_in(folder)
+        steps = [line.step for line in run.metrics() if line.kind == "train"]
+        assert steps == list(range(1, 8))
+        tasks = [(row.step, row.task_id) for row in run.episodes().list(split="train")]
+        assert len(set(tasks)) == 7 * 4
+        assert len({task for _, task in tasks}) == 7 * 4
+        weights.append((run.checkpoints.latest().model / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    assert weights[0] != (tiny_folder / "model.safetensors").read_bytes()
