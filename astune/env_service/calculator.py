@@ -7,7 +7,9 @@ One message is one action:
     \boxed{64}              -> the end; right if it equals `metadata["answer"]`, whatever else the message holds
     anything else           -> the end, without success
 
-Only the final answer counts, not how it was found. A message that is neither ends the episode rather than getting a
+The sparse evaluation is 1 for the right final answer, however it was found, and else 0. The dense one gives 0.5
+to an episode that calculated the right number and did not end with it, and 0.1 to one that calculated anything: rare
+successes then have frequent forerunners. A message that is neither ends the episode rather than getting a
 hint: an agent that strays at the start of training does so almost always, and a second chance costs as many tokens
 again as the first, while a group's baseline already tells it which of its attempts were better.
 """
@@ -23,6 +25,8 @@ from astune.env_service.math_answer import last_boxed, same_answer
 from astune.schema import EnvError, Message, Task
 
 REFERENCE_FIELD = "answer"
+FOUND, CALCULATED = 0.5, 0.1
+"""The dense evaluation of episodes without the right answer."""
 
 _CALC = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
 
@@ -40,6 +44,7 @@ class Calculator(Environment):
         self._reference = str(task.metadata[REFERENCE_FIELD])
         self._answer: str | None = None
         self._calculations = 0
+        self._results: list[str] = []
 
     def get_init_state(self) -> EnvState:
         if self.task.init_messages:
@@ -58,12 +63,17 @@ class Calculator(Environment):
         self._calculations += 1
         try:
             result = format_number(calculate(calculation[1]))
+            self._results.append(result)
         except CalculationError as error:
             result = f"error: {error}"
         return EnvStep([{"role": "user", "content": f"<result>{result}</result>"}], reward=0.0, is_terminated=False)
 
     def evaluate(self, sparse: bool = True) -> float:
-        return float(self._answer is not None and same_answer(self._answer, self._reference))
+        if self._answer is not None and same_answer(self._answer, self._reference):
+            return 1.0
+        if sparse or not self._results:
+            return 0.0
+        return FOUND if any(same_answer(result, self._reference) for result in self._results) else CALCULATED
 
     def get_info(self) -> str:
         return f"{self._calculations} calculations, answer {self._answer}, reference {self._reference}"

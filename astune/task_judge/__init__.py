@@ -1,7 +1,7 @@
 """Judges: what an episode was worth. A judge is written against `JudgeBase`."""
 
-from astune.task_judge.env_service_as_judge import EnvServiceJudge
+from astune.task_judge.env_service_as_judge import DenseEnvServiceJudge, EnvServiceJudge
 from astune.task_judge.judge_base import JudgeBase, load_judge
 from astune.task_judge.math_answer_as_judge import MathAnswerAsJudge
 
-__all__ = ["EnvServiceJudge", "JudgeBase", "MathAnswerAsJudge", "load_judge"]
+__all__ = ["DenseEnvServiceJudge", "EnvServiceJudge", "JudgeBase", "MathAnswerAsJudge", "load_judge"]

@@ -1,8 +1,8 @@
-"""The judge that asks the episode's environment, which knows best."""
+"""The judges that ask the episode's environment, which knows best."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from astune.schema import JudgeError, Reward
 from astune.task_judge.judge_base import JudgeBase
@@ -13,6 +13,8 @@ FULL_SCORE = 1.0 - 1e-9
 class EnvServiceJudge(JudgeBase):
     """The environment's sparse evaluation, 0 to 1; success is a full score."""
 
+    sparse: ClassVar[bool] = True
+
     async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Reward:
         environment = judge_input_dictionary.get("env")
         if environment is None:
@@ -20,5 +22,11 @@ class EnvServiceJudge(JudgeBase):
                 "EnvServiceJudge asks the environment, and this task has none",
                 hint="give the task an env_type, or choose another task_judge.judge_protocol",
             )
-        score = await environment.evaluate(sparse=True)
+        score = await environment.evaluate(sparse=self.sparse)
         return Reward(raw_reward=score, is_success=score >= FULL_SCORE)
+
+
+class DenseEnvServiceJudge(EnvServiceJudge):
+    """The environment's dense evaluation: parts of a task count as well. Success is still a full score."""
+
+    sparse = False

@@ -39,6 +39,20 @@ def test_a_wrong_box_fails():
     assert (step.reward, step.is_terminated, environment.evaluate()) == (0.0, True, 0.0)
 
 
+def test_the_dense_evaluation_values_the_right_number_that_was_not_said():
+    environment = calculator()
+    say(environment, "<calc>49-</calc>")
+    assert environment.evaluate(sparse=False) == 0.0
+    say(environment, "<calc>49-15</calc>")
+    assert (environment.evaluate(sparse=False), environment.evaluate()) == (0.1, 0.0)
+    say(environment, "<calc>15+49</calc>")
+    assert (environment.evaluate(sparse=False), environment.evaluate()) == (0.5, 0.0)
+    say(environment, r"\boxed{65}")
+    assert (environment.evaluate(sparse=False), environment.evaluate()) == (0.5, 0.0)
+    say(environment, r"\boxed{64}")
+    assert (environment.evaluate(sparse=False), environment.evaluate()) == (1.0, 1.0)
+
+
 def test_a_calculation_that_cannot_be_read_is_explained_and_may_be_repeated():
     environment = calculator()
     step = say(environment, "<calc>49+</calc>")

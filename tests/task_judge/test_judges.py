@@ -12,7 +12,7 @@ from astune.config.schema import AstuneConfig, TaskJudgeConfig
 from astune.env_service import open_environment
 from astune.env_service.math_answer import after_marker, is_number, same_answer
 from astune.schema import ConfigError, JudgeError, Task
-from astune.task_judge import EnvServiceJudge, JudgeBase, MathAnswerAsJudge, load_judge
+from astune.task_judge import DenseEnvServiceJudge, EnvServiceJudge, JudgeBase, MathAnswerAsJudge, load_judge
 
 
 @dataclass
@@ -96,6 +96,14 @@ class TestEnvServiceJudge:
             await environment.step({"role": "assistant", "content": rf"\boxed{{{box}}}"})
             reward = await EnvServiceJudge(config()).compute_reward(inputs(env=environment))
             assert (reward.raw_reward, reward.is_success) == verdict
+
+    @pytest.mark.parametrize(("judge", "asked"), [(EnvServiceJudge, True), (DenseEnvServiceJudge, False)])
+    async def test_it_asks_for_what_its_name_says(self, judge, asked):
+        async def evaluate(sparse: bool = True) -> float:
+            return 1.0 if sparse is asked else 0.25
+
+        reward = await judge(config()).compute_reward(inputs(env=SimpleNamespace(evaluate=evaluate)))
+        assert (reward.raw_reward, reward.is_success) == (1.0, True)
 
     async def test_half_a_score_is_no_success(self):
         async def evaluate(sparse: bool = True) -> float:
