@@ -10,6 +10,7 @@ gymnasium writes them) and may hold `is_slippery` (default false) and `max_turns
 Each observation says which ways are safe, since a small model cannot read a grid; what lies further off it has to
 walk into. Every single map can be crossed, but a walker who sees one tile around itself meets dead ends: turning
 towards the longer remaining side crosses about 85 % of the maps within six turns, "down where it is safe" about 65 %.
+The sparse evaluation is 1 at the goal and else 0; the dense one also gives half of the part of the way that was covered.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class FrozenLake(Environment):
         self._position = 0
         self._turns = 0
         self._reached = False
+        self._whole_way = self._least_left = len(shortest_way(self._map) or [])
 
     def get_init_state(self) -> EnvState:
         self._position, _ = self._lake.reset(seed=self.seed)
@@ -58,12 +60,16 @@ class FrozenLake(Environment):
         position, reward, terminated, _, _ = self._lake.step(DIRECTIONS.index(named[-1].lower()))
         self._position = int(position)
         self._reached = self._reached or float(reward) > 0
+        left = shortest_way(self._map, self._position)
+        self._least_left = min(self._least_left, self._whole_way if left is None else len(left))
         over = bool(terminated) or self._turns >= self._max_turns
         state: list[Message] = [] if over else [{"role": "user", "content": self._observation()}]
         return EnvStep(state, reward=float(reward), is_terminated=over, info={"position": self._position})
 
     def evaluate(self, sparse: bool = True) -> float:
-        return float(self._reached)
+        if self._reached or sparse or not self._whole_way:
+            return float(self._reached)
+        return 0.5 * (1 - self._least_left / self._whole_way)
 
     def get_info(self) -> str:
         row, column = divmod(self._position, len(self._map[0]))
@@ -97,9 +103,11 @@ def random_map(seed: int, *, size: int = 4, frozen: float = 0.8) -> list[str]:
     return generate_random_map(size=size, p=frozen, seed=seed)
 
 
-def shortest_way(lake_map: list[str]) -> list[str] | None:
-    """The directions of a shortest way from S to G that meets no hole; None where there is none."""
-    start = next((r, row.index("S")) for r, row in enumerate(lake_map) if "S" in row)
+def shortest_way(lake_map: list[str], position: int = 0) -> list[str] | None:
+    """The directions of a shortest way from `position` to G that meets no hole; None where there is none."""
+    start = divmod(position, len(lake_map[0]))
+    if lake_map[start[0]][start[1]] == "H":
+        return None
     ways: dict[tuple[int, int], list[str]] = {start: []}
     frontier = deque([start])
     while frontier:

@@ -50,6 +50,13 @@ def test_held_out_problems_share_no_number_name_thing_or_wording_with_training()
     assert (len(TRAIN.one), len(VALIDATION.one)) == (36, 6)
 
 
+def test_the_order_of_the_numbers_says_nothing_about_the_operation():
+    larger_first = [t for t in TRAIN.one if t.text.index("{a}") < t.text.index("{b}")]
+    smaller_first = [t for t in TRAIN.one if t not in larger_first]
+    for templates in (larger_first, smaller_first):
+        assert sum("+" in t.expression for t in templates) == len(templates) / 2
+
+
 def test_the_solved_examples_are_held_out_problems_of_neither_split():
     shown = {text for role, text in EXAMPLES if role == "user"}
     assert not shown & {task.main_query for split in ("train", "validation") for task in make_tasks(split, 2000)}

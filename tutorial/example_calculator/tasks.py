@@ -43,7 +43,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a split is made of: one-operation templates, two-operation templates, and the words in them."""
+    """What a split is made of: one-operation templates, two-operation templates, and the words in them.
+
+    Which number of a training problem comes first, the larger or the smaller, says nothing about its operation.
+    """
 
     one: tuple[Template, ...]
     two: tuple[Template, ...]
@@ -57,28 +60,28 @@ ANIMALS = ("goats", "sheep", "deer")
 TRAIN = World(
     one=(
         Template("{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?", "{a}+{b}"),
-        Template("There are {b} {things} in a box and {a} in a bag. How many {things} are there in all?", "{b}+{a}"),
+        Template("There are {a} {things} in a box and {b} in a bag. How many {things} are there in all?", "{a}+{b}"),
         Template("{name} found {a} {things}. {other} found {b}. How many {things} did they find together?", "{a}+{b}"),
         Template("{name} had {b} {things}. A friend gave {name} {a} more. How many are there now?", "{b}+{a}"),
         Template("A shop sold {a} {things} on Monday and {b} on Tuesday. How many were sold?", "{a}+{b}"),
         Template("{name} counted {b} red {things} and {a} blue ones. What is the total?", "{b}+{a}"),
         Template("{name} had {a} {things} and gave {b} to {other}. How many {things} are left?", "{a}-{b}"),
-        Template("There were {a} {things} on a table. {name} took {b}. How many {things} remain?", "{a}-{b}"),
+        Template("{name} took {b} of the {a} {things} on a table. How many {things} remain?", "{a}-{b}"),
         Template("{name} has {a} {things}. {other} has {b}. How many more {things} does {name} have?", "{a}-{b}"),
         Template("{name} made {a} {things} and sold {b} of them. How many {things} were not sold?", "{a}-{b}"),
-        Template("A box holds {a} {things}. {b} of them are broken. How many are not broken?", "{a}-{b}"),
-        Template("{name} needs {a} {things} and already has {b}. How many more are needed?", "{a}-{b}"),
+        Template("{b} of the {a} {things} in a box are broken. How many are not broken?", "{a}-{b}"),
+        Template("{name} already has {b} {things} and needs {a}. How many more are needed?", "{a}-{b}"),
         Template("{name} reads {a} pages in the morning and {b} in the evening. How many pages is that?", "{a}+{b}"),
-        Template("{b} people wait in a hall and {a} more come in. How many people are in the hall?", "{b}+{a}"),
+        Template("{a} people wait in a hall and {b} more come in. How many people are in the hall?", "{a}+{b}"),
         Template("A team scores {a} points in one game and {b} in the next. How many points in both?", "{a}+{b}"),
         Template("{name} walks {b} steps, {other} walks {a}. How many steps do both walk?", "{b}+{a}"),
         Template("A baker has {a} loaves. After lunch {b} come out of the oven. How many loaves now?", "{a}+{b}"),
         Template("In a street stand {b} old houses and {a} new ones. How many houses stand there?", "{b}+{a}"),
-        Template("{a} people sat in a hall and {b} walked out. How many still sit there?", "{a}-{b}"),
+        Template("{b} people walked out of a hall where {a} sat. How many still sit there?", "{a}-{b}"),
         Template("A rope is {a} metres long. {name} cuts off {b} metres. How long is the rest?", "{a}-{b}"),
         Template("{name} picked {a} {things}, {other} picked {b} less. How many did {other} pick?", "{a}-{b}"),
         Template("A jug holds {a} cups of water. {name} pours {b} out. How many cups does it hold now?", "{a}-{b}"),
-        Template("Of {a} {things}, {b} fell down. How many did not fall?", "{a}-{b}"),
+        Template("{b} of {a} {things} fell down. How many did not fall?", "{a}-{b}"),
         Template("{name} is {a} years old, {other} is {b} years younger. How old is {other}?", "{a}-{b}"),
         Template("{name} ran {b} minutes, then {a} minutes after a rest. How long did {name} run?", "{b}+{a}"),
         Template("A lift has {a} boxes in it. On the next floor {b} are put in. How many does it lift?", "{a}+{b}"),
@@ -88,10 +91,10 @@ TRAIN = World(
         Template("{name} drew {b} stars on one page and {a} on the other. How many stars were drawn?", "{b}+{a}"),
         Template("A tank held {a} litres and lost {b}. How many litres are in it?", "{a}-{b}"),
         Template("From a roll of {a} tickets {name} tears off {b}. How many does the roll have now?", "{a}-{b}"),
-        Template("A hall has {a} seats and {b} are taken. How many are free?", "{a}-{b}"),
+        Template("{b} of the {a} seats in a hall are taken. How many are free?", "{a}-{b}"),
         Template("It was {a} degrees at noon and {b} degrees less at night. How warm was the night?", "{a}-{b}"),
         Template("A candle of {a} millimetres burned down by {b}. How tall is it now?", "{a}-{b}"),
-        Template("{name} had to read {a} pages and has read {b}. How many are still to read?", "{a}-{b}"),
+        Template("{name} has read {b} of {a} pages. How many are still to read?", "{a}-{b}"),
     ),
     two=(
         Template("{name} has {a} {things}, buys {b} more and gives {c} away. How many are left?", "{a}+{b}-{c}"),
