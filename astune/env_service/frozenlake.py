@@ -10,7 +10,7 @@ gymnasium writes them) and may hold `is_slippery` (default false) and `max_turns
 Each observation says which ways are safe, since a small model cannot read a grid; what lies further off it has to
 walk into. Every single map can be crossed, but a walker who sees one tile around itself meets dead ends: turning
 towards the longer remaining side crosses about 85 % of the maps within six turns, "down where it is safe" about 65 %.
-The sparse evaluation is 1 at the goal and else 0; the dense one also gives half of the part of the way that was covered.
+The sparse evaluation is 1 at the goal and else 0; the dense one also gives half of the part of the way covered.
 """
 
 from __future__ import annotations
@@ -85,13 +85,15 @@ class FrozenLake(Environment):
 def observation(lake_map: list[str], position: int) -> str:
     """What the agent reads at `position` (gymnasium's number: row * columns + column).
 
-    `Goal: 3 down, 2 right. Safe: down, up. Holes: right.`
+    `Goal: 3 right, 2 down. Safe: down, up. Holes: right.`, the longer side first.
     """
     row, column = divmod(position, len(lake_map[0]))
+    sides = {"down": len(lake_map) - 1 - row, "right": len(lake_map[0]) - 1 - column}
+    goal = [f"{left} {direction}" for direction, left in sorted(sides.items(), key=lambda side: -side[1]) if left]
     tiles = {direction: _tile(lake_map, row, column, direction) for direction in DIRECTIONS}
     safe = [direction for direction, tile in tiles.items() if tile in ("ice", "goal")]
     holes = [direction for direction, tile in tiles.items() if tile == "hole"]
-    observed = f"Goal: {len(lake_map) - 1 - row} down, {len(lake_map[0]) - 1 - column} right. Safe: {', '.join(safe)}."
+    observed = f"Goal: {', '.join(goal)}. Safe: {', '.join(safe)}."
     return f"{observed} Holes: {', '.join(holes)}." if holes else observed
 
 

@@ -50,7 +50,8 @@ def test_every_step_equals_gymnasiums_own(seed, actions, is_slippery):
 def test_the_agent_reads_what_lies_around_it_and_where_the_goal_is():
     assert observation(MAP, 0) == "Goal: 3 down, 3 right. Safe: down, right."
     assert observation(MAP, 6) == "Goal: 2 down, 1 right. Safe: down, up. Holes: left, right."
-    assert observation(MAP, 14) == "Goal: 0 down, 1 right. Safe: left, right, up."
+    assert observation(MAP, 14) == "Goal: 1 right. Safe: left, right, up."
+    assert observation(MAP, 8) == "Goal: 3 right, 1 down. Safe: right, up. Holes: down."
     opening = lake().get_init_state().state
     assert opening == [{"role": "user", "content": f"Cross.\n{observation(MAP, 0)}"}]
 
@@ -61,6 +62,18 @@ def test_a_shortest_way_reaches_the_goal():
     steps = [say(environment, word) for word in shortest_way(MAP) or []]
     assert [step.is_terminated for step in steps] == [False] * 5 + [True]
     assert environment.evaluate() == 1.0
+
+
+def test_the_dense_evaluation_is_half_of_the_part_of_the_way_that_was_covered():
+    environment = lake()
+    environment.get_init_state()
+    say(environment, "down")
+    say(environment, "down")
+    assert environment.evaluate(sparse=False) == pytest.approx(0.5 * 2 / 6)
+    say(environment, "up")
+    assert environment.evaluate(sparse=False) == pytest.approx(0.5 * 2 / 6)
+    assert say(environment, "right").is_terminated
+    assert (environment.evaluate(sparse=False), environment.evaluate()) == (pytest.approx(0.5 * 2 / 6), 0.0)
 
 
 def test_the_last_direction_word_counts_in_any_case():
