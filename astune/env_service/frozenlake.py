@@ -85,11 +85,11 @@ class FrozenLake(Environment):
 def observation(lake_map: list[str], position: int) -> str:
     """What the agent reads at `position` (gymnasium's number: row * columns + column).
 
-    `Goal: 3 right, 2 down. Safe: down, up. Holes: right.`, the longer side first.
+    `Goal: 2 down, 3 right. Safe: down, up. Holes: right.`, the longer side last: what a small model reads last it says.
     """
     row, column = divmod(position, len(lake_map[0]))
     sides = {"down": len(lake_map) - 1 - row, "right": len(lake_map[0]) - 1 - column}
-    goal = [f"{left} {direction}" for direction, left in sorted(sides.items(), key=lambda side: -side[1]) if left]
+    goal = [f"{left} {direction}" for direction, left in sorted(sides.items(), key=lambda side: side[1])]
     tiles = {direction: _tile(lake_map, row, column, direction) for direction in DIRECTIONS}
     safe = [direction for direction, tile in tiles.items() if tile in ("ice", "goal")]
     holes = [direction for direction, tile in tiles.items() if tile == "hole"]

@@ -21,15 +21,15 @@ SYSTEM_PROMPT = "You walk on a frozen lake. Answer with one word: left, down, ri
 EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
     ("user", "Goal: 3 down, 3 right. Safe: down, right."),
     ("assistant", "down"),
-    ("user", "Goal: 3 right, 2 down. Safe: down, up. Holes: right."),
+    ("user", "Goal: 2 down, 3 right. Safe: down, up. Holes: right."),
     ("assistant", "down"),
-    ("user", "Goal: 3 right, 1 down. Safe: right, up. Holes: down."),
+    ("user", "Goal: 1 down, 3 right. Safe: right, up. Holes: down."),
     ("assistant", "right"),
-    ("user", "Goal: 2 right, 1 down. Safe: left, down, right. Holes: up."),
+    ("user", "Goal: 1 down, 2 right. Safe: left, down, right. Holes: up."),
     ("assistant", "right"),
     ("user", "Goal: 1 down, 1 right. Safe: left, down, up. Holes: right."),
     ("assistant", "down"),
-    ("user", "Goal: 1 right. Safe: left, right, up."),
+    ("user", "Goal: 0 down, 1 right. Safe: left, right, up."),
     ("assistant", "right"),
 )
 """A game on gymnasium's own 4x4 map; the walker takes the longer side first where it can, which keeps two ways open."""
