@@ -85,12 +85,14 @@ class FrozenLake(Environment):
 def observation(lake_map: list[str], position: int) -> str:
     """What the agent reads at `position` (gymnasium's number: row * columns + column).
 
-    `Goal: 2 down, 3 right. Safe: down, up. Holes: right.`, the longer side last: what a small model reads last it says.
+    `Goal: 2 down, 3 right. Safe: right, down, up.` The longer side ends the goal and begins what is safe: a small
+    model says again what it read last or first.
     """
     row, column = divmod(position, len(lake_map[0]))
     sides = {"down": len(lake_map) - 1 - row, "right": len(lake_map[0]) - 1 - column}
     goal = [f"{left} {direction}" for direction, left in sorted(sides.items(), key=lambda side: side[1])]
-    tiles = {direction: _tile(lake_map, row, column, direction) for direction in DIRECTIONS}
+    directions = sorted(DIRECTIONS, key=lambda direction: -sides.get(direction, 0))
+    tiles = {direction: _tile(lake_map, row, column, direction) for direction in directions}
     safe = [direction for direction, tile in tiles.items() if tile in ("ice", "goal")]
     holes = [direction for direction, tile in tiles.items() if tile == "hole"]
     observed = f"Goal: {', '.join(goal)}. Safe: {', '.join(safe)}."

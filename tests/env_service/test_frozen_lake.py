@@ -49,8 +49,8 @@ def test_every_step_equals_gymnasiums_own(seed, actions, is_slippery):
 
 def test_the_agent_reads_what_lies_around_it_and_where_the_goal_is():
     assert observation(MAP, 0) == "Goal: 3 down, 3 right. Safe: down, right."
-    assert observation(MAP, 6) == "Goal: 1 right, 2 down. Safe: down, up. Holes: left, right."
-    assert observation(MAP, 14) == "Goal: 0 down, 1 right. Safe: left, right, up."
+    assert observation(MAP, 6) == "Goal: 1 right, 2 down. Safe: down, up. Holes: right, left."
+    assert observation(MAP, 14) == "Goal: 0 down, 1 right. Safe: right, left, up."
     assert observation(MAP, 8) == "Goal: 1 down, 3 right. Safe: right, up. Holes: down."
     opening = lake().get_init_state().state
     assert opening == [{"role": "user", "content": f"Cross.\n{observation(MAP, 0)}"}]

@@ -25,11 +25,11 @@ EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
     ("assistant", "down"),
     ("user", "Goal: 1 down, 3 right. Safe: right, up. Holes: down."),
     ("assistant", "right"),
-    ("user", "Goal: 1 down, 2 right. Safe: left, down, right. Holes: up."),
+    ("user", "Goal: 1 down, 2 right. Safe: right, down, left. Holes: up."),
     ("assistant", "right"),
-    ("user", "Goal: 1 down, 1 right. Safe: left, down, up. Holes: right."),
+    ("user", "Goal: 1 down, 1 right. Safe: down, left, up. Holes: right."),
     ("assistant", "down"),
-    ("user", "Goal: 0 down, 1 right. Safe: left, right, up."),
+    ("user", "Goal: 0 down, 1 right. Safe: right, left, up."),
     ("assistant", "right"),
 )
 """A game on gymnasium's own 4x4 map; the walker takes the longer side first where it can, which keeps two ways open."""
