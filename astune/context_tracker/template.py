@@ -32,6 +32,9 @@ class ChatTemplate:
         self.name = name
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
+        # A tokenizer.json may carry settings of an earlier use; a message is never cut or filled up.
+        self._backend.no_truncation()
+        self._backend.no_padding()
         self.added_ids = frozenset(tokenizer.added_tokens_decoder)
         self.eos_ids = tuple(dict.fromkeys([*_as_ids(tokenizer.eos_token_id), *generation_eos_ids]))
         literals = sorted((str(token) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)

@@ -94,7 +94,13 @@ class EmbeddedHandle(EnvironmentHandle):
 
     def _create(self) -> EnvState:
         self._environment = self._class(self._task, self._seed)
-        return self._environment.get_init_state()
+        state = self._environment.get_init_state()
+        if not isinstance(state, EnvState):
+            raise EnvError(
+                f"{self._name('get_init_state')} returned {type(state).__name__}",
+                hint="return EnvState(state=[...messages...])",
+            )
+        return state
 
     def _step(self, action: Message) -> EnvStep:
         if self._finished:

@@ -37,7 +37,9 @@ class Attempt:
         config = setting.config
         self._setting = setting
         self._config = config
+        # Whatever an agent or a judge changes in its task stays in its own episode.
         self._request = request
+        self._task = request.task.model_copy(deep=True)
         self._seed = stable_seed(config.seed, request.episode_id)
         self._tracker = ContextTracker(setting.renderer, config.rollout.max_model_len)
         self._environment: EnvironmentHandle | None = None
@@ -71,7 +73,7 @@ class Attempt:
         self._proxy = AstuneProxy(
             self.model,
             self._environment,
-            task=self._request.task,
+            task=self._task,
             init_messages=init_messages,
             trainable_targets=targets_of(workflow),
             model_name=self._config.model.path,
@@ -82,9 +84,9 @@ class Attempt:
             on_wait=self._wait,
         )
         self._wait("workflow")
-        self._output = await execute(workflow, self._request.task, self._proxy)
+        self._output = await execute(workflow, self._task, self._proxy)
         self.model.require_open()
-        require_something_to_train(workflow, self._request.task, self._tracker.forest, self.model.overflow)
+        require_something_to_train(workflow, self._task, self._tracker.forest, self.model.overflow)
         self._wait("judge")
         self._reward = await self._judge(self._proxy)
 
@@ -92,7 +94,7 @@ class Attempt:
         """Give the environment back; says what went wrong, for an episode that is otherwise fine."""
         if self._environment is None:
             return None
-        what = f"releasing the environment of task {self._request.task.task_id}"
+        what = f"releasing the environment of task {self._task.task_id}"
         try:
             async with boundary(EnvError, what, timeout_s=min(_RELEASE_S, self._config.rollout.call_timeout_s)):
                 await self._environment.release()
@@ -117,7 +119,7 @@ class Attempt:
         return episode
 
     async def _create_environment(self) -> list[Message]:
-        task = self._request.task
+        task = self._task
         what = f"creating the environment of task {task.task_id}"
         async with boundary(EnvError, what, timeout_s=self._config.rollout.call_timeout_s):
             # One seed a task: the episodes of a group meet the same world.
@@ -139,7 +141,7 @@ class Attempt:
         try:
             return await ask_judge(
                 self._setting.judge,
-                self._request.task,
+                self._task,
                 environment=self._environment,
                 forest=self._tracker.forest,
                 registered=proxy.get_judge_input_dictionary(),

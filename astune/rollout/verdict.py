@@ -62,10 +62,10 @@ def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
     """The reward that a workflow gave itself; None where it leaves that to a judge."""
     if output.reward is None:
         return None
-    success = output.reward > 0 if output.is_success is None else output.is_success
     try:
+        success = output.reward > 0 if output.is_success is None else output.is_success
         return Reward(raw_reward=output.reward, is_success=success, metadata=output.metadata)
-    except ValidationError as cause:
+    except (ValidationError, TypeError) as cause:
         raise WorkflowError(
             f"{workflow} returned the reward {output.reward!r}", hint="a reward is a finite number"
         ) from cause
@@ -73,6 +73,10 @@ def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
 
 def _reward(verdict: Any, what: str) -> Reward:
     if isinstance(verdict, Reward):
+        if verdict.per_target:
+            raise JudgeError(
+                f"{what} gave rewards per target, which are not trained yet", hint="put one number into raw_reward"
+            )
         return verdict
     if not isinstance(verdict, tuple | list) or len(verdict) != 2:
         raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT)

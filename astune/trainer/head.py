@@ -73,7 +73,9 @@ class Head:
         for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
             logits_CV = self._logits(hidden_RD[rows])
             softmax = self._softmax(logits_CV)
-            parts.append(self._of_targets(softmax, targets.row_E[tokens] - rows.start, targets.token_E[tokens]))
+            parts.append(
+                self._of_targets(softmax, Targets(targets.row_E[tokens] - rows.start, targets.token_E[tokens]))
+            )
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -88,20 +90,17 @@ class Head:
         for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
             hidden_CD = hidden_RD[rows]
             logits_CV = self._logits(hidden_CD, buffer)
-            row_E, token_E = targets.row_E[tokens] - rows.start, targets.token_E[tokens]
+            chunk = Targets(targets.row_E[tokens] - rows.start, targets.token_E[tokens])
             softmax = self._softmax(logits_CV)
             with torch.enable_grad():
-                logprob_E = self._of_targets(softmax, row_E, token_E).requires_grad_()
-                entropy_E = softmax.entropy_C[row_E].requires_grad_()
+                logprob_E = self._of_targets(softmax, chunk).requires_grad_()
+                entropy_E = softmax.entropy_C[chunk.row_E].requires_grad_()
                 value, chunk_sums = loss(logprob_E, entropy_E, tokens)
                 slope_E, entropy_slope_E = torch.autograd.grad(
                     value, (logprob_E, entropy_E), allow_unused=True, materialize_grads=True
                 )
             sums.append(chunk_sums)
-            slope_C = torch.zeros_like(softmax.top_C).index_add_(0, row_E, slope_E)
-            entropy_slope_C = torch.zeros_like(slope_C).index_add_(0, row_E, entropy_slope_E)
-            self._into_gradient(softmax, slope_C, entropy_slope_C if entropy_has_gradient else None)
-            logits_CV.index_put_((row_E, token_E), (slope_E / self.temperature).to(logits_CV.dtype), accumulate=True)
+            self._into_gradient(softmax, chunk, slope_E, entropy_slope_E if entropy_has_gradient else None)
             torch.mm(logits_CV, self.weight_VD, out=grad_RD[rows])
             if self.weight_grad_VD is not None and product_VD is not None:
                 self.weight_grad_VD.add_(torch.mm(logits_CV.T, hidden_CD, out=product_VD))
@@ -113,11 +112,14 @@ class Head:
     def _rows_per_chunk(self) -> int:
         return max(1, LOGITS_PER_CHUNK // len(self.weight_VD))
 
+    @property
+    def _rows_per_block(self) -> int:
+        return max(1, LOGITS_PER_BLOCK // len(self.weight_VD))
+
     def _blocks(self, logits_CV: Tensor, top_C: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """A few rows at a time in float32, less the row's largest, with the temperature applied."""
-        step = max(1, LOGITS_PER_BLOCK // logits_CV.shape[1])
-        for start in range(0, len(logits_CV), step):
-            rows = slice(start, start + step)
+        for start in range(0, len(logits_CV), self._rows_per_block):
+            rows = slice(start, start + self._rows_per_block)
             logits_BV = logits_CV[rows].to(top_C.dtype, copy=True).sub_(top_C[rows, None])
             yield rows, logits_BV.div_(self.temperature) if self.temperature != 1 else logits_BV
 
@@ -140,19 +142,35 @@ class Head:
             lse.append(sum_B.log())
         return Softmax(logits_CV, top_C, torch.cat(lse), torch.cat(entropy))
 
-    def _of_targets(self, softmax: Softmax, row_E: Tensor, token_E: Tensor) -> Tensor:
-        logit_E = softmax.logits_CV[row_E, token_E].to(softmax.top_C.dtype) - softmax.top_C[row_E]
+    def _of_targets(self, softmax: Softmax, targets: Targets) -> Tensor:
+        row_E = targets.row_E
+        logit_E = softmax.logits_CV[row_E, targets.token_E].to(softmax.top_C.dtype) - softmax.top_C[row_E]
         return logit_E / self.temperature - softmax.lse_C[row_E]
 
-    def _into_gradient(self, softmax: Softmax, slope_C: Tensor, entropy_slope_C: Tensor | None) -> None:
-        """Overwrite logits by the loss's gradient with respect to them, but for what the targets themselves add.
+    def _into_gradient(
+        self, softmax: Softmax, targets: Targets, slope_E: Tensor, entropy_slope_E: Tensor | None
+    ) -> None:
+        """Overwrite logits by the loss's gradient with respect to them.
 
         d logprob[t] / d logits = onehot(t) - prob;  d entropy / d logits = - prob * (logprob + entropy)
+
+        The two parts of a target meet in float32: of a token of probability 0.997 bfloat16 would leave nothing.
         """
-        for rows, logits_BV in self._blocks(softmax.logits_CV, softmax.top_C):
+        slope_C = torch.zeros_like(softmax.top_C).index_add_(0, targets.row_E, slope_E)
+        entropy_slope_C = None
+        if entropy_slope_E is not None:
+            entropy_slope_C = torch.zeros_like(slope_C).index_add_(0, targets.row_E, entropy_slope_E)
+        blocks = self._blocks(softmax.logits_CV, softmax.top_C)
+        for (rows, logits_BV), (_, tokens) in zip(
+            blocks, targets.chunks(len(slope_C), self._rows_per_block), strict=True
+        ):
             logprob_BV = logits_BV.sub_(softmax.lse_C[rows, None])
-            prob_BV = logprob_BV.exp()
+            grad_BV = logprob_BV.exp()
             weight = slope_C[rows, None]
             if entropy_slope_C is not None:
                 weight = weight + logprob_BV.add_(softmax.entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
-            softmax.logits_CV[rows] = prob_BV.mul_(weight).mul_(-1 / self.temperature)
+            grad_BV.mul_(weight).neg_()
+            grad_BV.index_put_(
+                (targets.row_E[tokens] - rows.start, targets.token_E[tokens]), slope_E[tokens], accumulate=True
+            )
+            softmax.logits_CV[rows] = grad_BV.div_(self.temperature)

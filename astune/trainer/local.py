@@ -100,6 +100,7 @@ class LocalTrainer:
         self._clock = PhaseClock(observer.on_phase)
         self._state = LoopState()
         self._saved_step = -1
+        self._recorded_version = policy.version
         self._empty_steps = 0
 
     async def restore(self, checkpoint: Checkpoint) -> None:
@@ -108,6 +109,7 @@ class LocalTrainer:
         self._policy.load_state(checkpoint.state)
         self._order.load_state_dict(self._state.order)
         self._saved_step = self._state.step
+        self._recorded_version = self._policy.version
         await self._engine.load_weights(self._policy.weights)
 
     async def fit(self) -> None:
@@ -122,7 +124,9 @@ class LocalTrainer:
                 if self._state.step % trainer.save_freq == 0:
                     self._save()
         finally:
-            if self._state.step > self._saved_step and self._state.step > 0:
+            # Weights of a step that failed half way belong to no step; the last checkpoint is the one to go on from.
+            whole = self._policy.version == self._recorded_version
+            if whole and self._state.step > self._saved_step and self._state.step > 0:
                 self._save()
 
     async def _train_step(self, step: int) -> None:
@@ -150,6 +154,7 @@ class LocalTrainer:
             balance.trained = report.trained_tokens
         _require_zero(balance)
         self._annotate(batch, groups)
+        self._recorded_version = self._policy.version
         self._state.step = batch.step
         self._state.success = None
         self._state.trained_s += self._clock.total_s
@@ -195,7 +200,10 @@ class LocalTrainer:
             )
         self._require_episodes(groups)
         measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["validation"])
-        best, self._state.success = self._checkpoints.best(), measures["reward/success_rate"]
+        # What was not measured counts as failed, so that an outage neither ends a run nor chooses its best model.
+        expected = len(self._validation_tasks) * validation.num_repeat
+        measured = measures["episodes/finished"] / expected
+        best, self._state.success = self._checkpoints.best(), measures.get("reward/success_rate", 0.0) * measured
         if best is None or best.score is None or self._state.success > best.score:
             with self._clock.phase("save"):
                 self._checkpoints.save(self._state.step, model=self._policy.save_model, score=self._state.success)

@@ -15,7 +15,7 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Means over the finished episodes; rates are parts of 1.
 
     An episode that the judge counts as a success is one, also where it was truncated. A workflow's own metrics
-    are `workflow/<name>`, each over the episodes that have it. Without a finished episode there is no mean, and
+    are `episodes/<name>_mean`, each over the episodes that have it. Without a finished episode there is no mean, and
     only the counts are there.
     """
     episodes = [episode for group in groups for episode in group.episodes]
@@ -28,19 +28,22 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     if not rewards:
         return counts
-    custom: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.metrics.items():
-            custom.setdefault(f"workflow/{name}", []).append(value)
+            means.setdefault(f"episodes/{name}_mean", []).append(value)
     calls = [sum(node.sampled for node in episode.forest.nodes) for episode in episodes]
-    return counts | {
-        "reward/mean": fmean(reward.raw_reward for reward in rewards),
-        "reward/success_rate": fmean(reward.is_success for reward in rewards),
-        "episodes/truncated_rate": fmean(episode.status == "truncated" for episode in episodes),
-        "episodes/turns_mean": fmean(calls),
-        "episodes/sampled_tokens_mean": fmean(episode.forest.sampled_tokens() for episode in episodes),
-        **{name: fmean(values) for name, values in custom.items()},
-    }
+    return (
+        counts
+        | {name: fmean(values) for name, values in means.items()}
+        | {
+            "reward/mean": fmean(reward.raw_reward for reward in rewards),
+            "reward/success_rate": fmean(reward.is_success for reward in rewards),
+            "episodes/truncated_rate": fmean(episode.status == "truncated" for episode in episodes),
+            "episodes/turns_mean": fmean(calls),
+            "episodes/sampled_tokens_mean": fmean(episode.forest.sampled_tokens() for episode in episodes),
+        }
+    )
 
 
 def engine_metrics(before: EngineStats, after: EngineStats, seconds: float) -> dict[str, float]:

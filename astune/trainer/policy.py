@@ -84,7 +84,8 @@ class PolicyTrainer:
         """Learn from one batch.
 
         Raises:
-            TrainerError: there is nothing to train on, or a number is not finite; the weights are as before.
+            TrainerError: there is nothing to train on, or a number is not finite; the weights are as before, or, where
+                an earlier one of several updates had been made already, `version` says that they are not.
         """
         start = time.perf_counter()
         accounts = account(batch)
@@ -98,13 +99,13 @@ class PolicyTrainer:
                 self._model, microbatches, self._config.trainer.loss, self._config.rollout.temperature
             )
             norms.append(self._model.masters.step(self._config.trainer.optim, lr))
+            self._version += len(norms) == 1
             total = sums if total is None else total + sums
             report["computed_tokens"] += sum(len(microbatch.token_ids_T) for microbatch in microbatches)
             report["read_tokens"] += sum(microbatch.n_read for microbatch in microbatches)
             report["microbatches"] += len(microbatches)
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
-        self._version += 1
         metrics = {
             **total.metrics(),
             "loss": float(total.loss) / len(updates),

@@ -62,6 +62,7 @@ class PolicyModel:
             return
         frozen = copy.copy(self)
         frozen.module = copy.deepcopy(self.module).requires_grad_(False)
+        use_fast_layers(frozen.module)  # those it copied still compute with this module's weights
         self._start = frozen
 
     def hidden(self, batch: MicroBatch) -> Tensor:

@@ -35,6 +35,13 @@ class Broken(Echo):
         raise RuntimeError("the world is broken")
 
 
+class Formless(Echo):
+    """Begins with nothing."""
+
+    def get_init_state(self) -> EnvState:
+        return None  # type: ignore[return-value]
+
+
 class BrokenOnce(Echo):
     """The first instance fails, later ones do not."""
 

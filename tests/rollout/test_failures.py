@@ -103,6 +103,22 @@ class RewardsNothing(Workflow):
         return WorkflowOutput(reward=math.nan)
 
 
+class RewardsInWords(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        await proxy.achat(USER)
+        return WorkflowOutput(reward="much")  # type: ignore[arg-type]
+
+
+class EditsItsTask(Workflow):
+    """Adds to the prompt and to the reference answer, in place."""
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        task.init_messages[-1]["content"] += " Hurry."
+        task.metadata["answer"] = "other"
+        await proxy.achat(task.init_messages)
+        return WorkflowOutput(reward=1.0)
+
+
 class MeasuresWords(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
         await proxy.achat(USER)
@@ -141,6 +157,8 @@ FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
     "sys.exit in the workflow": (Exits, "no_env", ["WorkflowError", "SystemExit", "done here"]),
     "sys.exit in a thread": (ExitsInAThread, "no_env", ["WorkflowError", "SystemExit", "done here"]),
     "the workflow cannot be made": (TakesNothing, "no_env", ["WorkflowError", "TakesNothing could not be made"]),
+    "a reward in words": (RewardsInWords, "no_env", ["WorkflowError", "'much'", "finite"]),
+    "an environment without a beginning": (Steps, world("Formless"), ["EnvError", "get_init_state", "NoneType"]),
     "a reward that is no number": (RewardsNothing, "no_env", ["WorkflowError", "nan", "finite"]),
 }
 
@@ -166,6 +184,9 @@ async def test_a_failing_episode_is_retried_then_its_group_dropped_with_the_caus
     assert not playing.engine.open_sessions
 
 
+PER_TARGET = Reward(raw_reward=0.5, is_success=True, per_target={"wolf": 1.0})
+
+
 class Judging:
     """A judge that says what it is told to."""
 
@@ -180,7 +201,18 @@ class Judging:
 
 @pytest.mark.parametrize(
     "verdict",
-    [None, 1.0, (1.0,), (None, True), (math.nan, False), (math.inf, True), ("1", True), (1, 2, 3), ValueError("oh")],
+    [
+        None,
+        1.0,
+        (1.0,),
+        (None, True),
+        (math.nan, False),
+        (math.inf, True),
+        ("1", True),
+        (1, 2, 3),
+        ValueError("oh"),
+        PER_TARGET,
+    ],
     ids=repr,
 )
 async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Callable[..., Stage]) -> None:
@@ -188,6 +220,14 @@ async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Cal
     [episode] = group.failed_attempts
     assert (episode.error or "").startswith("JudgeError: judge Judging on task t")
     assert episode.reward is None
+
+
+async def test_what_an_agent_changes_in_its_task_stays_in_its_episode(stage: Callable[..., Stage]) -> None:
+    given = task(init_messages=[{"role": "user", "content": "Say it."}], metadata={"answer": "this"})
+    [group] = await stage(EditsItsTask).play([given], num_repeat=3)
+    assert [episode.forest.nodes[0].content for episode in group.episodes] == ["Say it. Hurry."] * 3
+    assert given.init_messages == [{"role": "user", "content": "Say it."}]
+    assert [episode.task.metadata for episode in group.episodes] == [{"answer": "this"}] * 3
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ def test_means_are_over_finished_episodes_and_a_workflows_own_numbers_over_those
     second = replace(episode(nodes, reward=0.0), metrics={"calls": 1.0}, status="truncated")
     metrics = episode_metrics([group([first, second])])
     assert metrics["reward/mean"] == metrics["reward/success_rate"] == metrics["episodes/truncated_rate"] == 0.5
-    assert metrics["workflow/calls"] == pytest.approx(2.0)
-    assert metrics["workflow/cost"] == pytest.approx(0.5)
+    assert metrics["episodes/calls_mean"] == pytest.approx(2.0)
+    assert metrics["episodes/cost_mean"] == pytest.approx(0.5)
     assert metrics["episodes/sampled_tokens_mean"] == 2.0
 
 

@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from astune.config.schema import OptimConfig
 from astune.schema import TrainerError, TrainingBatch
+from astune.trainer.microbatch import pack
 from astune.trainer.policy import PolicyTrainer, StepReport, learning_rate
+from astune.trainer.samples import weigh
 
 
 def tensors(trainer: PolicyTrainer) -> dict[str, Tensor]:
@@ -145,6 +147,17 @@ def test_the_kl_term_is_zero_at_the_start_and_grows_from_the_starting_weights(sm
         first, second = trainer.step(preference()), trainer.step(preference())
         assert first.metrics["kl_to_start"] == pytest.approx(0, abs=1e-6)
         assert second.metrics["kl_to_start"] > 1e-4
+
+
+def test_the_kept_start_stays_where_it_was(small_folder: Path) -> None:
+    trainer = PolicyTrainer.load(small_folder, config(loss={"kl_coef": 0.1}, optim={"lr": 1e-2}))
+    model = trainer._model
+    batch = pack(weigh(preference().groups, preference().advantages, "episode"), torch.device("cpu"))
+    before = model.start_logprobs(batch, 1.0)
+    assert torch.equal(before, model.logprobs(batch, 1.0))
+    trainer.step(preference())
+    assert torch.equal(model.start_logprobs(batch, 1.0), before)
+    assert not torch.allclose(model.logprobs(batch, 1.0), before, atol=1e-3)
 
 
 def _poison_weights(trainer: PolicyTrainer) -> None:
