@@ -37,9 +37,9 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     observer.on_phase("loading the model")
     folder = resolve_model(config.model.path)
     checkpoint = run.checkpoints.latest()
-    run.rewind(checkpoint.step if checkpoint is not None else -1)
     policy = PolicyTrainer.load(folder, config)
     order = TaskOrder(parts.training_tasks, config.seed)
+    run.rewind(checkpoint.step if checkpoint is not None else -1)
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         async with _rollouts(config, parts, folder, Recorder(episodes, observer)) as (pool, engine):
             trainer = LocalTrainer(

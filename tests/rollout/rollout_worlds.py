@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, ClassVar
 
 from astune import Environment, EnvState, EnvStep
@@ -56,6 +57,14 @@ class BrokenOnce(Echo):
         if self.life == 1:
             raise RuntimeError("not yet")
         return super().step(action)
+
+
+class SlowToClose(Echo):
+    """Takes its time at the end."""
+
+    def close(self) -> None:
+        time.sleep(0.6)
+        super().close()
 
 
 class Unborn(Echo):

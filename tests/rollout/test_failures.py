@@ -408,6 +408,19 @@ async def test_a_step_out_of_time_keeps_the_groups_that_are_complete(stage: Call
     assert running_tasks() == []
 
 
+async def test_an_episode_whose_world_closes_beyond_the_deadline_stays_in_the_books(
+    stage: Callable[..., Stage],
+) -> None:
+    playing = stage(Steps, step_timeout_s=0.3, multi_turn={"max_steps": 1})
+    before = playing.engine.stats()
+    [late] = await playing.play([task(env_type=world("SlowToClose"))])
+    assert late.dropped == f"step out of time: {INTERRUPTED}"
+    balance = playing.pool.balance([late], before, playing.engine.stats())
+    assert (balance.difference, balance.dropped[INTERRUPTED]) == (0, balance.sampled)
+    assert balance.sampled > 0
+    assert running_tasks() == []
+
+
 @pytest.mark.parametrize("workflow", [Hangs, SwallowsCancellation])
 async def test_cancelling_leaves_nothing_running_and_tells_of_what_was_in_flight(
     workflow: type[Workflow], stage: Callable[..., Stage]

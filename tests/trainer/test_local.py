@@ -1,0 +1,138 @@
+"""The training loop where things fail: outages, and steps that break half way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainer_helpers import config, episode, group, node
+
+from astune.config.schema import AstuneConfig
+from astune.engine.base import EngineStats
+from astune.runs import EpisodeStore, RunDirectory
+from astune.schema import EngineError, EpisodeGroup, Split, Task, TokenBalance
+from astune.trainer.local import LocalTrainer
+from astune.trainer.policy import PolicyTrainer
+
+TASKS = [Task(task_id=f"held-out-{number}", main_query="?") for number in range(4)]
+
+
+class Rollouts:
+    """Two answers to one task a step, one of them right; `measured` of the held-out tasks finish, all right."""
+
+    def __init__(self, store: EpisodeStore, measured: int) -> None:
+        self.store = store
+        self.measured = measured
+
+    async def run_groups(self, tasks: list[Task], *, step: int, split: Split, **_: Any) -> list[EpisodeGroup]:
+        if split == "validation":
+            done = len(tasks) if step == 0 else self.measured
+            return [
+                self._group(task, split, step, [float(step > 0)])
+                if number < done
+                else EpisodeGroup(task, [], dropped="the environment is down")
+                for number, task in enumerate(tasks)
+            ]
+        return [self._group(task, split, step, [1.0, 0.0]) for task in tasks]
+
+    def _group(self, task: Task, split: Split, step: int, rewards: list[float]) -> EpisodeGroup:
+        made = group(
+            [
+                replace(
+                    episode([node(0, None, [1, 2, 3]), node(1, 0, [9, 9 + number], sampled=2)], reward=reward),
+                    episode_id=f"{split}-{step}-{task.task_id}-{number}",
+                    task=task,
+                    split=split,
+                    step=step,
+                )
+                for number, reward in enumerate(rewards)
+            ]
+        )
+        for each in made.episodes:
+            self.store.append(each)
+        return made
+
+    def balance(self, groups: list[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
+        return TokenBalance(sampled=2 * sum(len(group.episodes) for group in groups), masked=Counter())
+
+
+class Engine:
+    """Takes weights until step `breaks_at`."""
+
+    def __init__(self, breaks_at: int | None) -> None:
+        self.breaks_at = breaks_at
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
+
+    async def load_weights(self, weights: PolicyTrainer) -> None:
+        if weights.version == self.breaks_at:
+            raise EngineError("the engine is gone")
+
+
+class Order:
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, n: int) -> list[Task]:
+        self.taken += n
+        return [Task(task_id=f"train-{self.taken}", main_query="?")]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.taken = state["taken"]
+
+
+class Observer:
+    def on_phase(self, phase: str) -> None: ...
+
+    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
+
+
+async def fit(
+    folder: Path, run: RunDirectory, settings: AstuneConfig, *, measured: int = 4, breaks_at: int | None = None
+) -> None:
+    with run.open_episodes() as episodes, run.open_metrics() as metrics:
+        trainer = LocalTrainer(
+            settings,
+            policy=PolicyTrainer.load(folder, settings),
+            engine=Engine(breaks_at),  # type: ignore[arg-type]
+            rollouts=Rollouts(episodes, measured),
+            order=Order(),
+            validation_tasks=TASKS,
+            episodes=episodes,
+            metrics=metrics,
+            checkpoints=run.checkpoints,
+            observer=Observer(),
+        )
+        await trainer.fit()
+
+
+@pytest.mark.parametrize(("measured", "steps"), [(0, 3), (1, 3), (4, 1)])
+async def test_an_outage_neither_ends_a_run_nor_chooses_its_best_model(
+    small_folder: Path, tmp_path: Path, measured: int, steps: int
+) -> None:
+    run = RunDirectory.create(tmp_path, "outage")
+    settings = config(tasks_per_step=1, total_steps=3, test_freq=1, save_freq=100, validation={"stop_at_success": 0.9})
+    await fit(small_folder, run, settings, measured=measured)
+    trained = [line.step for line in run.metrics() if line.kind == "train"]
+    assert trained == list(range(1, steps + 1))
+    best = run.checkpoints.best()
+    assert best is not None
+    assert best.score == measured / 4
+
+
+async def test_weights_of_a_step_that_broke_half_way_are_not_saved(small_folder: Path, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "broken")
+    settings = config(tasks_per_step=1, total_steps=5, test_freq=100, save_freq=2)
+    with pytest.raises(EngineError, match="the engine is gone"):
+        await fit(small_folder, run, settings, breaks_at=4)
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    assert latest.step == 2
+    run.close()
