@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 
 class Reward(BaseModel):
-    """A finite reward. `per_target` gives each trained agent its own where several are trained."""
+    """A finite reward. `per_target`, one for each trained agent, is refused until it is trained."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
