@@ -112,10 +112,10 @@ async def test_the_agent_solves_a_problem_in_two_turns(play: Play):
         assert [span.sampled for span in timeline.spans].count(True) == 2
 
 
-async def test_a_wrong_answer_a_stray_message_and_endless_calculating_earn_nothing(play: Play):
+async def test_a_wrong_answer_a_stray_message_and_endless_calculating_are_no_success(play: Play):
     wrong = await play(CONF, TASK, ["<calc>49+15</calc>", r"\boxed{46}"])
-    assert [(e.status, e.raw_reward) for e in wrong.episodes] == [("failed", 0.0)] * 2
+    assert [(e.status, e.raw_reward) for e in wrong.episodes] == [("failed", 0.5)] * 2
     stray = await play(CONF, TASK, ["Well, 64."])
     assert [(e.status, e.raw_reward) for e in stray.episodes] == [("failed", 0.0)] * 2
     endless = await play(CONF, TASK, ["<calc>1+1</calc>"] * 3)
-    assert [(e.status, e.raw_reward) for e in endless.episodes] == [("truncated", 0.0)] * 2
+    assert [(e.status, e.raw_reward) for e in endless.episodes] == [("truncated", 0.1)] * 2
