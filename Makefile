@@ -2,9 +2,6 @@
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
-# Idle threads spin briefly; without a bound, two processes on the same cores slow each other twentyfold.
-export OMP_WAIT_POLICY ?= active
-export GOMP_SPINCOUNT ?= 1000
 
 .PHONY: help install demo test check format docs lock e2e-install clean
 

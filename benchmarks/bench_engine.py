@@ -12,11 +12,6 @@ so that only the shared beginning and an episode's own first turn can come from 
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "active")
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
 import argparse
 import asyncio
 import statistics

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("OMP_WAIT_POLICY", "active")
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+from astune.cli import let_openmp_spin_briefly
+
+let_openmp_spin_briefly()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -7,13 +7,13 @@ import os
 
 def main() -> None:
     """The installed command, and what `python launcher.py` calls; ends the process with the exit status."""
-    _let_openmp_spin_briefly()
+    let_openmp_spin_briefly()
     from astune.cli._app import run
 
     run()
 
 
-def _let_openmp_spin_briefly() -> None:
+def let_openmp_spin_briefly() -> None:
     """Idle OpenMP threads spin for some microseconds before they sleep; read once, when torch is imported.
 
     Sleeping at once, or by libgomp's defaults where several threads of a process compute, costs a third of the

@@ -66,10 +66,11 @@ def _model_of(model: str) -> str:
     from astune.cli._past_runs import best_checkpoint
     from astune.runs import resolve_run
 
-    if (Path(model).expanduser() / "config.json").is_file():
-        return model
+    path = Path(model).expanduser()
+    if (path / "config.json").is_file():
+        return str(path)
     try:
-        return str(best_checkpoint(resolve_run(Path(model).expanduser())).model)
+        return str(best_checkpoint(resolve_run(path)).model)
     except RunStoreError:
         return model
 

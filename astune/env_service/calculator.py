@@ -9,7 +9,9 @@ One message is one action:
 
 The sparse evaluation is 1 for the right final answer, however it was found, and else 0. The dense one gives 0.5
 to an episode that calculated the right number and did not end with it, and 0.1 to one that calculated anything: rare
-successes then have frequent forerunners. A message that is neither ends the episode rather than getting a
+successes then have frequent forerunners.
+
+A message that is neither a calculation nor an answer ends the episode rather than getting a
 hint: an agent that strays at the start of training does so almost always, and a second chance costs as many tokens
 again as the first, while a group's baseline already tells it which of its attempts were better.
 """

@@ -45,7 +45,7 @@ class FrozenLake(Environment):
         self._position = 0
         self._turns = 0
         self._reached = False
-        self._whole_way = self._least_left = len(shortest_way(self._map) or [])
+        self._visited = {0}
 
     def get_init_state(self) -> EnvState:
         self._position, _ = self._lake.reset(seed=self.seed)
@@ -60,16 +60,17 @@ class FrozenLake(Environment):
         position, reward, terminated, _, _ = self._lake.step(DIRECTIONS.index(named[-1].lower()))
         self._position = int(position)
         self._reached = self._reached or float(reward) > 0
-        left = shortest_way(self._map, self._position)
-        self._least_left = min(self._least_left, self._whole_way if left is None else len(left))
+        self._visited.add(self._position)
         over = bool(terminated) or self._turns >= self._max_turns
         state: list[Message] = [] if over else [{"role": "user", "content": self._observation()}]
         return EnvStep(state, reward=float(reward), is_terminated=over, info={"position": self._position})
 
     def evaluate(self, sparse: bool = True) -> float:
-        if self._reached or sparse or not self._whole_way:
+        whole = shortest_way(self._map)
+        if self._reached or sparse or whole is None:
             return float(self._reached)
-        return 0.5 * (1 - self._least_left / self._whole_way)
+        left = min(len(way) for position in self._visited if (way := shortest_way(self._map, position)) is not None)
+        return 0.5 * (1 - left / len(whole))
 
     def get_info(self) -> str:
         row, column = divmod(self._position, len(self._map[0]))

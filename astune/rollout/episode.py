@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 from astune.rollout.attempt import Attempt
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.supervise import supervise
-from astune.schema import AstuneError, Episode
+from astune.schema import AstuneError, Episode, to_the_end
 
 INTERRUPTED = "interrupted"
-
-T = TypeVar("T")
 
 
 class EpisodeInterrupted(asyncio.CancelledError):
@@ -56,7 +52,7 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
     except AstuneError as failure:
         error = f"{type(failure).__name__}: {failure}"
     finally:
-        release_error, cancelled = await _to_the_end(_end(attempt))
+        release_error, cancelled = await to_the_end(_end(attempt))
     if cancelled:
         interrupted, error = True, error or INTERRUPTED
     episode = attempt.record(error or release_error)
@@ -69,16 +65,3 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
 async def _end(attempt: Attempt) -> str | None:
     await attempt.model.aclose("it has ended")
     return await attempt.release()
-
-
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
-    """The result, and whether the caller was cancelled meanwhile; what has to be tidied up is, and goes on record."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while True:
-        try:
-            return await asyncio.shield(task), cancelled
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-            cancelled = True

@@ -16,6 +16,7 @@ from astune.schema.errors import (
     WorkflowError,
     boundary,
 )
+from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode
 from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
@@ -55,4 +56,5 @@ __all__ = [
     "call_user_code",
     "stable_seed",
     "start_in_thread",
+    "to_the_end",
 ]

@@ -35,11 +35,14 @@ class Targets:
     row_E: Tensor
     token_E: Tensor
 
-    def chunks(self, n_rows: int, rows_per_chunk: int) -> Iterator[tuple[slice, slice]]:
+    def chunks(self, n_rows: int, rows_per_chunk: int) -> Iterator[tuple[slice, slice, Targets]]:
+        """Slices of rows, of the tokens that follow them, and those tokens with rows counted from the slice's first."""
         starts = torch.arange(0, n_rows + rows_per_chunk, rows_per_chunk, device=self.row_E.device)
         edges = torch.searchsorted(self.row_E, starts).tolist()
         for number, (first, last) in enumerate(pairwise(edges)):
-            yield slice(number * rows_per_chunk, min((number + 1) * rows_per_chunk, n_rows)), slice(first, last)
+            rows = slice(number * rows_per_chunk, min((number + 1) * rows_per_chunk, n_rows))
+            tokens = slice(first, last)
+            yield rows, tokens, Targets(self.row_E[tokens] - rows.start, self.token_E[tokens])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,8 @@ class Head:
     def logprobs(self, hidden_RD: Tensor, targets: Targets) -> Tensor:
         """The log-probability [E] of each target."""
         parts: list[Tensor] = []
-        for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
-            logits_CV = self._logits(hidden_RD[rows])
-            softmax = self._softmax(logits_CV)
-            parts.append(
-                self._of_targets(softmax, Targets(targets.row_E[tokens] - rows.start, targets.token_E[tokens]))
-            )
+        for rows, _, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
+            parts.append(self._of_targets(self._softmax(self._logits(hidden_RD[rows])), chunk))
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -87,10 +86,9 @@ class Head:
         product_VD = None if self.weight_grad_VD is None else torch.empty_like(self.weight_VD)
         buffer = hidden_RD.new_empty(min(self._rows_per_chunk, len(hidden_RD)), len(self.weight_VD))
         sums: list[LossSums] = []
-        for rows, tokens in targets.chunks(len(hidden_RD), self._rows_per_chunk):
+        for rows, tokens, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
             hidden_CD = hidden_RD[rows]
             logits_CV = self._logits(hidden_CD, buffer)
-            chunk = Targets(targets.row_E[tokens] - rows.start, targets.token_E[tokens])
             softmax = self._softmax(logits_CV)
             with torch.enable_grad():
                 logprob_E = self._of_targets(softmax, chunk).requires_grad_()
@@ -138,8 +136,8 @@ class Head:
         for _, logits_BV in self._blocks(logits_CV, top_C):
             weight_BV = logits_BV.exp()
             sum_B = weight_BV.sum(dim=-1)
-            entropy.append(sum_B.log() - weight_BV.mul_(logits_BV).sum(dim=-1) / sum_B)
             lse.append(sum_B.log())
+            entropy.append(lse[-1] - weight_BV.mul_(logits_BV).sum(dim=-1) / sum_B)
         return Softmax(logits_CV, top_C, torch.cat(lse), torch.cat(entropy))
 
     def _of_targets(self, softmax: Softmax, targets: Targets) -> Tensor:
@@ -161,16 +159,13 @@ class Head:
         if entropy_slope_E is not None:
             entropy_slope_C = torch.zeros_like(slope_C).index_add_(0, targets.row_E, entropy_slope_E)
         blocks = self._blocks(softmax.logits_CV, softmax.top_C)
-        for (rows, logits_BV), (_, tokens) in zip(
-            blocks, targets.chunks(len(slope_C), self._rows_per_block), strict=True
-        ):
+        chunks = targets.chunks(len(slope_C), self._rows_per_block)
+        for (rows, logits_BV), (_, tokens, block) in zip(blocks, chunks, strict=True):
             logprob_BV = logits_BV.sub_(softmax.lse_C[rows, None])
             grad_BV = logprob_BV.exp()
             weight = slope_C[rows, None]
             if entropy_slope_C is not None:
                 weight = weight + logprob_BV.add_(softmax.entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
             grad_BV.mul_(weight).neg_()
-            grad_BV.index_put_(
-                (targets.row_E[tokens] - rows.start, targets.token_E[tokens]), slope_E[tokens], accumulate=True
-            )
+            grad_BV.index_put_((block.row_E, block.token_E), slope_E[tokens], accumulate=True)
             softmax.logits_CV[rows] = grad_BV.div_(self.temperature)

@@ -7,7 +7,6 @@ nor how gradients are computed; it owns the order of things and the clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ import orjson
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
-from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch
+from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
 from astune.trainer.advantages import advantages_of
 from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
 from astune.trainer.policy import PolicyTrainer
@@ -139,7 +138,9 @@ class LocalTrainer:
         used = [group for group in groups if group.dropped is None]
         batch = TrainingBatch(step, used, advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages))
         measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["rollout"])
-        await _uninterrupted(self._learn_and_record(batch, groups, balance, measures))
+        _, cancelled = await to_the_end(self._learn_and_record(batch, groups, balance, measures))
+        if cancelled:
+            raise asyncio.CancelledError
 
     async def _learn_and_record(
         self, batch: TrainingBatch, groups: list[EpisodeGroup], balance: TokenBalance, measures: dict[str, float]
@@ -254,13 +255,3 @@ def _require_zero(balance: TokenBalance) -> None:
             f"the token balance is off by {balance.difference}: {balance}",
             hint="this is a defect of astune; the run's folder holds every episode of the step, please report it",
         )
-
-
-async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Finish `work` even when the waiting task is cancelled meanwhile; the cancellation follows."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise

@@ -98,8 +98,10 @@ class PolicyTrainer:
             sums = accumulate_gradient(
                 self._model, microbatches, self._config.trainer.loss, self._config.rollout.temperature
             )
-            norms.append(self._model.masters.step(self._config.trainer.optim, lr))
-            self._version += len(norms) == 1
+            norm = self._model.masters.step(self._config.trainer.optim, lr)
+            if not norms:  # from the first update on, the weights are others
+                self._version += 1
+            norms.append(norm)
             total = sums if total is None else total + sums
             report["computed_tokens"] += sum(len(microbatch.token_ids_T) for microbatch in microbatches)
             report["read_tokens"] += sum(microbatch.n_read for microbatch in microbatches)
