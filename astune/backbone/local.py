@@ -19,7 +19,7 @@ from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import EpisodeStore, RunDirectory
 from astune.schema import ConfigError, Episode, EpisodeGroup, Task
 from astune.task_reader import TaskOrder
-from astune.trainer.local import LocalTrainer, TrainingObserver
+from astune.trainer.local import LocalTrainer, LoopState, TrainingObserver
 from astune.trainer.policy import PolicyTrainer
 
 
@@ -36,26 +36,31 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     check_trainable(config, parts)
     observer.on_phase("loading the model")
     folder = resolve_model(config.model.path)
-    checkpoint = run.checkpoints.latest()
     policy = PolicyTrainer.load(folder, config)
     order = TaskOrder(parts.training_tasks, config.seed)
-    run.rewind(checkpoint.step if checkpoint is not None else -1)
-    with run.open_episodes() as episodes, run.open_metrics() as metrics:
-        async with _rollouts(config, parts, folder, Recorder(episodes, observer)) as (pool, engine):
+    async with _engine(config, folder) as engine:
+        checkpoint, state = run.checkpoints.latest(), LoopState()
+        if checkpoint is not None:
+            state = LoopState.of(checkpoint)
+            policy.load_state(checkpoint.state)
+            order.load_state_dict(state.order)
+            await engine.load_weights(policy.weights)
+        # Nothing that was recorded is dropped before everything needed to go on is known to be there.
+        run.rewind(state.step if checkpoint is not None else -1, measured=state.success is not None)
+        with run.open_episodes() as episodes, run.open_metrics() as metrics:
             trainer = LocalTrainer(
                 config,
                 policy=policy,
                 engine=engine,
-                rollouts=pool,
+                rollouts=_rollouts(config, parts, folder, engine, Recorder(episodes, observer)),
                 order=order,
                 validation_tasks=parts.validation_tasks,
                 episodes=episodes,
                 metrics=metrics,
                 checkpoints=run.checkpoints,
                 observer=observer,
+                state=state,
             )
-            if checkpoint is not None:
-                await trainer.restore(checkpoint)
             await trainer.fit()
 
 
@@ -65,8 +70,9 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
         raise ConfigError(
             "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
         )
-    async with _rollouts(config, parts, resolve_model(model), observer) as (pool, _):
-        return await pool.run_groups(
+    folder = resolve_model(model)
+    async with _engine(config, folder) as engine:
+        return await _rollouts(config, parts, folder, engine, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
             step=0,
             split="validation",
@@ -117,10 +123,7 @@ class Recorder:
 
 
 @asynccontextmanager
-async def _rollouts(
-    config: AstuneConfig, parts: UserParts, folder: Path, observer: RolloutObserver
-) -> AsyncIterator[tuple[RolloutPool, InProcessEngine]]:
-    """A pool over an in-process engine with the weights in `folder`."""
+async def _engine(config: AstuneConfig, folder: Path) -> AsyncIterator[InProcessEngine]:
     engine = InProcessEngine.load(
         folder,
         model=config.model,
@@ -129,6 +132,12 @@ async def _rollouts(
         deterministic=config.deterministic,
     )
     try:
-        yield RolloutPool(engine, load_renderer(folder), parts.workflow, parts.judge, config, observer), engine
+        yield engine
     finally:
         await engine.aclose()
+
+
+def _rollouts(
+    config: AstuneConfig, parts: UserParts, folder: Path, engine: InProcessEngine, observer: RolloutObserver
+) -> RolloutPool:
+    return RolloutPool(engine, load_renderer(folder), parts.workflow, parts.judge, config, observer)

@@ -7,7 +7,6 @@ It never aborts a step, and it never becomes a reward of 0.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import time
 from collections import Counter, deque
@@ -24,7 +23,7 @@ from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.verdict import Judge
-from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, TokenBalance
+from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, Split, Task, TokenBalance
 from astune.workflow import Workflow
 
 _ENGINE_SETTLES_S = 10.0
@@ -168,7 +167,11 @@ class RolloutPool:
 
     async def _engine_settled(self) -> None:
         """Wait until cancelled calls have left the engine, so that its counters are final."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ENGINE_SETTLES_S):
-                while (stats := self._engine.stats()).running or stats.waiting:  # noqa: ASYNC110 (it has counters only)
-                    await asyncio.sleep(0.01)
+        give_up = time.perf_counter() + _ENGINE_SETTLES_S
+        while (stats := self._engine.stats()).running or stats.waiting:
+            if time.perf_counter() > give_up:
+                raise EngineError(
+                    f"{_ENGINE_SETTLES_S:g} s after every episode has ended, the engine still has {stats.running} calls "
+                    f"running and {stats.waiting} waiting: its tokens cannot be accounted for"
+                )
+            await asyncio.sleep(0.01)

@@ -201,14 +201,18 @@ class RunDirectory:
         info = self.info()
         self._write_info(RunInfo(info.experiment, info.created_at, status, message, time.time()))
 
-    def rewind(self, step: int) -> None:
-        """Make everything recorded end with `step`, as if later steps had never run; before stores are opened."""
+    def rewind(self, step: int, *, measured: bool = True) -> None:
+        """Make everything recorded end with `step`, as if later steps had never run; before stores are opened.
+
+        Args:
+            measured: False where the held-out measurement of `step` itself was not completed: it is dropped too.
+        """
         self._must_be_writer()
         self.checkpoints.rewind(step)
         with self.open_metrics() as metrics:
-            metrics.rewind(step)
+            metrics.rewind(step, measured=measured)
         with self.open_episodes() as episodes:
-            episodes.rewind(step)
+            episodes.rewind(step, measured=measured)
 
     def writer_pid(self) -> int | None:
         """The process that writes this run now; None where nobody does."""

@@ -146,11 +146,15 @@ class EpisodeStore(EpisodeReader):
                 self._check_stall(last[1])
             self._raise_failure()
 
-    def rewind(self, step: int) -> int:
-        """Drop the episodes of steps after `step`, as if they had never run; returns how many."""
+    def rewind(self, step: int, *, measured: bool = True) -> int:
+        """Drop the episodes of steps after `step`, as if they had never run; returns how many.
+
+        Without `measured`, the held-out measurement of `step` itself goes as well.
+        """
         self.flush()
+        drop = "DELETE FROM episodes WHERE step > ?1 OR (step = ?1 AND split = 'validation' AND NOT ?2)"
         with self._query_errors(), self._write_lock:
-            return self._writer_connection.execute("DELETE FROM episodes WHERE step > ?", (step,)).rowcount
+            return self._writer_connection.execute(drop, (step, measured)).rowcount
 
     def close(self) -> None:
         """Flush and stop. Idempotent.

@@ -86,10 +86,15 @@ class MetricsLog:
     def read(self) -> list[MetricsLine]:
         return read_metrics(self.path)
 
-    def rewind(self, step: int) -> int:
-        """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too."""
+    def rewind(self, step: int, *, measured: bool = True) -> int:
+        """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too.
+
+        Without `measured`, the held-out measurement of `step` itself goes as well.
+        """
         lines = self.read()
-        kept = [line for line in lines if line.step <= step]
+        kept = [
+            line for line in lines if line.step < step or (line.step == step and (measured or line.kind == "train"))
+        ]
         data = b"".join(map(_encode, kept))
         write_atomic(self.path, data)
         os.close(self._descriptor)

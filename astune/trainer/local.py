@@ -7,7 +7,7 @@ nor how gradients are computed; it owns the order of things and the clock.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,9 +68,16 @@ class LoopState:
     """Held-out success of the current weights, where it was measured."""
     order: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> LoopState:
+        return cls(**orjson.loads((checkpoint.state / _LOOP_FILE).read_bytes()))
+
 
 class LocalTrainer:
-    """Trains `policy` on what `rollouts` brings, until `total_steps` or a held-out success that was asked for."""
+    """Trains `policy` on what `rollouts` brings, until `total_steps` or a held-out success that was asked for.
+
+    `state` is where a resumed run goes on; `policy`, `engine`, `order` and the run's records are at that step already.
+    """
 
     def __init__(
         self,
@@ -85,6 +92,7 @@ class LocalTrainer:
         metrics: MetricsLog,
         checkpoints: CheckpointStore,
         observer: TrainingObserver,
+        state: LoopState | None = None,
     ) -> None:
         self._config = config
         self._policy = policy
@@ -97,35 +105,25 @@ class LocalTrainer:
         self._checkpoints = checkpoints
         self._observer = observer
         self._clock = PhaseClock(observer.on_phase)
-        self._state = LoopState()
-        self._saved_step = -1
+        self._state = state or LoopState()
+        self._saved = replace(self._state)
         self._recorded_version = policy.version
         self._empty_steps = 0
-
-    async def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of this run; the run's records end with its step already."""
-        self._state = LoopState(**orjson.loads((checkpoint.state / _LOOP_FILE).read_bytes()))
-        self._policy.load_state(checkpoint.state)
-        self._order.load_state_dict(self._state.order)
-        self._saved_step = self._state.step
-        self._recorded_version = self._policy.version
-        await self._engine.load_weights(self._policy.weights)
 
     async def fit(self) -> None:
         """Train to the end; cancelling it, or an error, leaves a checkpoint of the last whole step."""
         trainer = self._config.trainer
         try:
-            reached = await self._validate() if self._state.step == 0 else False
+            reached = await self._reached()
             while self._state.step < trainer.total_steps and not reached:
                 await self._train_step(self._state.step + 1)
-                if self._state.step % trainer.test_freq == 0 or self._state.step == trainer.total_steps:
-                    reached = await self._validate()
+                reached = await self._reached()
                 if self._state.step % trainer.save_freq == 0:
                     self._save()
         finally:
             # Weights of a step that failed half way belong to no step; the last checkpoint is the one to go on from.
             whole = self._policy.version == self._recorded_version
-            if whole and self._state.step > self._saved_step and self._state.step > 0:
+            if whole and self._state != self._saved and self._state.step > 0:
                 self._save()
 
     async def _train_step(self, step: int) -> None:
@@ -184,10 +182,17 @@ class LocalTrainer:
                 group.dropped = NO_VARIANCE
         return groups
 
-    async def _validate(self) -> bool:
-        """Measure the held-out tasks, keep the weights if they are the best so far; True where training may end."""
-        if not self._validation_tasks:
-            return False
+    async def _reached(self) -> bool:
+        """Measure the held-out tasks where it is due and not done; True where their success is what was asked for."""
+        trainer, step = self._config.trainer, self._state.step
+        due = step % trainer.test_freq == 0 or step == trainer.total_steps
+        if due and self._state.success is None and self._validation_tasks:
+            await self._validate()
+        stop, success = trainer.validation.stop_at_success, self._state.success
+        return stop is not None and success is not None and success >= stop
+
+    async def _validate(self) -> None:
+        """Measure the held-out tasks, and keep the weights if they are the best so far."""
         validation = self._config.trainer.validation
         self._clock.restart()
         before = self._engine.stats()
@@ -204,12 +209,13 @@ class LocalTrainer:
         # What was not measured counts as failed, so that an outage neither ends a run nor chooses its best model.
         expected = len(self._validation_tasks) * validation.num_repeat
         measured = measures["episodes/finished"] / expected
-        best, self._state.success = self._checkpoints.best(), measures.get("reward/success_rate", 0.0) * measured
-        if best is None or best.score is None or self._state.success > best.score:
+        success = measures.get("reward/success_rate", 0.0) * measured
+        best = self._checkpoints.best()
+        if best is None or best.score is None or success > best.score:
             with self._clock.phase("save"):
-                self._checkpoints.save(self._state.step, model=self._policy.save_model, score=self._state.success)
+                self._checkpoints.save(self._state.step, model=self._policy.save_model, score=success)
         self._record("validation", measures)
-        return validation.stop_at_success is not None and self._state.success >= validation.stop_at_success
+        self._state.success = success
 
     def _require_episodes(self, groups: list[EpisodeGroup]) -> None:
         """End the run where nothing ever finishes, with the first failure's own words."""
@@ -246,7 +252,7 @@ class LocalTrainer:
             self._checkpoints.save(
                 self._state.step, model=self._policy.save_model, state=write_state, score=self._state.success
             )
-        self._saved_step = self._state.step
+        self._saved = replace(self._state)
 
 
 def _require_zero(balance: TokenBalance) -> None:

@@ -16,6 +16,7 @@ from astune.runs import RunDirectory, resolve_run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+INTERRUPTED = 130
 
 AGENT = '''
 import os
@@ -37,15 +38,15 @@ class LargeDigit(Workflow):
 
 
 class TwoTurns(Workflow):
-    """Two calls, rewarded by chance; kills its own process where the file `fuse` counts down to zero."""
+    """Two calls, rewarded by chance; sends its own process a signal where the file `fuse` counts down to zero."""
 
     async def execute(self, task, proxy):
         fuse = Path("fuse")
         if fuse.exists():
-            left = int(fuse.read_text()) - 1
-            fuse.write_text(str(left))
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            left, name = fuse.read_text().split()
+            fuse.write_text(f"{int(left) - 1} {name}")
+            if left == "1":
+                os.kill(os.getpid(), signal.Signals[name])
         first = await proxy.achat(proxy.init_messages)
         again = [*proxy.init_messages, first, {"role": "user", "content": "And again?"}]
         second = await proxy.achat(again)
@@ -86,7 +87,7 @@ def astune(folder: Path, *arguments: str) -> int:
         timeout=600,
         check=False,
     )
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stdout + ended.stderr
+    assert ended.returncode in (0, INTERRUPTED, -signal.SIGKILL), ended.stdout + ended.stderr
     return ended.returncode
 
 
@@ -109,27 +110,38 @@ def test_a_real_model_gets_better_at_what_is_rewarded(tmp_path: Path, smol_folde
         assert metrics["balance/sampled"] == accounted > 0
 
 
-def test_a_killed_run_resumes_to_the_very_weights_of_an_unbroken_one(tmp_path: Path, tiny_folder: Path):
+STEP, MEASUREMENT = 32, 8
+"""Episodes of each."""
+
+
+def test_a_run_that_was_broken_off_resumes_to_the_very_weights_of_an_unbroken_one(tmp_path: Path, tiny_folder: Path):
+    breaks = {
+        "unbroken": (None, 0),
+        "killed in step 5": (f"{4 * STEP + 2 * MEASUREMENT + 19} SIGKILL", -signal.SIGKILL),
+        "interrupted while step 4 is measured": (f"{4 * STEP + MEASUREMENT + 5} SIGINT", INTERRUPTED),
+    }
     weights: list[bytes] = []
-    for name, fuse in (("unbroken", None), ("killed", 32 * 4 + 8 + 19)):
+    for name, (fuse, status) in breaks.items():
         folder = tmp_path / name
         folder.mkdir()
-        configure(folder, "TwoTurns", tiny_folder, total_steps=7, save_freq=2, optim={"lr": 1e-2})
+        configure(folder, "TwoTurns", tiny_folder, total_steps=7, save_freq=2, test_freq=4, optim={"lr": 1e-2})
         if fuse is not None:
-            (folder / "fuse").write_text(str(fuse))
-        status = astune(folder, "--conf", "conf.yaml", "--set", "astune.deterministic=true")
+            (folder / "fuse").write_text(fuse)
+        assert astune(folder, "--conf", "conf.yaml", "--set", "astune.deterministic=true") == status
         if fuse is not None:
-            assert status == -signal.SIGKILL
             run = run_in(folder)
             assert run.checkpoints.latest().step == 4
             (folder / "fuse").unlink()
             assert astune(folder, "--resume", str(run.path)) == 0
         run = run_in(folder)
-        steps = [line.step for line in run.metrics() if line.kind == "train"]
-        assert steps == list(range(1, 8))
+        steps = [(line.step, line.kind) for line in run.metrics()]
+        assert [step for step, kind in steps if kind == "train"] == list(range(1, 8))
+        assert [step for step, kind in steps if kind == "validation"] == [0, 4, 7]
         tasks = [(row.step, row.task_id) for row in run.episodes().list(split="train")]
         assert len(set(tasks)) == 7 * 4
         assert len({task for _, task in tasks}) == 7 * 4
+        measured = [row.step for row in run.episodes().list(split="validation") if row.status != "error"]
+        assert sorted(measured) == [step for step in (0, 4, 7) for _ in range(MEASUREMENT)]
         weights.append((run.checkpoints.latest().model / "model.safetensors").read_bytes())
-    assert weights[0] == weights[1]
+    assert weights[0] == weights[1] == weights[2]
     assert weights[0] != (tiny_folder / "model.safetensors").read_bytes()

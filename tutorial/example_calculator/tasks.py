@@ -53,9 +53,16 @@ class World:
     names: tuple[str, ...]
 
 
-RIDERS = ("tourists", "pupils", "guests")
+GUESTS = ("tourists", "pupils", "guests")
 PLANTS = ("tulips", "roses", "oaks")
 ANIMALS = ("goats", "sheep", "deer")
+
+FISH = ("trout", "eels", "perch")
+MEDIA = ("films", "maps", "comics")
+SHRUBS = ("lilacs", "ferns", "hollies")
+BIRDS = ("gulls", "doves", "hens")
+CAKES = ("muffins", "waffles", "pies")
+RIDERS = ("soldiers", "dancers", "nurses")
 
 TRAIN = World(
     one=(
@@ -95,6 +102,12 @@ TRAIN = World(
         Template("It was {a} degrees at noon and {b} degrees less at night. How warm was the night?", "{a}-{b}"),
         Template("A candle of {a} millimetres burned down by {b}. How tall is it now?", "{a}-{b}"),
         Template("{name} has read {b} of {a} pages. How many are still to read?", "{a}-{b}"),
+        Template("A bus carries {a} {things}. At the next stop {b} get on. How many ride on?", "{a}+{b}", GUESTS),
+        Template("{name} planted {b} {things} last year and {a} this year. What is the sum?", "{b}+{a}", PLANTS),
+        Template("One farm keeps {a} {things}, the farm beside it {b}. How many do both keep?", "{a}+{b}", ANIMALS),
+        Template("Out of {a} {things}, {b} went home early. How many stayed until the end?", "{a}-{b}", GUESTS),
+        Template("{name} saw {b} fewer {things} in autumn than the {a} in spring. How many?", "{a}-{b}", ANIMALS),
+        Template("From a herd of {a} {things}, {name} leads {b} away. How many stay behind?", "{a}-{b}", ANIMALS),
     ),
     two=(
         Template("{name} has {a} {things}, buys {b} more and gives {c} away. How many are left?", "{a}+{b}-{c}"),
@@ -110,22 +123,20 @@ TRAIN = World(
 VALIDATION = World(
     one=(
         Template(
-            "A bus carries {a} {things}. At the next stop {b} get on. How many {things} ride on?", "{a}+{b}", RIDERS
+            "{name} caught {a} {things} and {other} caught {b}. How many did they catch altogether?", "{a}+{b}", FISH
         ),
-        Template("{name} planted {b} {things} last year and {a} this year. What is the sum?", "{b}+{a}", PLANTS),
-        Template("One farm keeps {a} {things}, the farm beside it {b}. How many do both keep?", "{a}+{b}", ANIMALS),
-        Template("Out of {a} {things}, {b} went home early. How many stayed until the end?", "{a}-{b}", RIDERS),
-        Template("{name} saw {a} {things} in spring, but {b} fewer in autumn. How many in autumn?", "{a}-{b}", ANIMALS),
-        Template(
-            "From a herd of {a} {things}, {name} leads {b} away. How many does the herd keep?", "{a}-{b}", ANIMALS
-        ),
+        Template("A library owned {a} {things} and bought {b} new ones. How many does it own today?", "{a}+{b}", MEDIA),
+        Template("{b} {things} grow in the front garden and {a} behind it. How many grow there?", "{b}+{a}", SHRUBS),
+        Template("{a} {things} sat on a roof until {b} flew away. How many sit on it still?", "{a}-{b}", BIRDS),
+        Template("{name} baked {a} {things}, and the children ate {b}. How many are left over?", "{a}-{b}", CAKES),
+        Template("{b} of {name}'s {a} {things} laid no egg today. How many laid one?", "{a}-{b}", BIRDS),
     ),
     two=(
         Template("A train starts with {a} {things}; {b} leave and {c} join. How many ride on?", "{a}-{b}+{c}", RIDERS),
         Template(
-            "{name} waters {a} {things}, {other} waters {b}, but {c} dry up. How many live?", "{a}+{b}-{c}", PLANTS
+            "{name} waters {a} {things}, {other} waters {b}, but {c} dry up. How many live?", "{a}+{b}-{c}", SHRUBS
         ),
-        Template("Three parks hold {a}, {b} and {c} {things}. How many do all parks hold?", "{a}+{b}+{c}", PLANTS),
+        Template("Three parks hold {a}, {b} and {c} {things}. How many do all parks hold?", "{a}+{b}+{c}", SHRUBS),
     ),
     names=("Oskar", "Priya", "Quinn", "Rosa", "Sven", "Tala", "Umar", "Vera"),
 )
