@@ -37,7 +37,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     observer.on_phase("loading the model")
     folder = resolve_model(config.model.path)
     policy = PolicyTrainer.load(folder, config)
-    order = TaskOrder(parts.training_tasks, config.seed)
+    order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
     async with _engine(config, folder) as engine:
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:

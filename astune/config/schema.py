@@ -79,6 +79,9 @@ class TaskReaderConfig(StrictModel):
     )
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""
+    stratify_by: str | None = None
+    """Metadata field whose values every step sees in the proportions of all training tasks; null leaves it to chance.
+    Steps that happen to ask for one kind of answer only push a small model to and fro."""
 
 
 class MultiTurnConfig(StrictModel):

@@ -171,7 +171,7 @@ class RolloutPool:
         while (stats := self._engine.stats()).running or stats.waiting:
             if time.perf_counter() > give_up:
                 raise EngineError(
-                    f"{_ENGINE_SETTLES_S:g} s after every episode has ended, the engine still has {stats.running} calls "
+                    f"{_ENGINE_SETTLES_S:g} s after every episode ended the engine still has {stats.running} calls "
                     f"running and {stats.waiting} waiting: its tokens cannot be accounted for"
                 )
             await asyncio.sleep(0.01)

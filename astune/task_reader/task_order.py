@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from typing import Any
 
 from astune.schema import Task, TaskReaderError
@@ -17,13 +18,19 @@ class TaskOrder:
     The tasks are dealt into eight random blocks once, and an epoch shuffles within each block. So the order differs
     in every epoch, and still at least seven eighths of all tasks lie between a task and its return: a step that
     begins in one epoch and ends in the next never holds a task twice.
+
+    With `stratify_by`, a metadata field, the tasks of each of its values are spread evenly over an epoch.
+
+    Raises:
+        TaskReaderError: there is no task, or one without that field.
     """
 
-    def __init__(self, tasks: list[Task], seed: int) -> None:
+    def __init__(self, tasks: list[Task], seed: int, stratify_by: str | None = None) -> None:
         if not tasks:
             raise TaskReaderError("there is no task to train on", hint="give task_reader a training split")
         self._tasks = tasks
         self._seed = seed
+        self._kinds = [_kind(task, stratify_by) for task in tasks]
         self._epoch = 0
         self._position = 0
         self._order = self._shuffled()
@@ -69,14 +76,38 @@ class TaskOrder:
     def _shuffled(self) -> list[int]:
         dealt = list(range(len(self._tasks)))
         random.Random(f"{self._seed}/deal").shuffle(dealt)
+        dealt = self._spread(dealt)
         shuffle = random.Random(f"{self._seed}/epoch {self._epoch}").shuffle
         order: list[int] = []
         size = -(-len(dealt) // BLOCKS)
         for start in range(0, len(dealt), size):
             block = dealt[start : start + size]
             shuffle(block)
-            order += block
+            order += self._spread(block)
         return order
 
+    def _spread(self, tasks: list[int]) -> list[int]:
+        """The same tasks with the i-th of n of a kind near (i + 1/2) / n of the way."""
+        n_tasks = Counter(self._kinds[index] for index in tasks)
+        seen: Counter[str | None] = Counter()
+        place: dict[int, float] = {}
+        for index in tasks:
+            kind = self._kinds[index]
+            place[index] = (seen[kind] + 0.5) / n_tasks[kind]
+            seen[kind] += 1
+        return sorted(tasks, key=place.__getitem__)
+
     def _fingerprint(self) -> str:
-        return hashlib.sha256("\n".join(task.task_id for task in self._tasks).encode()).hexdigest()[:16]
+        tasks = zip((task.task_id for task in self._tasks), self._kinds, strict=True)
+        return hashlib.sha256("\n".join(map(repr, tasks)).encode()).hexdigest()[:16]
+
+
+def _kind(task: Task, field: str | None) -> str | None:
+    if field is None:
+        return None
+    if field not in task.metadata:
+        raise TaskReaderError(
+            f"task_reader.stratify_by is {field}, but the training task {task.task_id} has no such metadata field",
+            hint=f"it has {', '.join(sorted(task.metadata)) or 'none'}",
+        )
+    return str(task.metadata[field])

@@ -46,9 +46,9 @@ class TokenAccounts:
 
 
 def weigh(
-    groups: Sequence[EpisodeGroup], advantages: Sequence[Sequence[float]], scheme: TokenWeights
+    groups: Sequence[EpisodeGroup], advantages: Sequence[Sequence[float]], scheme: TokenWeights, *, share: float = 1.0
 ) -> list[WeightedTimeline]:
-    """Flatten groups into timelines whose token weights sum to 1.
+    """Flatten groups into timelines whose token weights sum to `share`.
 
         a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, a token weighs
         episode    1/2 of a group, 1/2 of an episode: 1/40, 1/120, 1/80, 1/160
@@ -56,6 +56,11 @@ def weigh(
         token      1/100, all of them
 
     An episode without a reward (NaN advantage) weighs nothing and is left out of its group's count.
+
+    Args:
+        share: the part of the step's groups that `groups` are. Those without variance are not computed, but their
+            gradient of zero belongs into the mean; without it the last group that varies would move the weights
+            as far as all of them did.
     """
     timelines: list[WeightedTimeline] = []
     members = [
@@ -73,11 +78,12 @@ def weigh(
         for episode, advantage, trained in episodes:
             in_episode = sum(timeline.n_trained for timeline in trained)
             for timeline in trained:
-                weight = {
-                    "episode": 1 / (n_groups * len(episodes) * in_episode),
-                    "timeline": 1 / (n_timelines * timeline.n_trained),
-                    "token": 1 / n_tokens,
-                }[scheme]
+                parts = {
+                    "episode": n_groups * len(episodes) * in_episode,
+                    "timeline": n_timelines * timeline.n_trained,
+                    "token": n_tokens,
+                }
+                weight = share / parts[scheme]
                 timelines.append(_weighted(timeline, episode, advantage, weight, group))
     return timelines
 

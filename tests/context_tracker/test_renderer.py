@@ -127,3 +127,21 @@ def test_tools_are_refused_with_the_setting_that_hides_them(renderer: Renderer) 
 def test_a_role_that_no_probe_has_proved_is_refused(role: str, renderer: Renderer) -> None:
     with pytest.raises(WorkflowError, match=r"role|tool call"):
         renderer.deltas([{"role": "user", "content": "Hi"}], [{"role": role, "content": "x"}], ())
+
+
+def test_a_tokenizer_saved_with_truncation_and_padding_cuts_and_fills_no_message(smol_folder: Path, tmp_path: Path):
+    folder = with_template(smol_folder, tmp_path, PLAIN)
+    untouched = load_renderer(folder)
+    saved = json.loads((folder / "tokenizer.json").read_text())
+    saved["truncation"] = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    saved["padding"] = {
+        "strategy": {"Fixed": 512},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 2,
+        "pad_type_id": 0,
+        "pad_token": "<|im_end|>",
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(saved))
+    conversation = [{"role": "user", "content": "one two three four five six seven eight nine ten"}]
+    assert load_renderer(folder).deltas([], conversation, []) == untouched.deltas([], conversation, [])

@@ -16,6 +16,7 @@ from rollout_stage import HELLO, Stage, running_tasks, task
 
 from astune import AgentScopeLearnProtocol, AstuneProxy, Environment, Task, Workflow, WorkflowOutput
 from astune.config.imports import import_class
+from astune.engine.base import EngineStats
 from astune.rollout import INTERRUPTED
 from astune.schema import ConfigError, EngineError, Reward
 
@@ -489,3 +490,13 @@ async def test_truncated_sampling_is_refused_for_training(stage: Callable[..., S
     playing = stage(Talks, top_p=0.9)
     with pytest.raises(ConfigError, match="top_p"):
         await playing.play([task()])
+
+
+async def test_an_engine_that_never_settles_is_an_error_rather_than_books_that_do_not_balance(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stage(Talks)
+    monkeypatch.setattr("astune.rollout.pool._ENGINE_SETTLES_S", 0.05)
+    monkeypatch.setattr(made.engine, "stats", lambda: EngineStats(running=2, waiting=1))
+    with pytest.raises(EngineError, match="2 calls running and 1 waiting"):
+        await made.play([task()])

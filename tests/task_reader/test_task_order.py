@@ -67,3 +67,31 @@ def test_a_state_of_other_tasks_or_another_seed_is_refused():
     for other in (TaskOrder(tasks(6), seed=0), TaskOrder(tasks(5), seed=1)):
         with pytest.raises(TaskReaderError, match="changed since the checkpoint"):
             other.load_state_dict(state)
+
+
+def of_kinds(n: int, kinds: str) -> list[Task]:
+    return [Task(task_id=f"t{i}", main_query=f"q{i}", metadata={"kind": kinds[i % len(kinds)]}) for i in range(n)]
+
+
+@given(seed=st.integers(0, 20))
+def test_stratified_steps_see_the_kinds_in_the_proportions_of_all_tasks(seed):
+    order = TaskOrder(of_kinds(400, "aab"), seed, stratify_by="kind")
+    epoch = [order.take(8) for _ in range(50)]
+    for step in epoch:
+        assert 1 <= sum(task.metadata["kind"] == "b" for task in step) <= 4
+    assert len({task.task_id for step in epoch for task in step}) == 400
+    assert epoch[0] != order.take(8)
+
+
+def test_tasks_without_the_field_to_stratify_by_are_refused():
+    unlike = [*of_kinds(3, "a"), Task(task_id="odd", main_query="q", metadata={"level": 1, "answer": "4"})]
+    with pytest.raises(
+        TaskReaderError, match=r"stratify_by is kind, but the training task odd .*; it has answer, level"
+    ):
+        TaskOrder(unlike, seed=0, stratify_by="kind")
+
+
+def test_another_stratification_is_another_order():
+    tasks = of_kinds(30, "ab")
+    with pytest.raises(TaskReaderError, match="changed since the checkpoint"):
+        TaskOrder(tasks, seed=0, stratify_by="kind").load_state_dict(TaskOrder(tasks, seed=0).state_dict())

@@ -55,6 +55,17 @@ def test_a_step_raises_the_probability_of_what_was_good_and_lowers_that_of_what_
     assert trainer.version == 3
 
 
+def test_groups_without_variance_count_in_the_mean(small_folder: Path) -> None:
+    """One group of a step of four that vary alike has a quarter of the gradient of all four."""
+    once, one = preference(), config(tasks_per_step=4)
+    four = TrainingBatch(0, once.groups * 4, once.advantages * 4)
+    norms = [
+        PolicyTrainer.load(small_folder, settings).step(batch).metrics["grad_norm"]
+        for settings, batch in ((one, once), (one, four), (config(tasks_per_step=1), once))
+    ]
+    assert norms[0] * 4 == pytest.approx(norms[1], rel=1e-5) == pytest.approx(norms[2], rel=1e-5)
+
+
 def test_a_report_accounts_for_every_sampled_token_and_names_what_to_watch(small_folder: Path) -> None:
     batch = random_batch(2)
     report = PolicyTrainer.load(small_folder, config()).step(batch)

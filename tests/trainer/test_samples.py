@@ -51,6 +51,13 @@ def test_the_worked_example_of_weights_holds() -> None:
     assert token_weights("token") == pytest.approx([1 / 100] * 4)
 
 
+@pytest.mark.parametrize("scheme", ["episode", "timeline", "token"])
+def test_weights_sum_to_the_share_of_the_step_that_varies(scheme: str) -> None:
+    groups = [group([episode(linear(10)), episode(linear(30))])]
+    timelines = weigh(groups, [[1.0, -1.0]], scheme, share=0.25)  # type: ignore[arg-type]
+    assert sum(each.token_weight * len(each.positions) for each in timelines) == pytest.approx(0.25)
+
+
 def test_a_branching_episode_weighs_no_more_than_a_linear_one() -> None:
     branching = [node(0, None, [1]), node(1, 0, [2] * 8, sampled=8), node(2, 0, [3] * 8, sampled=8)]
     groups = [group([episode(branching), episode(linear(4))])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from tutorial_stage import ROOT, Play, tutorial_config
@@ -42,19 +43,24 @@ def test_held_out_problems_share_no_number_name_thing_or_wording_with_training()
     )
     assert not numbers(training) & numbers(held_out)
     assert not set(TRAIN.names) & set(VALIDATION.names)
-    for templates in zip((TRAIN.one, TRAIN.two), (VALIDATION.one, VALIDATION.two), strict=True):
-        train_templates, held_out_templates = templates
+    for kind in ("addition", "subtraction", "both"):
+        train_templates, held_out_templates = getattr(TRAIN, kind), getattr(VALIDATION, kind)
         assert not {t.text for t in train_templates} & {t.text for t in held_out_templates}
-        things = [{thing for template in half for thing in template.things} for half in templates]
+        things = [{thing for t in half for thing in t.things} for half in (train_templates, held_out_templates)]
         assert not things[0] & things[1]
-    assert (len(TRAIN.one), len(VALIDATION.one)) == (42, 6)
+        assert (len(train_templates), len(held_out_templates)) == ((6, 3) if kind == "both" else (21, 3))
 
 
-def test_the_order_of_the_numbers_says_nothing_about_the_operation():
-    larger_first = [t for t in TRAIN.one if t.text.index("{a}") < t.text.index("{b}")]
-    smaller_first = [t for t in TRAIN.one if t not in larger_first]
-    for templates in (larger_first, smaller_first):
-        assert sum("+" in t.expression for t in templates) == len(templates) / 2
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_only_the_words_say_which_operation_a_problem_asks_for(split):
+    operations: Counter[str] = Counter()
+    for task in make_tasks(split, 500):
+        first, second = (int(number) for number in re.findall(r"\d+", task.main_query))
+        assert first > second
+        sign = {"addition": "+", "subtraction": "-"}[task.metadata["operation"]]
+        assert task.metadata["expression"] == f"{first}{sign}{second}"
+        operations[sign] += 1
+    assert operations["+"] == operations["-"] == 250
 
 
 def test_the_solved_examples_are_held_out_problems_of_neither_split():

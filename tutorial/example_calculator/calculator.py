@@ -20,8 +20,8 @@ from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
 SYSTEM_PROMPT = r"Write <calc>...</calc> to calculate. When you have the result, write \boxed{...}."
 
 EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
-    ("user", "Mia has 23 pears and gets 58 more. How many pears does Mia have?"),
-    ("assistant", "<calc>23+58</calc>"),
+    ("user", "Mia has 58 pears and gets 23 more. How many pears does Mia have?"),
+    ("assistant", "<calc>58+23</calc>"),
     ("user", "<result>81</result>"),
     ("assistant", r"\boxed{81}"),
     ("user", "Noah had 82 pears and ate 45. How many are left?"),

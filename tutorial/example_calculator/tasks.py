@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,8 @@ from astune.schema import Task, TaskReaderError
 from astune.task_reader import TaskReaderBase
 
 Split = Literal["train", "validation"]
+Operation = Literal["addition", "subtraction", "both"]
+SINGLE: tuple[Operation, Operation] = ("addition", "subtraction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,17 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a split is made of: one-operation templates, two-operation templates, and the words in them.
+    """What a split is made of: templates by what they ask for, and the words in them.
 
-    Which number of a training problem comes first, the larger or the smaller, says nothing about its operation.
+    In problems of one operation the larger number comes first, so that only the words say which operation it is.
     """
 
-    one: tuple[Template, ...]
-    two: tuple[Template, ...]
+    addition: tuple[Template, ...]
+    subtraction: tuple[Template, ...]
+    both: tuple[Template, ...]
     names: tuple[str, ...]
+    gained: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 GUESTS = ("tourists", "pupils", "guests")
@@ -65,51 +69,53 @@ CAKES = ("muffins", "waffles", "pies")
 RIDERS = ("soldiers", "dancers", "nurses")
 
 TRAIN = World(
-    one=(
-        Template("{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?", "{a}+{b}"),
+    addition=(
+        Template("{name} had {a} {things} and {gained} {b} more. How many {things} does {name} have now?", "{a}+{b}"),
         Template("There are {a} {things} in a box and {b} in a bag. How many {things} are there in all?", "{a}+{b}"),
-        Template("{name} found {a} {things}. {other} found {b}. How many {things} did they find together?", "{a}+{b}"),
-        Template("{name} had {b} {things}. A friend gave {name} {a} more. How many are there now?", "{b}+{a}"),
-        Template("A shop sold {a} {things} on Monday and {b} on Tuesday. How many were sold?", "{a}+{b}"),
-        Template("{name} counted {b} red {things} and {a} blue ones. What is the total?", "{b}+{a}"),
-        Template("{name} had {a} {things} and gave {b} to {other}. How many {things} are left?", "{a}-{b}"),
-        Template("{name} took {b} of the {a} {things} on a table. How many {things} remain?", "{a}-{b}"),
-        Template("{name} has {a} {things}. {other} has {b}. How many more {things} does {name} have?", "{a}-{b}"),
-        Template("{name} made {a} {things} and sold {b} of them. How many {things} were not sold?", "{a}-{b}"),
-        Template("{b} of the {a} {things} in a box are broken. How many are not broken?", "{a}-{b}"),
-        Template("{name} already has {b} {things} and needs {a}. How many more are needed?", "{a}-{b}"),
+        Template("{name} {gained} {a} {things}. {other} {gained} {b}. How many {things} is that together?", "{a}+{b}"),
+        Template("{name} {gained} {a} {things}. Later {name} {gained} {b} more. How many are there now?", "{a}+{b}"),
+        Template("{name} {lost} {a} {things} on Monday and {b} on Tuesday. How many in two days?", "{a}+{b}"),
+        Template("{name} {gained} {a} red {things} and {b} blue ones. What is the total?", "{a}+{b}"),
         Template("{name} reads {a} pages in the morning and {b} in the evening. How many pages is that?", "{a}+{b}"),
         Template("{a} people wait in a hall and {b} more come in. How many people are in the hall?", "{a}+{b}"),
         Template("A team scores {a} points in one game and {b} in the next. How many points in both?", "{a}+{b}"),
-        Template("{name} walks {b} steps, {other} walks {a}. How many steps do both walk?", "{b}+{a}"),
+        Template("{name} walks {a} steps, {other} walks {b}. How many steps do both walk?", "{a}+{b}"),
         Template("A baker has {a} loaves. After lunch {b} come out of the oven. How many loaves now?", "{a}+{b}"),
-        Template("In a street stand {b} old houses and {a} new ones. How many houses stand there?", "{b}+{a}"),
-        Template("{b} people walked out of a hall where {a} sat. How many still sit there?", "{a}-{b}"),
+        Template("In a street stand {a} old houses and {b} new ones. How many houses stand there?", "{a}+{b}"),
+        Template("{name} ran {a} minutes, then {b} minutes after a rest. How long did {name} run?", "{a}+{b}"),
+        Template("A lift has {a} boxes in it. On the next floor {b} are put in. How many does it lift?", "{a}+{b}"),
+        Template("One bag weighs {a} grams, another {b}. What do the two weigh?", "{a}+{b}"),
+        Template("A song lasts {a} seconds, the one after it {b}. How long are they in all?", "{a}+{b}"),
+        Template("A club had {a} members when {b} joined. How many members does it have?", "{a}+{b}"),
+        Template("{name} drew {a} stars on one page and {b} on the other. How many stars were drawn?", "{a}+{b}"),
+        Template("A bus carries {a} {things}. At the next stop {b} get on. How many ride on?", "{a}+{b}", GUESTS),
+        Template("{name} planted {a} {things} last year and {b} this year. What is the sum?", "{a}+{b}", PLANTS),
+        Template("One farm keeps {a} {things}, the farm beside it {b}. How many do both keep?", "{a}+{b}", ANIMALS),
+    ),
+    subtraction=(
+        Template("{name} had {a} {things} and {lost} {b}. How many {things} are left?", "{a}-{b}"),
+        Template("Of {a} {things} {name} {lost} {b}. How many {things} remain?", "{a}-{b}"),
+        Template("{name} has {a} {things}. {other} has {b}. How many more {things} does {name} have?", "{a}-{b}"),
+        Template("{name} {gained} {a} {things} and {lost} {b} of them. How many {things} are still there?", "{a}-{b}"),
+        Template("There are {a} {things} in a box and {b} are broken. How many are not broken?", "{a}-{b}"),
+        Template("{name} needs {a} {things} and has {b}. How many more are needed?", "{a}-{b}"),
+        Template("{a} people sat in a hall and {b} walked out. How many still sit there?", "{a}-{b}"),
         Template("A rope is {a} metres long. {name} cuts off {b} metres. How long is the rest?", "{a}-{b}"),
         Template("{name} picked {a} {things}, {other} picked {b} less. How many did {other} pick?", "{a}-{b}"),
         Template("A jug holds {a} cups of water. {name} pours {b} out. How many cups does it hold now?", "{a}-{b}"),
-        Template("{b} of {a} {things} fell down. How many did not fall?", "{a}-{b}"),
+        Template("On a shelf stood {a} {things}, but {b} fell down. How many did not fall?", "{a}-{b}"),
         Template("{name} is {a} years old, {other} is {b} years younger. How old is {other}?", "{a}-{b}"),
-        Template("{name} ran {b} minutes, then {a} minutes after a rest. How long did {name} run?", "{b}+{a}"),
-        Template("A lift has {a} boxes in it. On the next floor {b} are put in. How many does it lift?", "{a}+{b}"),
-        Template("One bag weighs {a} grams, another {b}. What do the two weigh?", "{a}+{b}"),
-        Template("A song lasts {b} seconds, the one after it {a}. How long are they in all?", "{b}+{a}"),
-        Template("A club had {a} members when {b} joined. How many members does it have?", "{a}+{b}"),
-        Template("{name} drew {b} stars on one page and {a} on the other. How many stars were drawn?", "{b}+{a}"),
         Template("A tank held {a} litres and lost {b}. How many litres are in it?", "{a}-{b}"),
         Template("From a roll of {a} tickets {name} tears off {b}. How many does the roll have now?", "{a}-{b}"),
-        Template("{b} of the {a} seats in a hall are taken. How many are free?", "{a}-{b}"),
+        Template("A hall has {a} seats and {b} are taken. How many are free?", "{a}-{b}"),
         Template("It was {a} degrees at noon and {b} degrees less at night. How warm was the night?", "{a}-{b}"),
         Template("A candle of {a} millimetres burned down by {b}. How tall is it now?", "{a}-{b}"),
-        Template("{name} has read {b} of {a} pages. How many are still to read?", "{a}-{b}"),
-        Template("A bus carries {a} {things}. At the next stop {b} get on. How many ride on?", "{a}+{b}", GUESTS),
-        Template("{name} planted {b} {things} last year and {a} this year. What is the sum?", "{b}+{a}", PLANTS),
-        Template("One farm keeps {a} {things}, the farm beside it {b}. How many do both keep?", "{a}+{b}", ANIMALS),
+        Template("A book has {a} pages and {name} has read {b}. How many are still to read?", "{a}-{b}"),
         Template("Out of {a} {things}, {b} went home early. How many stayed until the end?", "{a}-{b}", GUESTS),
-        Template("{name} saw {b} fewer {things} in autumn than the {a} in spring. How many?", "{a}-{b}", ANIMALS),
+        Template("{name} saw {a} {things} in spring and {b} fewer in autumn. How many in autumn?", "{a}-{b}", ANIMALS),
         Template("From a herd of {a} {things}, {name} leads {b} away. How many stay behind?", "{a}-{b}", ANIMALS),
     ),
-    two=(
+    both=(
         Template("{name} has {a} {things}, buys {b} more and gives {c} away. How many are left?", "{a}+{b}-{c}"),
         Template("{name} had {a} {things}, lost {c}, then found {b}. How many are there now?", "{a}-{c}+{b}"),
         Template("There are {c} red, {b} blue and {a} green {things}. How many in all?", "{c}+{b}+{a}"),
@@ -118,20 +124,24 @@ TRAIN = World(
         Template("{name} ate {c} {things}, {other} ate {b}, and {a} are left. How many were there?", "{c}+{b}+{a}"),
     ),
     names=("Anna", "Ben", "Carl", "Dora", "Emil", "Fay", "Gus", "Hana", "Ivan", "Jane", "Kim", "Leo"),
+    gained=("bought", "found", "won", "got", "collected", "borrowed", "earned", "stored"),
+    lost=("lost", "sold", "gave away", "dropped", "threw away", "used", "hid", "broke"),
 )
 
 VALIDATION = World(
-    one=(
+    addition=(
         Template(
             "{name} caught {a} {things} and {other} caught {b}. How many did they catch altogether?", "{a}+{b}", FISH
         ),
         Template("A library owned {a} {things} and bought {b} new ones. How many does it own today?", "{a}+{b}", MEDIA),
-        Template("{b} {things} grow in the front garden and {a} behind it. How many grow there?", "{b}+{a}", SHRUBS),
+        Template("{a} {things} grow in the front garden and {b} behind it. How many grow there?", "{a}+{b}", SHRUBS),
+    ),
+    subtraction=(
         Template("{a} {things} sat on a roof until {b} flew away. How many sit on it still?", "{a}-{b}", BIRDS),
         Template("{name} baked {a} {things}, and the children ate {b}. How many are left over?", "{a}-{b}", CAKES),
-        Template("{b} of {name}'s {a} {things} laid no egg today. How many laid one?", "{a}-{b}", BIRDS),
+        Template("{name} keeps {a} {things}; {b} laid no egg today. How many laid one?", "{a}-{b}", BIRDS),
     ),
-    two=(
+    both=(
         Template("A train starts with {a} {things}; {b} leave and {c} join. How many ride on?", "{a}-{b}+{c}", RIDERS),
         Template(
             "{name} waters {a} {things}, {other} waters {b}, but {c} dry up. How many live?", "{a}+{b}-{c}", SHRUBS
@@ -172,11 +182,11 @@ class CalculatorTaskReader(TaskReaderBase):
 
 def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[int, ...] = (1,)) -> list[Task]:
     """`number` different problems; the first ones of a longer list are the same as those of a shorter one."""
+    draw = random.Random(f"{split}/{seed}")
     tasks: dict[str, Task] = {}
     repeats = 0
-    for problem in _problems(split, random.Random(f"{split}/{seed}"), difficulties):
-        if len(tasks) == number:
-            break
+    while len(tasks) < number:
+        problem = _problem(split, draw, draw.choice(difficulties), SINGLE[len(tasks) % 2])
         if problem["main_query"] in tasks:
             repeats += 1
             if repeats > PATIENCE:
@@ -191,22 +201,27 @@ def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[
     return list(tasks.values())
 
 
-def _problems(split: Split, draw: random.Random, difficulties: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+def _problem(split: Split, draw: random.Random, difficulty: int, single: Operation) -> dict[str, Any]:
     world = WORLDS[split]
-    while True:
-        difficulty = draw.choice(difficulties)
-        template = draw.choice(world.two if difficulty == 3 else world.one)
-        largest = 999 if difficulty == 2 else 99
-        numbers = [n for n in range(largest // 10 + 1, largest + 1) if (n % 4 == 3) == (split == "validation")]
-        c, b, a = sorted(draw.sample(numbers, 3)) if difficulty == 3 else [0, *sorted(draw.sample(numbers, 2))]
-        name, other = draw.sample(world.names, 2)
-        words = {"a": a, "b": b, "c": c, "name": name, "other": other, "things": draw.choice(template.things)}
-        expression = template.expression.format(**words)
-        answer = format_number(calculate(expression))
-        yield {
-            "main_query": template.text.format(**words),
-            "metadata": {"answer": answer, "expression": expression, "difficulty": difficulty},
-        }
+    operation: Operation = "both" if difficulty == 3 else single
+    template = draw.choice(getattr(world, operation))
+    largest = 999 if difficulty == 2 else 99
+    numbers = [n for n in range(largest // 10 + 1, largest + 1) if (n % 4 == 3) == (split == "validation")]
+    c, b, a = sorted(draw.sample(numbers, 3)) if operation == "both" else [0, *sorted(draw.sample(numbers, 2))]
+    name, other = draw.sample(world.names, 2)
+    words = {"a": a, "b": b, "c": c, "name": name, "other": other, "things": draw.choice(template.things)}
+    words |= {"gained": draw.choice(world.gained), "lost": draw.choice(world.lost)} if world.gained else {}
+    expression = template.expression.format(**words)
+    answer = format_number(calculate(expression))
+    return {
+        "main_query": template.text.format(**words),
+        "metadata": {
+            "answer": answer,
+            "expression": expression,
+            "operation": operation,
+            "difficulty": difficulty,
+        },
+    }
 
 
 def main() -> None:
