@@ -46,7 +46,8 @@ class Template:
 class World:
     """What a split is made of: templates by what they ask for, and the words in them.
 
-    In problems of one operation the larger number comes first, so that only the words say which operation it is.
+    Problems of one operation put two amounts together or take one away; the larger comes first in both, so that only
+    the words say which it is.
     """
 
     addition: tuple[Template, ...]
@@ -65,55 +66,70 @@ FISH = ("trout", "eels", "perch")
 MEDIA = ("films", "maps", "comics")
 SHRUBS = ("lilacs", "ferns", "hollies")
 BIRDS = ("gulls", "doves", "hens")
+CLOTHES = ("shirts", "towels", "socks")
 CAKES = ("muffins", "waffles", "pies")
 RIDERS = ("soldiers", "dancers", "nurses")
 
 TRAIN = World(
     addition=(
-        Template("{name} had {a} {things} and {gained} {b} more. How many {things} does {name} have now?", "{a}+{b}"),
-        Template("There are {a} {things} in a box and {b} in a bag. How many {things} are there in all?", "{a}+{b}"),
+        Template(
+            "{name} had {a} {things} and {gained} {b} more. How many {things} does {name} have in all?", "{a}+{b}"
+        ),
+        Template(
+            "There are {a} {things} in a box and {b} in a bag. How many {things} are there altogether?", "{a}+{b}"
+        ),
         Template("{name} {gained} {a} {things}. {other} {gained} {b}. How many {things} is that together?", "{a}+{b}"),
-        Template("{name} {gained} {a} {things}. Later {name} {gained} {b} more. How many are there now?", "{a}+{b}"),
-        Template("{name} {lost} {a} {things} on Monday and {b} on Tuesday. How many in two days?", "{a}+{b}"),
+        Template("{name} {gained} {a} {things}. Later {name} {gained} {b} more. How many is that in all?", "{a}+{b}"),
+        Template("{name} {lost} {a} {things} on Monday and {b} on Tuesday. How many is that in total?", "{a}+{b}"),
         Template("{name} {gained} {a} red {things} and {b} blue ones. What is the total?", "{a}+{b}"),
-        Template("{name} reads {a} pages in the morning and {b} in the evening. How many pages is that?", "{a}+{b}"),
-        Template("{a} people wait in a hall and {b} more come in. How many people are in the hall?", "{a}+{b}"),
-        Template("A team scores {a} points in one game and {b} in the next. How many points in both?", "{a}+{b}"),
-        Template("{name} walks {a} steps, {other} walks {b}. How many steps do both walk?", "{a}+{b}"),
-        Template("A baker has {a} loaves. After lunch {b} come out of the oven. How many loaves now?", "{a}+{b}"),
-        Template("In a street stand {a} old houses and {b} new ones. How many houses stand there?", "{a}+{b}"),
-        Template("{name} ran {a} minutes, then {b} minutes after a rest. How long did {name} run?", "{a}+{b}"),
-        Template("A lift has {a} boxes in it. On the next floor {b} are put in. How many does it lift?", "{a}+{b}"),
-        Template("One bag weighs {a} grams, another {b}. What do the two weigh?", "{a}+{b}"),
-        Template("A song lasts {a} seconds, the one after it {b}. How long are they in all?", "{a}+{b}"),
-        Template("A club had {a} members when {b} joined. How many members does it have?", "{a}+{b}"),
-        Template("{name} drew {a} stars on one page and {b} on the other. How many stars were drawn?", "{a}+{b}"),
-        Template("A bus carries {a} {things}. At the next stop {b} get on. How many ride on?", "{a}+{b}", GUESTS),
-        Template("{name} planted {a} {things} last year and {b} this year. What is the sum?", "{a}+{b}", PLANTS),
-        Template("One farm keeps {a} {things}, the farm beside it {b}. How many do both keep?", "{a}+{b}", ANIMALS),
+        Template(
+            "{name} reads {a} pages in the morning and {b} in the evening. How many pages is that in all?", "{a}+{b}"
+        ),
+        Template("{a} people wait in a hall and {b} more come in. How many people are there altogether?", "{a}+{b}"),
+        Template(
+            "A team scores {a} points in one game and {b} in the next. How many points is that together?", "{a}+{b}"
+        ),
+        Template("{name} walks {a} steps, {other} walks {b}. How many steps do they walk altogether?", "{a}+{b}"),
+        Template("A baker has {a} loaves. After lunch {b} come out of the oven. How many loaves in all?", "{a}+{b}"),
+        Template("In a street stand {a} old houses and {b} new ones. How many houses in total?", "{a}+{b}"),
+        Template("{name} ran {a} minutes, then {b} minutes after a rest. How many minutes altogether?", "{a}+{b}"),
+        Template("A lift has {a} boxes in it. On the next floor {b} are put in. How many boxes in all?", "{a}+{b}"),
+        Template("One bag weighs {a} grams, another {b}. What do they weigh together?", "{a}+{b}"),
+        Template("A song lasts {a} seconds, the one after it {b}. How many seconds in total?", "{a}+{b}"),
+        Template("A club had {a} members when {b} joined. How many members are there in all?", "{a}+{b}"),
+        Template("{name} drew {a} stars on one page and {b} on the other. How many stars altogether?", "{a}+{b}"),
+        Template(
+            "A bus carries {a} {things}. At the next stop {b} get on. How many {things} in all?", "{a}+{b}", GUESTS
+        ),
+        Template("{name} planted {a} {things} last year and {b} this year. What is the total?", "{a}+{b}", PLANTS),
+        Template(
+            "One farm keeps {a} {things}, the farm beside it {b}. How many do they keep together?", "{a}+{b}", ANIMALS
+        ),
     ),
     subtraction=(
         Template("{name} had {a} {things} and {lost} {b}. How many {things} are left?", "{a}-{b}"),
         Template("Of {a} {things} {name} {lost} {b}. How many {things} remain?", "{a}-{b}"),
-        Template("{name} has {a} {things}. {other} has {b}. How many more {things} does {name} have?", "{a}-{b}"),
         Template("{name} {gained} {a} {things} and {lost} {b} of them. How many {things} are still there?", "{a}-{b}"),
-        Template("There are {a} {things} in a box and {b} are broken. How many are not broken?", "{a}-{b}"),
-        Template("{name} needs {a} {things} and has {b}. How many more are needed?", "{a}-{b}"),
-        Template("{a} people sat in a hall and {b} walked out. How many still sit there?", "{a}-{b}"),
-        Template("A rope is {a} metres long. {name} cuts off {b} metres. How long is the rest?", "{a}-{b}"),
-        Template("{name} picked {a} {things}, {other} picked {b} less. How many did {other} pick?", "{a}-{b}"),
-        Template("A jug holds {a} cups of water. {name} pours {b} out. How many cups does it hold now?", "{a}-{b}"),
-        Template("On a shelf stood {a} {things}, but {b} fell down. How many did not fall?", "{a}-{b}"),
-        Template("{name} is {a} years old, {other} is {b} years younger. How old is {other}?", "{a}-{b}"),
-        Template("A tank held {a} litres and lost {b}. How many litres are in it?", "{a}-{b}"),
-        Template("From a roll of {a} tickets {name} tears off {b}. How many does the roll have now?", "{a}-{b}"),
-        Template("A hall has {a} seats and {b} are taken. How many are free?", "{a}-{b}"),
-        Template("It was {a} degrees at noon and {b} degrees less at night. How warm was the night?", "{a}-{b}"),
-        Template("A candle of {a} millimetres burned down by {b}. How tall is it now?", "{a}-{b}"),
+        Template("There are {a} {things} in a box and {b} are taken out. How many {things} remain in it?", "{a}-{b}"),
+        Template("{name} carried {a} {things} and put {b} down. How many does {name} still carry?", "{a}-{b}"),
+        Template("{name} needs {a} {things} and has {b}. How many are still needed?", "{a}-{b}"),
+        Template("{a} people sat in a hall and {b} walked out. How many are left in the hall?", "{a}-{b}"),
+        Template("A rope is {a} metres long. {name} cuts off {b} metres. How many metres remain?", "{a}-{b}"),
+        Template("{name} had {a} dollars and paid {b} for a coat. How many dollars are left?", "{a}-{b}"),
+        Template("A jug holds {a} cups of water. {name} pours {b} out. How many cups are left in it?", "{a}-{b}"),
+        Template("On a shelf stood {a} {things}, but {b} fell down. How many remain on it?", "{a}-{b}"),
+        Template("A trip takes {a} hours and {b} are over. How many hours still remain?", "{a}-{b}"),
+        Template("A tank held {a} litres and lost {b}. How many litres are left?", "{a}-{b}"),
+        Template("From a roll of {a} tickets {name} tears off {b}. How many tickets are still on it?", "{a}-{b}"),
+        Template("A hall has {a} seats and {b} are taken. How many seats are left?", "{a}-{b}"),
+        Template("A phone had {a} percent and used up {b}. How many percent are left?", "{a}-{b}"),
+        Template("A candle of {a} millimetres burned down by {b}. How many millimetres remain?", "{a}-{b}"),
         Template("A book has {a} pages and {name} has read {b}. How many are still to read?", "{a}-{b}"),
-        Template("Out of {a} {things}, {b} went home early. How many stayed until the end?", "{a}-{b}", GUESTS),
-        Template("{name} saw {a} {things} in spring and {b} fewer in autumn. How many in autumn?", "{a}-{b}", ANIMALS),
-        Template("From a herd of {a} {things}, {name} leads {b} away. How many stay behind?", "{a}-{b}", ANIMALS),
+        Template("Out of {a} {things}, {b} went home early. How many are still there?", "{a}-{b}", GUESTS),
+        Template("{name} watched {a} {things} and {b} walked off. How many remain?", "{a}-{b}", ANIMALS),
+        Template(
+            "From a herd of {a} {things}, {name} leads {b} away. How many are left in the herd?", "{a}-{b}", ANIMALS
+        ),
     ),
     both=(
         Template("{name} has {a} {things}, buys {b} more and gives {c} away. How many are left?", "{a}+{b}-{c}"),
@@ -133,13 +149,17 @@ VALIDATION = World(
         Template(
             "{name} caught {a} {things} and {other} caught {b}. How many did they catch altogether?", "{a}+{b}", FISH
         ),
-        Template("A library owned {a} {things} and bought {b} new ones. How many does it own today?", "{a}+{b}", MEDIA),
-        Template("{a} {things} grow in the front garden and {b} behind it. How many grow there?", "{a}+{b}", SHRUBS),
+        Template(
+            "A library owned {a} {things} and bought {b} new ones. How many does it own in all?", "{a}+{b}", MEDIA
+        ),
+        Template(
+            "{a} {things} grow in the front garden and {b} behind it. How many grow there together?", "{a}+{b}", SHRUBS
+        ),
     ),
     subtraction=(
-        Template("{a} {things} sat on a roof until {b} flew away. How many sit on it still?", "{a}-{b}", BIRDS),
+        Template("{a} {things} sat on a roof until {b} flew away. How many still sit there?", "{a}-{b}", BIRDS),
         Template("{name} baked {a} {things}, and the children ate {b}. How many are left over?", "{a}-{b}", CAKES),
-        Template("{name} keeps {a} {things}; {b} laid no egg today. How many laid one?", "{a}-{b}", BIRDS),
+        Template("{a} {things} hung on a line and {b} blew off. How many remain hanging?", "{a}-{b}", CLOTHES),
     ),
     both=(
         Template("A train starts with {a} {things}; {b} leave and {c} join. How many ride on?", "{a}-{b}+{c}", RIDERS),
