@@ -1,7 +1,7 @@
 r"""An agent that solves word problems with a calculator, written with AgentScope.
 
 It writes `<calc>49+15</calc>`, the environment answers `<result>64</result>`, and it ends with `\boxed{64}`. Two
-solved examples in its memory show how: untrained SmolLM2-135M then succeeds in about 1 % of the held-out problems,
+solved examples in its memory show how: untrained SmolLM2-135M then succeeds in 0 to 2 % of the held-out problems,
 which is enough to learn from.
 """
 
