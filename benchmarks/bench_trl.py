@@ -83,7 +83,8 @@ def measure_trl(overrides: list[str], model: Path, steps: int) -> list[Step]:
     from tutorial.example_calculator.calculator import EXAMPLES, SYSTEM_PROMPT
 
     config = resolved(CONF, overrides)
-    order = TaskOrder(load_parts(config, CONF.parent).training_tasks, config.seed)
+    tasks = load_parts(config, CONF.parent).training_tasks
+    order = TaskOrder(tasks, config.seed, config.task_reader.stratify_by)
     examples = [{"role": role, "content": text} for role, text in EXAMPLES]
     job = {
         "model": str(model),
