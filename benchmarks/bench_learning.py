@@ -2,7 +2,7 @@
 
 Three seeds of the calculator tutorial and of the frozen lake, through the `astune` command and the tutorials' own
 configurations, then a training step beside TRL's. Fails where a bar is missed. A finished seed is kept in
-`results/learning.json` and not run again unless its configuration changed or `--fresh` is given, so that the
+`results/learning.json` and not run again unless astune or the tutorial changed or `--fresh` is given, so that the
 benchmark can be run piecewise (`--only lake --seeds 1`).
 """
 
@@ -64,9 +64,9 @@ SECTIONS = (
 
 
 def run_seed(bar: Bar, seed: int) -> dict[str, Any]:
-    facts = machine()
+    facts, code = machine(), _fingerprint(bar.conf)
     run = train(bar.conf, f"{bar.name}_seed{seed}", [f"astune.seed={seed}"])
-    return {"machine": facts, "configuration": _fingerprint(bar.conf), **read_run(run, bar)}
+    return {"machine": facts, "code": code, **read_run(run, bar)}
 
 
 def read_run(run: RunDirectory, bar: Bar) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def report(data: dict[str, Any]) -> str:
 
 
 def _fingerprint(conf: Path) -> str:
-    """Of the tutorial and of all of astune: what other code reached says nothing of this one."""
+    """Of the tutorial and of all of astune, taken before a run: what other code reached says nothing of this one."""
     files = sorted([*conf.parent.glob("*.yaml"), *conf.parent.glob("*.py"), *(ROOT / "astune").rglob("*.py")])
     digest = hashlib.sha256()
     for file in files:
@@ -210,14 +210,15 @@ def main() -> None:
         seeds = data.setdefault(bar.name, {})
         for seed in arguments.seeds:
             known = seeds.get(str(seed))
-            if arguments.fresh or known is None or known["configuration"] != _fingerprint(bar.conf):
+            if arguments.fresh or known is None or known["code"] != _fingerprint(bar.conf):
                 seeds[str(seed)] = run_seed(bar, seed)
                 _save(data)
             missed += missed_by(bar, str(seed), seeds[str(seed)])
         print(f"\n{bar.title}\n{section_table(bar, seeds)}", flush=True)
     if arguments.only in (None, "trl"):
-        if arguments.fresh or "trl" not in data:
-            data["trl"] = bench_trl.compare("half", seed=0, steps=bench_trl.COUNTED_STEPS)
+        code = _fingerprint(bench_trl.CONF)
+        if arguments.fresh or data.get("trl", {}).get("code") != code:
+            data["trl"] = {"code": code, **bench_trl.compare("half", seed=0, steps=bench_trl.COUNTED_STEPS)}
         missed += data["trl"]["missed"]
         print(f"\nA step against TRL: {data['trl']['ratio']:.1f}x, {data['trl']['token_ratio']:.2f}x the tokens")
     _save(data)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from astune.backbone.parts import UserParts
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import load_renderer
+from astune.context_tracker import Renderer, load_renderer
 from astune.engine.in_process import InProcessEngine
 from astune.engine.model_files import resolve_model
 from astune.rollout import RolloutObserver, RolloutPool
@@ -36,8 +36,9 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     check_trainable(config, parts)
     observer.on_phase("loading the model")
     folder = resolve_model(config.model.path)
+    renderer = load_renderer(folder)
     policy = PolicyTrainer.load(folder, config)
-    order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
+    order = _task_order(config, parts)
     async with _engine(config, folder) as engine:
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:
@@ -46,13 +47,13 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
             order.load_state_dict(state.order)
             await engine.load_weights(policy.weights)
         # Nothing that was recorded is dropped before everything needed to go on is known to be there.
-        run.rewind(state.step if checkpoint is not None else -1, measured=state.success is not None)
+        run.rewind(state.step if checkpoint is not None else -1)
         with run.open_episodes() as episodes, run.open_metrics() as metrics:
             trainer = LocalTrainer(
                 config,
                 policy=policy,
                 engine=engine,
-                rollouts=_rollouts(config, parts, folder, engine, Recorder(episodes, observer)),
+                rollouts=_rollouts(config, parts, renderer, engine, Recorder(episodes, observer)),
                 order=order,
                 validation_tasks=parts.validation_tasks,
                 episodes=episodes,
@@ -72,7 +73,7 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
         )
     folder = resolve_model(model)
     async with _engine(config, folder) as engine:
-        return await _rollouts(config, parts, folder, engine, observer).run_groups(
+        return await _rollouts(config, parts, load_renderer(folder), engine, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
             step=0,
             split="validation",
@@ -98,6 +99,11 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
             f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
             hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
         )
+    _task_order(config, parts)
+
+
+def _task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
+    return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
 
 
 class Recorder:
@@ -138,6 +144,6 @@ async def _engine(config: AstuneConfig, folder: Path) -> AsyncIterator[InProcess
 
 
 def _rollouts(
-    config: AstuneConfig, parts: UserParts, folder: Path, engine: InProcessEngine, observer: RolloutObserver
+    config: AstuneConfig, parts: UserParts, renderer: Renderer, engine: InProcessEngine, observer: RolloutObserver
 ) -> RolloutPool:
-    return RolloutPool(engine, load_renderer(folder), parts.workflow, parts.judge, config, observer)
+    return RolloutPool(engine, renderer, parts.workflow, parts.judge, config, observer)

@@ -26,7 +26,7 @@ from astune.rollout.verdict import Judge
 from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, Split, Task, TokenBalance
 from astune.workflow import Workflow
 
-_ENGINE_SETTLES_S = 10.0
+_ENGINE_SETTLES_S = 120.0
 
 
 @dataclass
@@ -172,6 +172,7 @@ class RolloutPool:
             if time.perf_counter() > give_up:
                 raise EngineError(
                     f"{_ENGINE_SETTLES_S:g} s after every episode ended the engine still has {stats.running} calls "
-                    f"running and {stats.waiting} waiting: its tokens cannot be accounted for"
+                    f"running and {stats.waiting} waiting: its tokens cannot be accounted for",
+                    hint="it hangs, or one forward pass takes longer than that; resume with --resume",
                 )
             await asyncio.sleep(0.01)

@@ -26,7 +26,7 @@ class NoEventLog:
 class EventLog:
     """One event file. Events of `purge_step` + 1 and later in earlier files are hidden by TensorBoard."""
 
-    def __init__(self, folder: Path, *, purge_step: int | None) -> None:
+    def __init__(self, folder: Path, *, purge_step: int) -> None:
         event_proto: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
         self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
         record_writer = importlib.import_module("tensorboard.summary.writer.record_writer")
@@ -36,9 +36,8 @@ class EventLog:
         self._file = (folder / name).open("wb")
         self._writer = record_writer.RecordWriter(self._file)
         self._put(self._event(wall_time=time.time(), file_version="brain.Event:2"))
-        if purge_step is not None:
-            start = event_proto.SessionLog(status=event_proto.SessionLog.START)
-            self._put(self._event(wall_time=time.time(), step=purge_step + 1, session_log=start))
+        start = event_proto.SessionLog(status=event_proto.SessionLog.START)
+        self._put(self._event(wall_time=time.time(), step=purge_step + 1, session_log=start))
 
     def write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
         named = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
@@ -52,7 +51,7 @@ class EventLog:
         self._writer.write(event.SerializeToString())
 
 
-def open_event_log(folder: Path | None, *, purge_step: int | None) -> EventLog | NoEventLog:
+def open_event_log(folder: Path | None, *, purge_step: int) -> EventLog | NoEventLog:
     if folder is None or importlib.util.find_spec("tensorboard") is None:
         return NoEventLog()
     return EventLog(folder, purge_step=purge_step)

@@ -201,16 +201,16 @@ class RunDirectory:
         info = self.info()
         self._write_info(RunInfo(info.experiment, info.created_at, status, message, time.time()))
 
-    def rewind(self, step: int, *, measured: bool = True) -> None:
+    def rewind(self, step: int) -> None:
         """Make everything recorded end with `step`, as if later steps had never run; before stores are opened.
 
-        Args:
-            measured: False where the held-out measurement of `step` itself was not completed: it is dropped too.
+        A held-out measurement of `step` itself that was not completed goes too.
         """
         self._must_be_writer()
         self.checkpoints.rewind(step)
         with self.open_metrics() as metrics:
-            metrics.rewind(step, measured=measured)
+            metrics.rewind(step)
+            measured = any((line.step, line.kind) == (step, "validation") for line in metrics.read())
         with self.open_episodes() as episodes:
             episodes.rewind(step, measured=measured)
 

@@ -55,7 +55,7 @@ class MetricsLog:
             fsync_folder(path.parent)
         self._tensorboard = tensorboard
         self._events: EventLog | NoEventLog | None = None
-        self._last_step = lines[-1].step if lines else None
+        self._last_step = lines[-1].step if lines else -1
         self._started = time.monotonic() - (lines[-1].elapsed_s if lines else 0.0)
 
     def append(self, step: int, kind: MetricKind, metrics: Mapping[str, float]) -> MetricsLine:
@@ -86,15 +86,10 @@ class MetricsLog:
     def read(self) -> list[MetricsLine]:
         return read_metrics(self.path)
 
-    def rewind(self, step: int, *, measured: bool = True) -> int:
-        """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too.
-
-        Without `measured`, the held-out measurement of `step` itself goes as well.
-        """
+    def rewind(self, step: int) -> int:
+        """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too."""
         lines = self.read()
-        kept = [
-            line for line in lines if line.step < step or (line.step == step and (measured or line.kind == "train"))
-        ]
+        kept = [line for line in lines if line.step <= step]
         data = b"".join(map(_encode, kept))
         write_atomic(self.path, data)
         os.close(self._descriptor)

@@ -75,9 +75,13 @@ class EpisodeGroup:
 
 @dataclass
 class TrainingBatch:
-    """What one optimiser step learns from: groups, and an advantage for each of their episodes."""
+    """What one optimiser step learns from: groups, and an advantage for each of their episodes.
+
+    `n_without_variance` counts finished groups that are not in `groups` since every advantage in them is zero.
+    """
 
     step: int
     groups: list[EpisodeGroup]
     advantages: list[list[float]]
     """[groups][episodes of the group]"""
+    n_without_variance: int = 0

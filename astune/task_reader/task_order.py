@@ -30,7 +30,9 @@ class TaskOrder:
             raise TaskReaderError("there is no task to train on", hint="give task_reader a training split")
         self._tasks = tasks
         self._seed = seed
+        self._stratify_by = stratify_by
         self._kinds = [_kind(task, stratify_by) for task in tasks]
+        self._begins = {kind: random.Random(f"{seed}/{kind}").random() for kind in set(self._kinds)}
         self._epoch = 0
         self._position = 0
         self._order = self._shuffled()
@@ -63,12 +65,12 @@ class TaskOrder:
         """Go on where `state` was taken.
 
         Raises:
-            TaskReaderError: it was taken with other tasks or another seed, so that the order is not the same.
+            TaskReaderError: it was taken with other tasks or another seed or field, so that the order is another.
         """
         if (state["seed"], state["tasks"]) != (self._seed, self._fingerprint()):
             raise TaskReaderError(
-                "the training tasks or the seed changed since the checkpoint was written",
-                hint="resume with the same task files and seed, or start a new run from the checkpoint's model",
+                "the training tasks, the seed or task_reader.stratify_by changed since the checkpoint was written",
+                hint="resume with the same task files and settings, or start a new run from the checkpoint's model",
             )
         self._epoch, self._position = state["epoch"], state["position"]
         self._order = self._shuffled()
@@ -87,19 +89,21 @@ class TaskOrder:
         return order
 
     def _spread(self, tasks: list[int]) -> list[int]:
-        """The same tasks with the i-th of n of a kind near (i + 1/2) / n of the way."""
+        """The same tasks with those of a kind at even distances; where a kind begins is drawn once."""
         n_tasks = Counter(self._kinds[index] for index in tasks)
         seen: Counter[str | None] = Counter()
         place: dict[int, float] = {}
         for index in tasks:
             kind = self._kinds[index]
-            place[index] = (seen[kind] + 0.5) / n_tasks[kind]
+            place[index] = (seen[kind] + self._begins[kind]) / n_tasks[kind]
             seen[kind] += 1
         return sorted(tasks, key=place.__getitem__)
 
     def _fingerprint(self) -> str:
-        tasks = zip((task.task_id for task in self._tasks), self._kinds, strict=True)
-        return hashlib.sha256("\n".join(map(repr, tasks)).encode()).hexdigest()[:16]
+        names = [task.task_id for task in self._tasks]
+        if self._stratify_by is not None:
+            names += [self._stratify_by, *map(str, self._kinds)]
+        return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
 def _kind(task: Task, field: str | None) -> str | None:

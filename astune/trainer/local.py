@@ -25,6 +25,7 @@ NO_VARIANCE = "group has no variance"
 EMPTY_STEPS_BEFORE_GIVING_UP = 3
 """Steps in a row in which no episode finishes, after which the run ends: an outage passes, a defect stays."""
 _LOOP_FILE = "loop.json"
+_SUCCESS = "reward/success_of_all"
 
 
 class Rollouts(Protocol):
@@ -70,7 +71,15 @@ class LoopState:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> LoopState:
-        return cls(**orjson.loads((checkpoint.state / _LOOP_FILE).read_bytes()))
+        """Raises TrainerError where the checkpoint has none that this version reads."""
+        file = checkpoint.state / _LOOP_FILE
+        try:
+            return cls(**orjson.loads(file.read_bytes()))
+        except (OSError, ValueError, TypeError) as cause:
+            raise TrainerError(
+                f"{file} cannot be read: {cause}",
+                hint="resume from a checkpoint that was written whole by this version",
+            ) from cause
 
 
 class LocalTrainer:
@@ -134,7 +143,12 @@ class LocalTrainer:
             groups = await self._collect(step)
         balance = self._rollouts.balance(groups, before, self._engine.stats())
         used = [group for group in groups if group.dropped is None]
-        batch = TrainingBatch(step, used, advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages))
+        batch = TrainingBatch(
+            step,
+            used,
+            advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages),
+            n_without_variance=sum(group.dropped == NO_VARIANCE for group in groups),
+        )
         measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["rollout"])
         _, cancelled = await to_the_end(self._learn_and_record(batch, groups, balance, measures))
         if cancelled:
@@ -187,12 +201,14 @@ class LocalTrainer:
         trainer, step = self._config.trainer, self._state.step
         due = step % trainer.test_freq == 0 or step == trainer.total_steps
         if due and self._state.success is None and self._validation_tasks:
-            await self._validate()
+            recorded = self._recorded_success(step)
+            self._state.success = recorded if recorded is not None else await self._validate()
+            self._keep_if_best(self._state.success)
         stop, success = trainer.validation.stop_at_success, self._state.success
         return stop is not None and success is not None and success >= stop
 
-    async def _validate(self) -> None:
-        """Measure the held-out tasks, and keep the weights if they are the best so far."""
+    async def _validate(self) -> float:
+        """Measure the held-out tasks; the part of all of them that succeeded."""
         validation = self._config.trainer.validation
         self._clock.restart()
         before = self._engine.stats()
@@ -209,13 +225,20 @@ class LocalTrainer:
         # What was not measured counts as failed, so that an outage neither ends a run nor chooses its best model.
         expected = len(self._validation_tasks) * validation.num_repeat
         measured = measures["episodes/finished"] / expected
-        success = measures.get("reward/success_rate", 0.0) * measured
+        measures[_SUCCESS] = measures.get("reward/success_rate", 0.0) * measured
+        self._record("validation", measures)
+        return measures[_SUCCESS]
+
+    def _recorded_success(self, step: int) -> float | None:
+        """Of a measurement that an earlier process completed, after the checkpoint of the same step was written."""
+        lines = (line for line in self._metrics.read() if (line.step, line.kind) == (step, "validation"))
+        return next((line.metrics[_SUCCESS] for line in lines), None)
+
+    def _keep_if_best(self, success: float) -> None:
         best = self._checkpoints.best()
         if best is None or best.score is None or success > best.score:
             with self._clock.phase("save"):
                 self._checkpoints.save(self._state.step, model=self._policy.save_model, score=success)
-        self._record("validation", measures)
-        self._state.success = success
 
     def _require_episodes(self, groups: list[EpisodeGroup]) -> None:
         """End the run where nothing ever finishes, with the first failure's own words."""

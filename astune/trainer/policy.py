@@ -136,11 +136,13 @@ class PolicyTrainer:
     def _updates(self, batch: TrainingBatch) -> list[list[MicroBatch]]:
         """The micro-batches of each update: the batch's groups, dealt to `updates_per_step` equal parts."""
         trainer = self._config.trainer
-        share = min(1.0, len(batch.groups) / trainer.tasks_per_step)
         n_updates = min(trainer.loss.updates_per_step, len(batch.groups))
+        # What dynamic sampling replaced is not in the mean; what it could not replace is.
+        n_groups = min(trainer.tasks_per_step, len(batch.groups) + batch.n_without_variance)
         updates: list[list[MicroBatch]] = []
         for number in range(n_updates):
             part = slice(number, None, n_updates)
+            share = min(1.0, len(batch.groups[part]) * trainer.loss.updates_per_step / n_groups)
             timelines = weigh(batch.groups[part], batch.advantages[part], trainer.loss.token_weights, share=share)
             if timelines:
                 updates.append(self._packed(timelines))

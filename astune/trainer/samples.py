@@ -48,7 +48,7 @@ class TokenAccounts:
 def weigh(
     groups: Sequence[EpisodeGroup], advantages: Sequence[Sequence[float]], scheme: TokenWeights, *, share: float = 1.0
 ) -> list[WeightedTimeline]:
-    """Flatten groups into timelines whose token weights sum to `share`.
+    """Flatten groups into timelines whose token weights sum to 1.
 
         a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, a token weighs
         episode    1/2 of a group, 1/2 of an episode: 1/40, 1/120, 1/80, 1/160
@@ -58,9 +58,9 @@ def weigh(
     An episode without a reward (NaN advantage) weighs nothing and is left out of its group's count.
 
     Args:
-        share: the part of the step's groups that `groups` are. Those without variance are not computed, but their
-            gradient of zero belongs into the mean; without it the last group that varies would move the weights
-            as far as all of them did.
+        share: the part of the update's groups that `groups` are; advantages are multiplied by it. Groups without
+            variance are not computed, but their advantages of zero belong into the mean: otherwise the last group that
+            varies would move the weights as far as all of them did. Entropy and KL terms have no zeros there.
     """
     timelines: list[WeightedTimeline] = []
     members = [
@@ -83,8 +83,7 @@ def weigh(
                     "timeline": n_timelines * timeline.n_trained,
                     "token": n_tokens,
                 }
-                weight = share / parts[scheme]
-                timelines.append(_weighted(timeline, episode, advantage, weight, group))
+                timelines.append(_weighted(timeline, episode, advantage * share, 1 / parts[scheme], group))
     return timelines
 
 

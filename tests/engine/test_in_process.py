@@ -130,17 +130,17 @@ async def test_tokens_of_cancelled_calls_are_counted(tiny: InProcessEngine):
 
 
 async def test_no_completion_mixes_two_versions(tiny: InProcessEngine, tiny_folder: Path):
-    model = transformers_model(tiny_folder)
+    model, changed = transformers_model(tiny_folder), transformers_model(tiny_folder)
+    for parameter in changed.parameters():
+        parameter.data.mul_(1.1)
     before = [
         asyncio.create_task(tiny.generate(p, SamplingParams(max_tokens=200), session=f"{i}"))
         for i, p in enumerate(PROMPTS)
     ]
     await until(lambda: tiny.stats().running == len(PROMPTS))
-    changed = transformers_model(tiny_folder)
-    for parameter in changed.parameters():
-        parameter.data.mul_(1.1)
     load_task = asyncio.create_task(tiny.load_weights(Weights(1, changed)))
     await asyncio.sleep(0)
+    assert not any(task.done() for task in before)
     after = await tiny.generate(PROMPTS[0], SamplingParams(max_tokens=20), session="0")
     await load_task
     assert after.weights_version == 1

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -112,6 +113,22 @@ def test_rewinding_a_run_rewinds_all_that_it_recorded(tmp_path, episode) -> None
         with run.episodes() as episodes:
             assert [row.step for row in episodes.list()] == [1, 2]
         assert [checkpoint.step for checkpoint in run.checkpoints.list()] == [2]
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_rewinding_keeps_a_measurement_of_the_last_step_only_if_it_was_completed(tmp_path, episode, completed) -> None:
+    measured = replace(episode(2), split="validation", episode_id="measured")
+    with RunDirectory.create(tmp_path, "x") as run:
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            metrics.append(2, "train", {})
+            episodes.append(episode(2))
+            episodes.append(measured)
+            if completed:
+                metrics.append(2, "validation", {})
+        run.rewind(2)
+        with run.episodes() as episodes:
+            assert [row.split for row in episodes.list()] == ["train", "validation"][: 1 + completed]
+        assert [line.kind for line in run.metrics()] == ["train", "validation"][: 1 + completed]
 
 
 def test_a_run_is_found_by_its_folder_by_what_is_in_it_and_by_its_experiment(tmp_path, monkeypatch) -> None:

@@ -83,6 +83,24 @@ def test_stratified_steps_see_the_kinds_in_the_proportions_of_all_tasks(seed):
     assert epoch[0] != order.take(8)
 
 
+def test_rare_kinds_are_spread_over_the_whole_epoch():
+    tasks = [Task(task_id=f"t{i}", main_query="q", metadata={"kind": i if i < 100 else "common"}) for i in range(1000)]
+    order = TaskOrder(tasks, seed=0, stratify_by="kind")
+    rare = [sum(task.metadata["kind"] != "common" for task in order.take(100)) for _ in range(10)]
+    assert sum(rare) == 100
+    assert max(rare) <= 25
+
+
+@given(n=st.integers(2, 60), taken=st.integers(0, 150))
+def test_a_stratified_order_goes_on_where_its_state_was_taken_and_holds_every_task_once(n, taken):
+    order, resumed = (TaskOrder(of_kinds(n, "aab"), seed=3, stratify_by="kind") for _ in range(2))
+    ids(order, taken)
+    resumed.load_state_dict(json.loads(json.dumps(order.state_dict())))
+    assert ids(resumed, 2 * n) == ids(order, 2 * n)
+    fresh = TaskOrder(of_kinds(n, "aab"), seed=3, stratify_by="kind")
+    assert sorted(ids(fresh, n)) == sorted(f"t{i}" for i in range(n))
+
+
 def test_tasks_without_the_field_to_stratify_by_are_refused():
     unlike = [*of_kinds(3, "a"), Task(task_id="odd", main_query="q", metadata={"level": 1, "answer": "4"})]
     with pytest.raises(

@@ -14,7 +14,7 @@ from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import EpisodeStore, RunDirectory
 from astune.schema import EngineError, EpisodeGroup, Split, Task, TokenBalance
-from astune.trainer.local import LocalTrainer
+from astune.trainer.local import LocalTrainer, LoopState
 from astune.trainer.policy import PolicyTrainer
 
 TASKS = [Task(task_id=f"held-out-{number}", main_query="?") for number in range(4)]
@@ -95,7 +95,13 @@ class Observer:
 
 
 async def fit(
-    folder: Path, run: RunDirectory, settings: AstuneConfig, *, measured: int = 4, breaks_at: int | None = None
+    folder: Path,
+    run: RunDirectory,
+    settings: AstuneConfig,
+    *,
+    measured: int = 4,
+    breaks_at: int | None = None,
+    state: LoopState | None = None,
 ) -> None:
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         trainer = LocalTrainer(
@@ -109,6 +115,7 @@ async def fit(
             metrics=metrics,
             checkpoints=run.checkpoints,
             observer=Observer(),
+            state=state,
         )
         await trainer.fit()
 
@@ -136,3 +143,16 @@ async def test_weights_of_a_step_that_broke_half_way_are_not_saved(small_folder:
     assert latest is not None
     assert latest.step == 2
     run.close()
+
+
+async def test_a_completed_measurement_is_not_made_again_on_resuming(small_folder: Path, tmp_path: Path) -> None:
+    """The process died after step 2 was measured and before the best model was kept."""
+    run = RunDirectory.create(tmp_path, "measured")
+    with run.open_metrics() as metrics:
+        metrics.append(2, "validation", {"reward/success_of_all": 0.75})
+    settings = config(tasks_per_step=1, total_steps=2, test_freq=1, validation={"stop_at_success": 0.7})
+    await fit(small_folder, run, settings, measured=4, state=LoopState(step=2))
+    assert [(line.step, line.kind) for line in run.metrics()] == [(2, "validation")]
+    best = run.checkpoints.best()
+    assert best is not None
+    assert (best.step, best.score) == (2, 0.75)

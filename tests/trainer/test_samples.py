@@ -52,10 +52,11 @@ def test_the_worked_example_of_weights_holds() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["episode", "timeline", "token"])
-def test_weights_sum_to_the_share_of_the_step_that_varies(scheme: str) -> None:
+def test_the_share_of_groups_scales_advantages_and_no_weight(scheme: str) -> None:
     groups = [group([episode(linear(10)), episode(linear(30))])]
     timelines = weigh(groups, [[1.0, -1.0]], scheme, share=0.25)  # type: ignore[arg-type]
-    assert sum(each.token_weight * len(each.positions) for each in timelines) == pytest.approx(0.25)
+    assert sum(each.token_weight * len(each.positions) for each in timelines) == pytest.approx(1)
+    assert [each.advantage for each in timelines] == [0.25, -0.25]
 
 
 def test_a_branching_episode_weighs_no_more_than_a_linear_one() -> None:

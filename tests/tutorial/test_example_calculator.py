@@ -43,12 +43,14 @@ def test_held_out_problems_share_no_number_name_thing_or_wording_with_training()
     )
     assert not numbers(training) & numbers(held_out)
     assert not set(TRAIN.names) & set(VALIDATION.names)
+    things: dict[str, set[str]] = {"train": set(), "validation": set()}
     for kind in ("addition", "subtraction", "both"):
         train_templates, held_out_templates = getattr(TRAIN, kind), getattr(VALIDATION, kind)
         assert not {t.text for t in train_templates} & {t.text for t in held_out_templates}
-        things = [{thing for t in half for thing in t.things} for half in (train_templates, held_out_templates)]
-        assert not things[0] & things[1]
         assert (len(train_templates), len(held_out_templates)) == ((6, 3) if kind == "both" else (21, 3))
+        for split, templates in (("train", train_templates), ("validation", held_out_templates)):
+            things[split] |= {thing for template in templates for thing in template.things}
+    assert not things["train"] & things["validation"]
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

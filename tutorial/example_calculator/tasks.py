@@ -1,7 +1,7 @@
 """Word problems for the calculator, made from a seed: `python -m tutorial.example_calculator.tasks --help`.
 
-Training and held-out problems share nothing but the kind of question: the held-out ones have their own wording,
-names, things and numbers (every number that leaves 3 when divided by 4; training never shows one).
+Training and held-out problems share the kind of question and the words that tell it (in all, left): the held-out ones
+have their own sentences, names, things and numbers (those that leave 3 when divided by 4; no training problem has one).
 """
 
 from __future__ import annotations
