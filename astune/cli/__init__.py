@@ -14,10 +14,10 @@ def main() -> None:
 
 
 def let_openmp_spin_briefly() -> None:
-    """Idle OpenMP threads spin for a fraction of a millisecond before they sleep; read once, when torch is imported.
+    """Idle OpenMP threads spin for some microseconds before they sleep; read once, when torch is imported.
 
     Sleeping at once, or by libgomp's defaults where several threads of a process compute, costs a third of the
     tokens per second on two cores. Spinning without a bound, two processes would slow each other twentyfold.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="10000")
+        os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="1000")

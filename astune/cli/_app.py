@@ -65,7 +65,9 @@ def root(
     resume: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            "--resume", metavar="[RUN]", help="Go on with a run; without RUN, the newest one of the experiment."
+            "--resume",
+            metavar="[RUN]",
+            help="Go on with a run; without RUN, the newest one: of --conf's experiment, or of all.",
         ),
     ] = None,
     dry_run: DryRun = False,

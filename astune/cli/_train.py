@@ -56,6 +56,10 @@ def train_or_plan(request: Request) -> int:
         for line in plan(start.config, parts, start.run_path):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return 0
+    with console.status(f"looking for the model {start.config.model.path}"):
+        from astune.engine.model_files import resolve_model
+
+        resolve_model(start.config.model.path)  # before a run's folder hides the experiment's last good one
     return _train(start, parts, console)
 
 

@@ -53,7 +53,7 @@ def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | No
     """
     location, arrow, name = (part.strip() for part in reference.partition(_ARROW))
     if not arrow or not location or not name.isidentifier():
-        raise ConfigError(f"{key}: {reference!r} does not have the form {_FORMS}", hint=_form_hint(reference))
+        raise ConfigError(f"{key}: {reference!r} does not have the form {_FORMS}", hint=_form_hint(reference, base))
     if location.endswith(".py") or "/" in location:
         module = _load_file(location, key, base_dir)
     else:
@@ -61,11 +61,12 @@ def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | No
     return _class_of(module, name, base, key, location)
 
 
-def _form_hint(spec: str) -> str:
+def _form_hint(spec: str, base: type) -> str:
     module, _, name = spec.replace(":", ".").replace(">", ".").replace("-", "").rpartition(".")
     if module and name[:1].isupper():
         return f"did you mean {module.rstrip('.')}->{name}?"
-    return "an example: tutorial/example_calculator/calculator.py->ExampleCalculatorLearn"
+    location = spec.partition(_ARROW)[0].strip() or "my_file.py"
+    return f"name the class too, one derived from {base.__name__}: {location}->My{base.__name__.removesuffix('Base')}"
 
 
 def _load_file(location: str, key: str, base_dir: Path | None) -> ModuleType:

@@ -88,7 +88,7 @@ def test_a_file_may_import_its_neighbours(folder):
     [
         ("my_agents.maths.MathAgent", "my_agents.maths->MathAgent"),
         ("my_agents.maths:MathAgent", "my_agents.maths->MathAgent"),
-        ("agent.py->", "an example: "),
+        ("agent.py->", "name the class too, one derived from "),
         ("->MathAgent", "->"),
         ("", "->"),
         ("agent.py->not a name", "->"),
