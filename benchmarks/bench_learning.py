@@ -64,9 +64,9 @@ SECTIONS = (
 
 
 def run_seed(bar: Bar, seed: int) -> dict[str, Any]:
-    facts, code = machine(), _fingerprint(bar.conf)
+    facts = machine()
     run = train(bar.conf, f"{bar.name}_seed{seed}", [f"astune.seed={seed}"])
-    return {"machine": facts, "code": code, **read_run(run, bar)}
+    return {"machine": facts, **read_run(run, bar)}
 
 
 def read_run(run: RunDirectory, bar: Bar) -> dict[str, Any]:
@@ -209,9 +209,9 @@ def main() -> None:
             continue
         seeds = data.setdefault(bar.name, {})
         for seed in arguments.seeds:
-            known = seeds.get(str(seed))
-            if arguments.fresh or known is None or known["code"] != _fingerprint(bar.conf):
-                seeds[str(seed)] = run_seed(bar, seed)
+            code = _fingerprint(bar.conf)
+            if arguments.fresh or seeds.get(str(seed), {}).get("code") != code:
+                seeds[str(seed)] = {"code": code, **run_seed(bar, seed)}
                 _save(data)
             missed += missed_by(bar, str(seed), seeds[str(seed)])
         print(f"\n{bar.title}\n{section_table(bar, seeds)}", flush=True)

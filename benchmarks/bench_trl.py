@@ -78,13 +78,12 @@ def measure_ours(overrides: list[str]) -> list[Step]:
 def measure_trl(overrides: list[str], model: Path, steps: int) -> list[Step]:
     if not PYTHON.exists():
         raise SystemExit("there is no .venv-trl; make it with: make env-trl")
+    from astune.backbone.local import task_order
     from astune.backbone.parts import load_parts
-    from astune.task_reader import TaskOrder
     from tutorial.example_calculator.calculator import EXAMPLES, SYSTEM_PROMPT
 
     config = resolved(CONF, overrides)
-    tasks = load_parts(config, CONF.parent).training_tasks
-    order = TaskOrder(tasks, config.seed, config.task_reader.stratify_by)
+    order = task_order(config, load_parts(config, CONF.parent))
     examples = [{"role": role, "content": text} for role, text in EXAMPLES]
     job = {
         "model": str(model),

@@ -27,18 +27,17 @@ class RunObserver(RolloutObserver, TrainingObserver, Protocol):
     """Is told everything that happens in a run."""
 
 
-async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
-    """Train until the end, going on from the run's newest checkpoint where it has one.
+async def train(config: AstuneConfig, parts: UserParts, folder: Path, run: RunDirectory, observer: RunObserver) -> None:
+    """Train the model in `folder` until the end, going on from the run's newest checkpoint where it has one.
 
     Raises:
         AstuneError: something that only the user can mend; everything up to the last whole step is on disk.
     """
     check_trainable(config, parts)
     observer.on_phase("loading the model")
-    folder = resolve_model(config.model.path)
     renderer = load_renderer(folder)
     policy = PolicyTrainer.load(folder, config)
-    order = _task_order(config, parts)
+    order = task_order(config, parts)
     async with _engine(config, folder) as engine:
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:
@@ -99,10 +98,11 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
             f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
             hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
         )
-    _task_order(config, parts)
+    task_order(config, parts)
 
 
-def _task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
+def task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
+    """The order in which a run takes its training tasks, from the start."""
     return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
 
 

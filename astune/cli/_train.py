@@ -59,8 +59,8 @@ def train_or_plan(request: Request) -> int:
     with console.status(f"looking for the model {start.config.model.path}"):
         from astune.engine.model_files import resolve_model
 
-        resolve_model(start.config.model.path)  # before a run's folder hides the experiment's last good one
-    return _train(start, parts, console)
+        folder = resolve_model(start.config.model.path)  # before a run's folder hides the experiment's last good one
+    return _train(start, parts, folder, console)
 
 
 def packaged_tutorial(name: str) -> Path:
@@ -114,7 +114,7 @@ def _resolve(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(start: _Start, parts: UserParts, console: Console) -> int:
+def _train(start: _Start, parts: UserParts, folder: Path, console: Console) -> int:
     from astune.backbone.local import train
     from astune.cli._display import open_display
     from astune.cli._interrupt import run_until_interrupted
@@ -131,7 +131,7 @@ def _train(start: _Start, parts: UserParts, console: Console) -> int:
             with open_display(
                 start.config, run, validation_tasks=len(parts.validation_tasks), console=console
             ) as observer:
-                run_until_interrupted(train(start.config, parts, run, observer))
+                run_until_interrupted(train(start.config, parts, folder, run, observer))
         except (Interrupted, KeyboardInterrupt):
             run.finish("interrupted")
             return _say_interrupted(run, console)

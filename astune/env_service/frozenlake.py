@@ -66,9 +66,11 @@ class FrozenLake(Environment):
         return EnvStep(state, reward=float(reward), is_terminated=over, info={"position": self._position})
 
     def evaluate(self, sparse: bool = True) -> float:
-        whole = shortest_way(self._map)
-        if self._reached or sparse or whole is None:
+        if self._reached or sparse:
             return float(self._reached)
+        whole = shortest_way(self._map)
+        if whole is None:
+            return 0.0
         left = min(len(way) for position in self._visited if (way := shortest_way(self._map, position)) is not None)
         return 0.5 * (1 - left / len(whole))
 

@@ -37,8 +37,8 @@ class Attempt:
         config = setting.config
         self._setting = setting
         self._config = config
-        # Whatever an agent or a judge changes in its task stays in its own episode.
         self._request = request
+        # Whatever an agent or a judge changes in its task stays in its own episode.
         self._task = request.task.model_copy(deep=True)
         self._seed = stable_seed(config.seed, request.episode_id)
         self._tracker = ContextTracker(setting.renderer, config.rollout.max_model_len)

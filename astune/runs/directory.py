@@ -210,7 +210,7 @@ class RunDirectory:
         self.checkpoints.rewind(step)
         with self.open_metrics() as metrics:
             metrics.rewind(step)
-            measured = any((line.step, line.kind) == (step, "validation") for line in metrics.read())
+            measured = metrics.find(step, "validation") is not None
         with self.open_episodes() as episodes:
             episodes.rewind(step, measured=measured)
 

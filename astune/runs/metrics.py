@@ -86,6 +86,9 @@ class MetricsLog:
     def read(self) -> list[MetricsLine]:
         return read_metrics(self.path)
 
+    def find(self, step: int, kind: MetricKind) -> MetricsLine | None:
+        return next((line for line in self.read() if (line.step, line.kind) == (step, kind)), None)
+
     def rewind(self, step: int) -> int:
         """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too."""
         lines = self.read()

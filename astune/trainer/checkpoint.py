@@ -25,9 +25,9 @@ def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], s
     folder.mkdir(parents=True, exist_ok=True)
     bf16 = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in tensors.items()}
     cast(Any, causal_lm).save_pretrained(folder, state_dict=bf16)
-    for weights in folder.glob("*.safetensors"):
-        weights.chmod(0o644)  # safetensors leaves it to the owner alone; a server may run as somebody else
     config_file = folder / "config.json"
+    for weights in folder.glob("*.safetensors"):  # readable to the owner alone; a server may run as somebody else
+        shutil.copymode(config_file, weights)
     config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "dtype": "bfloat16"}, indent=2) + "\n")
     for file in source.iterdir():
         if file.is_file() and not any(file.match(pattern) for pattern in (*_OF_THE_WEIGHTS, STATE_FILE)):

@@ -47,8 +47,6 @@ class TaskSource(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
 
 class TrainingObserver(Protocol):
     """Is told what the loop does; the live display is one."""
@@ -231,8 +229,8 @@ class LocalTrainer:
 
     def _recorded_success(self, step: int) -> float | None:
         """Of a measurement that an earlier process completed, after the checkpoint of the same step was written."""
-        lines = (line for line in self._metrics.read() if (line.step, line.kind) == (step, "validation"))
-        return next((line.metrics[_SUCCESS] for line in lines), None)
+        line = self._metrics.find(step, "validation")
+        return None if line is None else line.metrics[_SUCCESS]
 
     def _keep_if_best(self, success: float) -> None:
         best = self._checkpoints.best()

@@ -84,9 +84,6 @@ class Order:
     def state_dict(self) -> dict[str, Any]:
         return {"taken": self.taken}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.taken = state["taken"]
-
 
 class Observer:
     def on_phase(self, phase: str) -> None: ...
