@@ -20,4 +20,4 @@ def let_openmp_spin_briefly() -> None:
     tokens per second on two cores. Spinning without a bound, two processes would slow each other twentyfold.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="1000")
+        os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="3000")

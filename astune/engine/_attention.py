@@ -1,7 +1,8 @@
 """Attention of several sequences over their slots: two batched matrix products, new tokens padded to one number.
 
-A fused kernel has too little to do for a few queries on a CPU (measured: 5 to 20 times slower than the products);
-only long pieces of a prompt go through it. Keys and values are in the slots already.
+A fused kernel has too little to do for a few queries of many sequences on a CPU (measured: twice slower than the
+products); long pieces of a prompt go through it, and a few sequences' single tokens. Keys and values are in the
+slots already.
 """
 
 from __future__ import annotations
@@ -112,9 +113,15 @@ class Group:
 
 
 def attend_alone(keys: Tensor, values: Tensor, q_NHD: Tensor, segment: Segment, rule: Rule) -> Tensor:
-    """Attention of one long segment through the fused kernel, [tokens, heads, value dim]."""
-    k = keys[segment.slot, None, :, : segment.length]
-    v = values[segment.slot, None, :, : segment.length]
+    """Attention of one segment through the fused kernel, [tokens, heads, value dim]."""
+    first = 0
+    if len(q_NHD) == 1 and rule.window is not None:
+        first = max(0, segment.length - rule.window)
+    k = keys[segment.slot, None, :, first : segment.length]
+    v = values[segment.slot, None, :, first : segment.length]
+    if len(q_NHD) == 1:  # sees all of them; the heads that share keys are its queries
+        q = q_NHD.reshape(1, k.shape[1], -1, k.shape[-1])
+        return F.scaled_dot_product_attention(q, k, v, scale=rule.scale).reshape(1, -1, v.shape[-1])
     q = q_NHD.transpose(0, 1)[None]
     grouped = q.shape[1] != k.shape[1]
     if segment.past == 0 and (rule.window is None or rule.window >= segment.length):

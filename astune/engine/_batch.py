@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,15 @@ from astune.engine._slots import Slot, SlotCache
 
 _SCORES = 1 << 20
 """Scores of one head that a group may write out; longer pieces of a prompt go through the fused kernel, alone."""
+_FEW = 3
+"""So few sequences that draw a token go through the fused kernel as well, one by one (measured on a CPU)."""
+
+
+class _Part(NamedTuple):
+    """Segments that attend together, or one that goes through the fused kernel."""
+
+    segments: list[Segment]
+    alone: bool
 
 
 class PackedBatch:
@@ -50,9 +60,9 @@ class PackedBatch:
         self._slots_N = torch.tensor(slots, device=device)
         self._cache = cache
         self._rows: dict[int, Tensor] = {}
-        self._parts = [
-            part for _, alike in groupby(segments, key=_size) for part in _parts(list(alike), cache.capacity, device)
-        ]
+        self._device = device
+        self._parts = [part for _, alike in groupby(segments, key=_size) for part in _parts(list(alike))]
+        self._groups: dict[int, Group] = {}
 
     def attend(
         self,
@@ -69,17 +79,19 @@ class PackedBatch:
         self._cache.write(layer, self._rows_of(k_NHD.shape[1]), k_NHD, v_NHD)
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         rule = Rule(scale, window, softcap)
-        parts: list[Tensor] = []
-        for segments, group in self._parts:
-            q = q_NHD[segments[0].start : segments[-1].end]
-            if group is None and softcap is not None:  # the fused kernel has none
-                group = Group(segments, self._cache.capacity, q.device)
-            parts.append(
-                attend_alone(keys, values, q, segments[0], rule)
-                if group is None
-                else group.attend(keys, values, q, rule)
-            )
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        outs: list[Tensor] = []
+        for index, part in enumerate(self._parts):
+            q = q_NHD[part.segments[0].start : part.segments[-1].end]
+            if part.alone and softcap is None:  # the fused kernel has none
+                outs.append(attend_alone(keys, values, q, part.segments[0], rule))
+            else:
+                outs.append(self._group(index).attend(keys, values, q, rule))
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _group(self, index: int) -> Group:
+        if index not in self._groups:
+            self._groups[index] = Group(self._parts[index].segments, self._cache.capacity, self._device)
+        return self._groups[index]
 
     def _rows_of(self, kv_heads: int) -> Tensor:
         if kv_heads not in self._rows:
@@ -92,10 +104,11 @@ def _size(segment: Segment) -> int:
     return (segment.end - segment.start).bit_length()
 
 
-def _parts(alike: list[Segment], capacity: int, device: torch.device) -> Iterator[tuple[list[Segment], Group | None]]:
-    """Segments of one size in groups of bounded size; None instead of a group for one that is too long."""
+def _parts(alike: list[Segment]) -> Iterator[_Part]:
+    """Segments of one size in parts of bounded size."""
     scores = max(s.end - s.start for s in alike) * max(s.length for s in alike)
-    together = max(1, _SCORES // scores)
+    drawing = alike[0].end - alike[0].start == 1
+    alone = scores > _SCORES or (drawing and len(alike) <= _FEW)
+    together = 1 if alone else max(1, _SCORES // scores)
     for first in range(0, len(alike), together):
-        part = alike[first : first + together]
-        yield part, None if scores > _SCORES else Group(part, capacity, device)
+        yield _Part(alike[first : first + together], alone)
