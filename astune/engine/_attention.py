@@ -1,8 +1,8 @@
 """Attention of several sequences over their slots: two batched matrix products, new tokens padded to one number.
 
 A fused kernel has too little to do for a few queries of many sequences on a CPU (measured: twice slower than the
-products); long pieces of a prompt go through it, and a few sequences' single tokens. Keys and values are in the
-slots already.
+products); long pieces of a prompt go through it, and the next token of a single sequence. Keys and values are in
+the slots already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_COPY_COST = 3
+_COPY_COST = 2
 """Reading, writing and reading again: what attending to a copy costs, against attending in place."""
 
 

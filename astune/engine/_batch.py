@@ -17,8 +17,6 @@ from astune.engine._slots import Slot, SlotCache
 
 _SCORES = 1 << 20
 """Scores of one head that a group may write out; longer pieces of a prompt go through the fused kernel, alone."""
-_FEW = 3
-"""So few sequences that draw a token go through the fused kernel as well, one by one (measured on a CPU)."""
 
 
 class _Part(NamedTuple):
@@ -107,8 +105,8 @@ def _size(segment: Segment) -> int:
 def _parts(alike: list[Segment]) -> Iterator[_Part]:
     """Segments of one size in parts of bounded size."""
     scores = max(s.end - s.start for s in alike) * max(s.length for s in alike)
-    drawing = alike[0].end - alike[0].start == 1
-    alone = scores > _SCORES or (drawing and len(alike) <= _FEW)
+    one_token = len(alike) == 1 and alike[0].end - alike[0].start == 1
+    alone = one_token or scores > _SCORES
     together = 1 if alone else max(1, _SCORES // scores)
     for first in range(0, len(alike), together):
         yield _Part(alike[first : first + together], alone)

@@ -20,6 +20,7 @@ from astune.engine import _cpu_llama
 from astune.engine._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine._scheduler import Request, Scheduler
 from astune.engine._slots import SlotCache
+from astune.engine.allocator import keep_freed_memory
 from astune.engine.base import EngineStats, WeightsSource
 from astune.engine.device import pick_device, pick_dtype
 from astune.schema import Completion, EngineError, SamplingParams
@@ -87,6 +88,8 @@ class InProcessEngine:
             EngineError: the folder cannot be loaded, its architecture cannot be served, or its context is too short.
         """
         device = pick_device(model.device)
+        if device.type == "cpu":
+            keep_freed_memory()
         dtype = pick_dtype(model.dtype, device)
         transformers_model = load_transformers(folder, dtype, device)
         context = getattr(transformers_model.config.get_text_config(), "max_position_embeddings", max_model_len)

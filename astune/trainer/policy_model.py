@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from astune.config.schema import ModelConfig
+from astune.engine.allocator import keep_freed_memory
 from astune.engine.device import pick_device, pick_dtype
 from astune.schema import TrainerError
-from astune.trainer._allocator import keep_freed_memory
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.attention import TREE_ATTENTION, attending
 from astune.trainer.attention_plan import plan_attention
