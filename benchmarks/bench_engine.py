@@ -5,9 +5,10 @@ number of new tokens at temperature 1, each with its exact log-probability, in b
 that the work is the same whatever was drawn. Scenarios: 1, 8, 32 and 64 requests at once, and 8 and 64 episodes
 of two turns, where the second prompt extends the first prompt and answer.
 
-Ours is measured before vLLM starts and again after it has ended, half of the repetitions each, so that a machine
-that grows slower or faster meanwhile shows; both never compute at once. Every repetition has questions of its own,
-so that only the shared beginning and an episode's own first turn can come from a cache, on both sides.
+Both are loaded and warm, and take turns, repetition by repetition, vLLM's processes stopped while ours is measured.
+So a machine that grows slower or faster meanwhile does so for both; a ratio is the median of the repetitions' ratios.
+Every repetition has questions of its own, so that only the shared beginning and an episode's own first turn can come
+from a cache, on both sides.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import describe, machine, markdown_table, write_results
 from benchmarks.vllm_server import VllmServer
@@ -107,24 +110,35 @@ async def _measure(scenario: Scenario, repetition: int, prompts: Prompts, genera
     return drawn / seconds
 
 
-async def _measure_all(
-    repetitions: Sequence[int], prompts: Prompts, generate: Generate, label: str
-) -> dict[str, list[float]]:
-    warm_up = max(repetitions) + 1000
-    for scenario in SCENARIOS[:4]:
-        await _measure(scenario, warm_up + scenario.concurrent, prompts, generate)
-    rates: dict[str, list[float]] = {}
-    for scenario in SCENARIOS:
-        rates[scenario.name] = [
-            await _measure(scenario, 100 * SCENARIOS.index(scenario) + repetition, prompts, generate)
-            for repetition in repetitions
-        ]
-        figures = " ".join(f"{rate:.0f}" for rate in rates[scenario.name])
-        print(f"  {label:5} {scenario.name:26} {figures} tokens/s", flush=True)
-    return rates
+@dataclass(frozen=True)
+class Side:
+    """One of the two; `alone` keeps the other quiet."""
+
+    generate: Generate
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-async def _ours(folder: Path, repetitions: Sequence[int], prompts: Prompts) -> dict[str, list[float]]:
+async def _measure_all(repetitions: int, prompts: Prompts, sides: dict[str, Side]) -> list[dict[str, list[float]]]:
+    """Tokens per second of every repetition by side, a scenario each; who goes first changes with each repetition."""
+    for side in sides.values():
+        for scenario in SCENARIOS[:4]:
+            await _measure(scenario, 1000 + scenario.concurrent, prompts, side.generate)
+    measured: list[dict[str, list[float]]] = []
+    for number, scenario in enumerate(SCENARIOS):
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        for repetition in range(repetitions):
+            for name in sorted(sides, reverse=repetition % 2 == 1):
+                with sides[name].alone():
+                    rate = await _measure(scenario, 100 * number + repetition, prompts, sides[name].generate)
+                rates[name].append(rate)
+        for name, values in rates.items():
+            print(f"  {name:5} {scenario.name:26} {' '.join(f'{rate:.0f}' for rate in values)} tokens/s", flush=True)
+        measured.append(rates)
+    return measured
+
+
+@asynccontextmanager
+async def _ours(folder: Path) -> AsyncIterator[Generate]:
     from astune.config.schema import EngineConfig, ModelConfig
     from astune.engine.in_process import InProcessEngine
     from astune.schema import SamplingParams
@@ -142,33 +156,42 @@ async def _ours(folder: Path, repetitions: Sequence[int], prompts: Prompts) -> d
         return completion.token_ids
 
     try:
-        return await _measure_all(repetitions, prompts, generate, "ours")
+        yield generate
     finally:
         await engine.aclose()
 
 
-async def _vllm(server: VllmServer, repetitions: Sequence[int], prompts: Prompts) -> dict[str, list[float]]:
-    async with server.client() as client:
+async def _compare(folder: Path, repetitions: int, prompts: Prompts, facts: dict[str, Any]) -> bool:
+    with VllmServer(folder, max_model_len=MAX_MODEL_LEN) as server:
+        facts["vllm"] = server.version()
+        async with server.client() as client, _ours(folder) as ours:
 
-        async def generate(prompt: list[int], max_tokens: int, session: str) -> list[int]:
-            return (await server.generate(client, prompt, max_tokens=max_tokens)).token_ids
+            async def vllm(prompt: list[int], max_tokens: int, session: str) -> list[int]:
+                return (await server.generate(client, prompt, max_tokens=max_tokens)).token_ids
 
-        return await _measure_all(repetitions, prompts, generate, "vLLM")
+            sides = {"ours": Side(ours, server.stopped), "vLLM": Side(vllm)}
+            return _report(facts, await _measure_all(repetitions, prompts, sides))
 
 
-def _report(facts: dict[str, object], ours: dict[str, list[float]], vllm: dict[str, list[float]]) -> bool:
+async def _measure_ours(folder: Path, repetitions: int, prompts: Prompts) -> None:
+    async with _ours(folder) as ours:
+        await _measure_all(repetitions, prompts, {"ours": Side(ours)})
+
+
+def _report(facts: dict[str, Any], measured: list[dict[str, list[float]]]) -> bool:
     """Print and write what came; True where every bar is reached."""
     rows, results, missed = [], [], []
-    for scenario in SCENARIOS:
-        own, peer = statistics.median(ours[scenario.name]), statistics.median(vllm[scenario.name])
-        ratio = own / peer
+    for scenario, rates in zip(SCENARIOS, measured, strict=True):
+        ours, vllm = rates["ours"], rates["vLLM"]
+        own, peer = statistics.median(ours), statistics.median(vllm)
+        ratio = statistics.median(one / other for one, other in zip(ours, vllm, strict=True))
         bar = "" if scenario.bar is None else f"{scenario.bar:.1f}"
         rows.append((scenario.name, f"{own:.0f}", f"{peer:.0f}", f"{ratio:.2f}", bar))
         results.append(
             {
                 "scenario": scenario.name,
-                "ours_tokens_per_s": ours[scenario.name],
-                "vllm_tokens_per_s": vllm[scenario.name],
+                "ours_tokens_per_s": ours,
+                "vllm_tokens_per_s": vllm,
                 "ratio": round(ratio, 3),
                 "bar": scenario.bar,
             }
@@ -180,7 +203,8 @@ def _report(facts: dict[str, object], ours: dict[str, list[float]], vllm: dict[s
 
 {describe(facts)}
 
-Medians of {len(ours[SCENARIOS[0].name])} repetitions; {SHARED_TOKENS} shared prompt tokens and a question of its own;
+Medians of {len(measured[0]["ours"])} repetitions, in which both take turns;
+{SHARED_TOKENS} shared prompt tokens and a question of its own;
 {NEW_TOKENS} new tokens a request, two turns of {TURN_TOKENS} for episodes; bf16, temperature 1, with log-probabilities.
 
 {table}
@@ -206,18 +230,11 @@ def main() -> None:
     folder = resolve_model(arguments.model)
     prompts = Prompts(folder)
     if arguments.ours_only:
-        asyncio.run(_ours(folder, range(arguments.repetitions), prompts))
+        asyncio.run(_measure_ours(folder, arguments.repetitions, prompts))
         return
-    half = max(1, arguments.repetitions // 2)
     facts = machine()
     print(describe(facts))
-    before = asyncio.run(_ours(folder, range(half), prompts))
-    with VllmServer(folder, max_model_len=MAX_MODEL_LEN) as server:
-        vllm = asyncio.run(_vllm(server, range(2 * half), prompts))
-        facts["vllm"] = server.version()
-    after = asyncio.run(_ours(folder, range(half, 2 * half), prompts))
-    ours = {name: before[name] + after[name] for name in before}
-    if not _report(facts, ours, vllm):
+    if not asyncio.run(_compare(folder, arguments.repetitions, prompts, facts)):
         raise SystemExit(1)
 
 

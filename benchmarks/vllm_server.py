@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -82,6 +83,17 @@ class VllmServer:
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=128, max_keepalive_connections=128)
         return httpx.AsyncClient(base_url=self.url, timeout=600.0, limits=limits)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Nothing of it computes inside this block; its worker polls for a second after every request."""
+        if self._process is None:
+            raise RuntimeError("the server does not run")
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     async def generate(
         self, client: httpx.AsyncClient, prompt_ids: Sequence[int], *, max_tokens: int, ignore_eos: bool = True
