@@ -114,12 +114,11 @@ class Group:
 
 def attend_alone(keys: Tensor, values: Tensor, q_NHD: Tensor, segment: Segment, rule: Rule) -> Tensor:
     """Attention of one segment through the fused kernel, [tokens, heads, value dim]."""
-    first = 0
-    if len(q_NHD) == 1 and rule.window is not None:
-        first = max(0, segment.length - rule.window)
+    one_token = len(q_NHD) == 1
+    first = max(0, segment.length - rule.window) if one_token and rule.window is not None else 0
     k = keys[segment.slot, None, :, first : segment.length]
     v = values[segment.slot, None, :, first : segment.length]
-    if len(q_NHD) == 1:  # sees all of them; the heads that share keys are its queries
+    if one_token:  # sees all of them; the heads that share keys are its queries
         q = q_NHD.reshape(1, k.shape[1], -1, k.shape[-1])
         return F.scaled_dot_product_attention(q, k, v, scale=rule.scale).reshape(1, -1, v.shape[-1])
     q = q_NHD.transpose(0, 1)[None]

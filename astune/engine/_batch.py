@@ -58,7 +58,6 @@ class PackedBatch:
         self._slots_N = torch.tensor(slots, device=device)
         self._cache = cache
         self._rows: dict[int, Tensor] = {}
-        self._device = device
         self._parts = [part for _, alike in groupby(segments, key=_size) for part in _parts(list(alike))]
         self._groups: dict[int, Group] = {}
 
@@ -88,7 +87,7 @@ class PackedBatch:
 
     def _group(self, index: int) -> Group:
         if index not in self._groups:
-            self._groups[index] = Group(self._parts[index].segments, self._cache.capacity, self._device)
+            self._groups[index] = Group(self._parts[index].segments, self._cache.capacity, self.input_ids.device)
         return self._groups[index]
 
     def _rows_of(self, kv_heads: int) -> Tensor:

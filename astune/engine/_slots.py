@@ -20,9 +20,9 @@ _CAPACITY_STEP = 64
 """Slots grow in steps of this many tokens: seldom enough to cost nothing, often enough to compute little padding."""
 _FIRST_SLOTS = 8
 """Slots doubled from here as they are needed, so that a short chat does not touch the whole budget."""
-
 _WIDEST_SPREAD = 1.5
-"""Moving a slot costs as much as reading it in place a few times; a sequence goes on for longer than that."""
+"""Busy slots may stand over this many times their number. Moving one costs as much as reading it in place a few
+times, and a sequence goes on for longer than that."""
 
 
 class LayerShape(NamedTuple):
