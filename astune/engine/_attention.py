@@ -1,21 +1,25 @@
-"""Attention of several sequences over their slots: two batched matrix products, new tokens padded to one number.
+"""Attention of several sequences over their slots; a class for each way that is fastest for some of them.
 
-A fused kernel has too little to do for a few queries of many sequences on a CPU (measured: twice slower than the
-products); long pieces of a prompt go through it, and the next token of a single sequence. Keys and values are in
-the slots already.
+Keys and values are in the slots already. Every class has `attend(keys, values, q, rule)`: keys and values [slots,
+kv heads, capacity, dim] of one layer, and the queries [tokens, heads, dim] of its segments in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astune.engine._kernels import can_attend, kernels, room_for_scores
+
 _COPY_COST = 2
 """Reading, writing and reading again: what attending to a copy costs, against attending in place."""
+_SCORES = 1 << 20
+"""Scores of one head that a group may write out."""
+_NO_WINDOW = 1 << 60
 
 
 class Segment(NamedTuple):
@@ -27,8 +31,12 @@ class Segment(NamedTuple):
     past: int
 
     @property
+    def new(self) -> int:
+        return self.end - self.start
+
+    @property
     def length(self) -> int:
-        return self.past + self.end - self.start
+        return self.past + self.new
 
 
 class Rule(NamedTuple):
@@ -39,15 +47,65 @@ class Rule(NamedTuple):
     softcap: float | None = None
 
 
-class Group:
-    """Segments that attend together.
+class Way(Protocol):
+    """How segments attend together, in all layers whose keys are alike."""
 
-    Each has a place among `places`; its tokens stand at places [place, 0..n) of the padded queries. Over a range of
-    whole slots the places are the slots themselves, which costs no copy but computes those in between as well.
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None: ...
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        """[tokens, heads, value dim]"""
+        ...
+
+
+class NextTokens:
+    """One token a segment, on a CPU: our own kernel reads every slot as far as it is used, and copies nothing."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        compiled = kernels(keys.dtype)
+        assert compiled is not None, "way_of has asked"
+        self._attend = compiled.attend
+        self._slots = torch.tensor([segment.slot for segment in segments])
+        self._lengths = torch.tensor([segment.length for segment in segments])
+        self._scores = room_for_scores(max(segment.length for segment in segments))
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        window = _NO_WINDOW if rule.window is None else rule.window
+        return self._attend(
+            q_NHD, keys, values, self._slots, self._lengths, scale=rule.scale, window=window, scores=self._scores
+        )
+
+
+class Alone:
+    """One long segment through the fused kernel of torch."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        (self._segment,) = segments
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        segment = self._segment
+        k, v = keys[segment.slot, None, :, : segment.length], values[segment.slot, None, :, : segment.length]
+        q = q_NHD.transpose(0, 1)[None]
+        grouped = q.shape[1] != k.shape[1]
+        if segment.past == 0 and (rule.window is None or rule.window >= segment.length):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
+            return out[0].transpose(0, 1)
+        at_T = torch.arange(segment.length, device=q.device)
+        behind = at_T[segment.past :, None] - at_T
+        seen = behind >= 0 if rule.window is None else (behind >= 0) & (behind < rule.window)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=rule.scale, enable_gqa=grouped)
+        return out[0].transpose(0, 1)
+
+
+class Group:
+    """Two batched matrix products, new tokens padded to one number; faster than a fused kernel for a few queries.
+
+    Each segment has a place among `places`; its tokens stand at places [place, 0..n) of the padded queries. Over a
+    range of whole slots the places are the slots themselves, which costs no copy but computes those in between too.
     """
 
-    def __init__(self, segments: Sequence[Segment], capacity: int, device: torch.device) -> None:
-        self._n = max(segment.end - segment.start for segment in segments)
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        capacity, device = keys.shape[2], keys.device
+        self._n = max(segment.new for segment in segments)
         longest = max(segment.length for segment in segments)
         slots = [segment.slot for segment in segments]
         low, high = min(slots), max(slots) + 1
@@ -81,7 +139,6 @@ class Group:
         return self._masks[key]
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
-        """Attention of the group's tokens, [tokens, heads, value dim], in the order of its segments."""
         _, heads, dim = q_NHD.shape
         kv_heads = keys.shape[1]
         if self._copied:
@@ -112,22 +169,22 @@ class Group:
         return scores.view(*shape, -1).add_(mask).view(scores.shape)
 
 
-def attend_alone(keys: Tensor, values: Tensor, q_NHD: Tensor, segment: Segment, rule: Rule) -> Tensor:
-    """Attention of one segment through the fused kernel, [tokens, heads, value dim]."""
-    one_token = len(q_NHD) == 1
-    first = max(0, segment.length - rule.window) if one_token and rule.window is not None else 0
-    k = keys[segment.slot, None, :, first : segment.length]
-    v = values[segment.slot, None, :, first : segment.length]
-    if one_token:  # sees all of them; the heads that share keys are its queries
-        q = q_NHD.reshape(1, k.shape[1], -1, k.shape[-1])
-        return F.scaled_dot_product_attention(q, k, v, scale=rule.scale).reshape(1, -1, v.shape[-1])
-    q = q_NHD.transpose(0, 1)[None]
-    grouped = q.shape[1] != k.shape[1]
-    if segment.past == 0 and (rule.window is None or rule.window >= segment.length):
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
-        return out[0].transpose(0, 1)
-    at_T = torch.arange(segment.length, device=q.device)
-    behind = at_T[segment.past :, None] - at_T
-    seen = behind >= 0 if rule.window is None else (behind >= 0) & (behind < rule.window)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=rule.scale, enable_gqa=grouped)
-    return out[0].transpose(0, 1)
+def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
+    """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
+    if rule.softcap is not None:
+        return Group
+    if segments[0].new == 1 and keys.device.type == "cpu" and can_attend(keys, values):
+        return NextTokens
+    return Alone if _scores(segments) > _SCORES else Group
+
+
+def parts_of(alike: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+    """Segments of similar size in parts that may attend together."""
+    together = max(1, _SCORES * len(alike) // _scores(alike))
+    for first in range(0, len(alike), together):
+        yield alike[first : first + together]
+
+
+def _scores(segments: Sequence[Segment]) -> int:
+    """Of one head, padded."""
+    return len(segments) * max(segment.new for segment in segments) * max(segment.length for segment in segments)

@@ -5,25 +5,14 @@ Keys and values go into the slot cache first; attention then reads each sequence
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from astune.engine._attention import Group, Rule, Segment, attend_alone
+from astune.engine._attention import Rule, Segment, Way, parts_of, way_of
 from astune.engine._slots import Slot, SlotCache
-
-_SCORES = 1 << 20
-"""Scores of one head that a group may write out; longer pieces of a prompt go through the fused kernel, alone."""
-
-
-class _Part(NamedTuple):
-    """Segments that attend together, or one that goes through the fused kernel."""
-
-    segments: list[Segment]
-    alone: bool
 
 
 class PackedBatch:
@@ -55,11 +44,11 @@ class PackedBatch:
         self.input_ids = torch.tensor(tokens, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.logit_rows = torch.tensor(logit_rows, dtype=torch.long, device=device)
-        self._slots_N = torch.tensor(slots, device=device)
-        self._cache = cache
+        self.slots = torch.tensor(slots, device=device)
+        self.cache = cache
         self._rows: dict[int, Tensor] = {}
-        self._parts = [part for _, alike in groupby(segments, key=_size) for part in _parts(list(alike))]
-        self._groups: dict[int, Group] = {}
+        self._parts = [part for _, alike in groupby(segments, key=_size) for part in parts_of(list(alike))]
+        self._ways: dict[tuple[int, type[Way]], Way] = {}
 
     def attend(
         self,
@@ -73,39 +62,31 @@ class PackedBatch:
         softcap: float | None = None,
     ) -> Tensor:
         """Store the new keys and values and attend: [tokens, heads, value dim]."""
-        self._cache.write(layer, self._rows_of(k_NHD.shape[1]), k_NHD, v_NHD)
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        rule = Rule(scale, window, softcap)
-        outs: list[Tensor] = []
-        for index, part in enumerate(self._parts):
-            q = q_NHD[part.segments[0].start : part.segments[-1].end]
-            if part.alone and softcap is None:  # the fused kernel has none
-                outs.append(attend_alone(keys, values, q, part.segments[0], rule))
-            else:
-                outs.append(self._group(index).attend(keys, values, q, rule))
+        self.cache.write(layer, self._rows_of(k_NHD.shape[1]), k_NHD, v_NHD)
+        return self.attend_to_stored(layer, q_NHD, Rule(scale, window, softcap))
+
+    def attend_to_stored(self, layer: int, q_NHD: Tensor, rule: Rule) -> Tensor:
+        """[tokens, heads, value dim]; the new tokens' keys and values are in their slots already."""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        outs = [
+            self._way(index, keys, values, rule).attend(keys, values, q_NHD[part[0].start : part[-1].end], rule)
+            for index, part in enumerate(self._parts)
+        ]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _group(self, index: int) -> Group:
-        if index not in self._groups:
-            self._groups[index] = Group(self._parts[index].segments, self._cache.capacity, self.input_ids.device)
-        return self._groups[index]
+    def _way(self, index: int, keys: Tensor, values: Tensor, rule: Rule) -> Way:
+        """How a part attends in layers like this one."""
+        kind = way_of(self._parts[index], keys, values, rule)
+        if (index, kind) not in self._ways:
+            self._ways[index, kind] = kind(self._parts[index], keys)
+        return self._ways[index, kind]
 
     def _rows_of(self, kv_heads: int) -> Tensor:
         if kv_heads not in self._rows:
-            self._rows[kv_heads] = self._cache.row_index(self._slots_N, self.positions, kv_heads)
+            self._rows[kv_heads] = self.cache.row_index(self.slots, self.positions, kv_heads)
         return self._rows[kv_heads]
 
 
 def _size(segment: Segment) -> int:
     """Segments of one size differ by less than a factor of two, and may be padded to the same length."""
-    return (segment.end - segment.start).bit_length()
-
-
-def _parts(alike: list[Segment]) -> Iterator[_Part]:
-    """Segments of one size in parts of bounded size."""
-    scores = max(s.end - s.start for s in alike) * max(s.length for s in alike)
-    one_token = len(alike) == 1 and alike[0].end - alike[0].start == 1
-    alone = one_token or scores > _SCORES
-    together = 1 if alone else max(1, _SCORES // scores)
-    for first in range(0, len(alike), together):
-        yield _Part(alike[first : first + together], alone)
+    return segment.new.bit_length()

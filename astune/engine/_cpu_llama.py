@@ -1,7 +1,7 @@
 """The Llama family's decoder written out for a CPU, where a small model's time goes into starting operators.
 
-Same mathematics and weights as transformers' modules (Llama, Mistral, Qwen2, Qwen3), fewer and fused
-operators. Everything else runs through `HfModel`.
+Same mathematics and weights as transformers' modules (Llama, Mistral, Qwen2, Qwen3), in linear layers of oneDNN and
+compiled kernels. Everything else runs through `HfModel`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine import _cpu_linear
+from astune.engine._attention import Rule
 from astune.engine._batch import PackedBatch
 from astune.engine._cpu_linear import PackedLinear
+from astune.engine._kernels import kernels
 from astune.engine._slots import LayerShape
 from astune.schema import EngineError
 
@@ -37,6 +39,7 @@ def is_supported(model: Any) -> bool:
     return (
         model.device.type == "cpu"
         and _cpu_linear.is_available()
+        and kernels(model.dtype) is not None
         and config.model_type in _FAMILY
         and config.hidden_act == "silu"
         and not windowed
@@ -55,6 +58,10 @@ class CpuLlama:
         self._dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._heads
         self._eps: float = config.rms_norm_eps
         self._dtype: torch.dtype = model.dtype
+        compiled = kernels(model.dtype)
+        assert compiled is not None, "is_supported has asked"
+        self._kernels = compiled
+        self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
         self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers
         self._tensors: dict[str, Tensor] = {}
@@ -104,42 +111,40 @@ class CpuLlama:
 
     def forward(self, batch: PackedBatch) -> Tensor:
         x = F.embedding(batch.input_ids, self._tensors["model.embed_tokens.weight"])
-        cos, sin = self._rotary(x[None], batch.positions[None])
-        half = self._dim // 2
-        cos_NHD = cos[0][:, None]
-        sin_NHD = torch.cat((-sin[0][:, :half], sin[0][:, half:]), dim=-1)[:, None]
+        cos, sin = (
+            angle[0, :, : self._dim // 2].float().contiguous() for angle in self._rotary(x[None], batch.positions[None])
+        )
         for layer in range(self._layers):
-            x = self._layer(layer, x, cos_NHD, sin_NHD, batch)
+            x = self._layer(layer, x, (cos, sin), batch)
         x = self._norm("model.norm", x[batch.logit_rows])
         return self._linears["lm_head"](x)
 
-    def _layer(self, layer: int, x: Tensor, cos_NHD: Tensor, sin_NHD: Tensor, batch: PackedBatch) -> Tensor:
+    def _layer(self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch) -> Tensor:
         linears, prefix = self._linears, f"model.layers.{layer}"
         hidden = self._norm(f"{prefix}.input_layernorm", x)
-        heads_NHD = linears[f"{layer}.qkv"](hidden).view(len(x), -1, self._dim)
-        turning = self._heads + self._kv_heads
-        qk_NHD = heads_NHD[:, :turning]
-        if f"{prefix}.self_attn.q_norm.weight" in self._tensors:
-            q = self._norm(f"{prefix}.self_attn.q_norm", qk_NHD[:, : self._heads])
-            k = self._norm(f"{prefix}.self_attn.k_norm", qk_NHD[:, self._heads :])
-            qk_NHD = torch.cat((q, k), dim=1)
-        halves_swapped = torch.roll(qk_NHD, self._dim // 2, dims=-1)
-        qk_NHD = torch.addcmul(qk_NHD * cos_NHD, halves_swapped, sin_NHD)
-        attended = batch.attend(
-            layer,
-            qk_NHD[:, : self._heads],
-            qk_NHD[:, self._heads :],
-            heads_NHD[:, turning:],
-            scale=self._dim**-0.5,
+        qkv_NHD = linears[f"{layer}.qkv"](hidden).view(len(x), -1, self._dim)
+        self._kernels.turn_and_store(
+            qkv_NHD,
+            self._head_norms(prefix),
+            self._eps,
+            angles,
+            batch.slots,
+            batch.positions,
+            batch.cache.keys[layer],
+            batch.cache.values[layer],
         )
+        attended = batch.attend_to_stored(layer, qkv_NHD[:, : self._heads], self._rule)
         x = linears[f"{layer}.out"].add(attended.reshape(len(x), -1), x)
         hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
         gated = linears[f"{layer}.up"].mul(hidden, linears[f"{layer}.gate"].silu(hidden))
         return linears[f"{layer}.down"].add(gated, x)
 
+    def _head_norms(self, prefix: str) -> tuple[Tensor, Tensor] | None:
+        names = [f"{prefix}.self_attn.{which}_norm.weight" for which in "qk"]
+        return (self._tensors[names[0]], self._tensors[names[1]]) if names[0] in self._tensors else None
+
     def _norm(self, name: str, x: Tensor) -> Tensor:
-        weight = self._tensors[f"{name}.weight"]
-        return F.rms_norm(x, weight.shape, weight, self._eps)
+        return self._kernels.rms_norm(x, self._tensors[f"{name}.weight"], self._eps)
 
 
 def _packed(parts: list[Tensor]) -> PackedLinear:

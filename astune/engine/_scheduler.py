@@ -146,7 +146,6 @@ class Scheduler:
         ends = np.cumsum([len(item.tokens) for item in work]).tolist()
         rows = [end - 1 for end, item in zip(ends, work, strict=True) if item.samples]
         self._cache.grow(max(len(item.slot.tokens) + len(item.tokens) for item in work))
-        self._cache.draw_together()
         batch = PackedBatch(self._cache, [(item.slot, item.tokens) for item in work], rows, self._device)
         logits_BV = self._model.forward(batch)
         for item in work:

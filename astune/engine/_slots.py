@@ -20,9 +20,6 @@ _CAPACITY_STEP = 64
 """Slots grow in steps of this many tokens: seldom enough to cost nothing, often enough to compute little padding."""
 _FIRST_SLOTS = 8
 """Slots doubled from here as they are needed, so that a short chat does not touch the whole budget."""
-_WIDEST_SPREAD = 1.5
-"""Busy slots may stand over this many times their number. Moving one costs as much as reading it in place a few
-times, and a sequence goes on for longer than that."""
 
 
 class LayerShape(NamedTuple):
@@ -134,24 +131,6 @@ class SlotCache:
         limit = self._slot_limit(capacity)
         by_use = sorted(self.slots, key=lambda slot: (slot.busy, slot.last_used), reverse=True)
         self._resize(by_use[:limit] if len(by_use) > limit else self.slots, min(len(by_use), limit), capacity)
-
-    def draw_together(self) -> None:
-        """Exchange places until the busy slots are the first, where they are spread over far more than their number.
-
-        Attention reads all slots between the first and the last busy one, at every token.
-        """
-        busy = [slot.index for slot in self.slots if slot.busy]
-        if not busy or busy[-1] - busy[0] < _WIDEST_SPREAD * len(busy):
-            return
-        into = [index for index in range(len(busy)) if not self.slots[index].busy]
-        out_of = [index for index in busy if index >= len(busy)]
-        places = torch.tensor(into + out_of, device=self._device)
-        exchanged = torch.tensor(out_of + into, device=self._device)
-        for buffer in (*self.keys, *self.values):
-            buffer.index_copy_(0, places, buffer.index_select(0, exchanged))
-        for a, b in zip(into, out_of, strict=True):
-            self.slots[a], self.slots[b] = self.slots[b], self.slots[a]
-            self.slots[a].index, self.slots[b].index = a, b
 
     def _slot_limit(self, capacity: int) -> int:
         return min(self._max_slots, self.max_tokens // capacity)

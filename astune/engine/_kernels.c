@@ -1,0 +1,234 @@
+/* What a decoder computes between its matrix products, for the few tokens of a decoding step on a CPU.
+
+   Compiled by _kernels.py, which holds the signatures once more, with Element float or bfloat16. Numbers are computed
+   in float32 and rounded once, each by one thread in one order: no sequence's numbers depend on those beside it.
+   Layouts are row-major; head dimensions are multiples of LANES. */
+
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define FEW_TOKENS 32 /* for one thread */
+#define QUERIES 4     /* that read a key together */
+
+#ifdef __AVX512F__
+#define LANES 16
+#define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#else
+#define LANES 8
+#define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7}
+#endif
+typedef float Lanes __attribute__((vector_size(4 * LANES)));
+typedef int32_t Indices __attribute__((vector_size(4 * LANES)));
+
+#ifdef BFLOAT16
+typedef uint16_t Element;
+
+INLINE float widened(Element x) {
+    union { uint32_t bits; float value; } word = {(uint32_t)x << 16};
+    return word.value;
+}
+
+INLINE Lanes loaded(const Element *x) {
+    typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+    typedef Element Elements __attribute__((vector_size(2 * LANES), aligned(2)));
+    return (Lanes)(__builtin_convertvector(*(const Elements *)x, Words) << 16);
+}
+
+INLINE Element rounded(float x) {
+    union { float value; uint32_t bits; } word = {x};
+    const uint32_t to_nearest_even = word.bits + 0x7fff + (word.bits >> 16 & 1);
+    return (word.bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : to_nearest_even >> 16; /* not a number stays one */
+}
+#else
+typedef float Element;
+
+INLINE float widened(Element x) { return x; }
+
+INLINE Lanes loaded(const Element *x) {
+    typedef float Elements __attribute__((vector_size(4 * LANES), aligned(4)));
+    return *(const Elements *)x;
+}
+
+INLINE Element rounded(float x) { return x; }
+#endif
+
+/* exp(x) for x <= 0, by the coefficients of Cephes' expf; not a number stays one. */
+INLINE float exp_of_negative(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    const float n = rintf(x * 1.44269504f);
+    const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    union { int32_t bits; float value; } power = {((int32_t)n + 127) << 23};
+    return (p * r * r + r + 1.0f) * power.value;
+}
+
+INLINE void norm(const Element *x, const Element *weight, Element *out, int64_t dim, float eps) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < dim; i++) squares += widened(x[i]) * widened(x[i]);
+    const float scale = 1.0f / sqrtf(squares / dim + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < dim; i++) out[i] = rounded(widened(x[i]) * scale * widened(weight[i]));
+}
+
+/* out [rows, dim] = x [rows, dim] over its root mean square, times weight [dim]. */
+void rms_norm(const Element *x, const Element *weight, Element *out, int64_t rows, int64_t dim, float eps) {
+#pragma omp parallel for if (rows > FEW_TOKENS)
+    for (int64_t row = 0; row < rows; row++) norm(x + row * dim, weight, out + row * dim, dim, eps);
+}
+
+/* Turn the pairs (i, i + dim / 2) of a head by its position's angles; cos and sin are [dim / 2]. */
+INLINE void turn(Element *x, const float *cos, const float *sin, int64_t dim) {
+    const int64_t half = dim / 2;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        const float a = widened(x[i]), b = widened(x[i + half]);
+        x[i] = rounded(a * cos[i] - b * sin[i]);
+        x[i + half] = rounded(b * cos[i] + a * sin[i]);
+    }
+}
+
+/* Norm (where weights [dim] are given) and turn queries and keys of qkv [tokens, heads + 2 kv_heads, dim] in place;
+   store keys and values at their slots and positions [tokens] in keys, values [slots, kv_heads, capacity, dim]. */
+void turn_and_store(Element *qkv, const Element *q_weight, const Element *k_weight, float eps, const float *cos,
+                    const float *sin, const int64_t *slots, const int64_t *positions, Element *keys, Element *values,
+                    int64_t tokens, int64_t heads, int64_t kv_heads, int64_t dim, int64_t capacity) {
+    const int64_t half = dim / 2;
+#pragma omp parallel for if (tokens > FEW_TOKENS)
+    for (int64_t token = 0; token < tokens; token++) {
+        Element *x = qkv + token * (heads + 2 * kv_heads) * dim;
+        for (int64_t head = 0; head < heads + kv_heads; head++) {
+            const Element *weight = head < heads ? q_weight : k_weight;
+            if (weight) norm(x + head * dim, weight, x + head * dim, dim, eps);
+            turn(x + head * dim, cos + token * half, sin + token * half, dim);
+        }
+        for (int64_t head = 0; head < kv_heads; head++) {
+            const int64_t row = ((slots[token] * kv_heads + head) * capacity + positions[token]) * dim;
+            const Element *key = x + (heads + head) * dim, *value = key + kv_heads * dim;
+            for (int64_t i = 0; i < dim; i++) keys[row + i] = key[i];
+            for (int64_t i = 0; i < dim; i++) values[row + i] = value[i];
+        }
+    }
+}
+
+/* The sum of each of LANES vectors, in its own lane: neighbours are merged, then neighbouring pairs, and so on. */
+INLINE Lanes sums_of(Lanes *x) {
+    const Indices lane = EACH_LANE;
+#pragma GCC unroll 4
+    for (int bit = 1; bit < LANES; bit *= 2) {
+        const Indices from = lane + (((lane & bit) != 0) & (LANES - bit));
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i += 2 * bit)
+            x[i] = __builtin_shuffle(x[i], x[i + bit], from) + __builtin_shuffle(x[i], x[i + bit], from + bit);
+    }
+    return x[0];
+}
+
+/* Products of n queries with the keys [length, dim] into scores [n, width]; what follows the length is padding.
+   The values, needed next, are on their way meanwhile. */
+INLINE void score(const Element *queries, const Element *keys, const Element *values, float *scores, const int n,
+                  int64_t length, int64_t width, const int64_t dim, float scale) {
+    Lanes query[n][dim / LANES];
+    for (int j = 0; j < n; j++)
+        for (int64_t i = 0; i < dim; i += LANES) query[j][i / LANES] = loaded(queries + j * dim + i) * scale;
+    for (int64_t first = 0; first < length; first += LANES) {
+        Lanes products[n][LANES];
+        for (int k = 0; k < LANES; k++) {
+            const int64_t t = first + k < length ? first + k : length - 1;
+            for (int j = 0; j < n; j++) products[j][k] = (Lanes){0};
+#pragma GCC unroll 8
+            for (int64_t i = 0; i < dim; i += LANES) {
+                const Lanes key = loaded(keys + t * dim + i);
+                __builtin_prefetch(values + t * dim + i, 0, 2);
+                for (int j = 0; j < n; j++) products[j][k] += query[j][i / LANES] * key;
+            }
+        }
+        for (int j = 0; j < n; j++) *(Lanes *)(scores + j * width + first) = sums_of(products[j]);
+    }
+}
+
+/* Scores [length] to weights, not yet divided by their sum, which is returned. */
+INLINE float weigh(float *scores, int64_t length) {
+    float top = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : top)
+    for (int64_t t = 0; t < length; t++) top = scores[t] > top ? scores[t] : top;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t t = 0; t < length; t++) sum += scores[t] = exp_of_negative(scores[t] - top);
+    return sum;
+}
+
+/* out [n, dim] = weights [n, width] times values [length, dim], over the weights' sums [n]. */
+INLINE void mix(const float *weights, const float *sums, const Element *values, Element *out, const int n,
+                int64_t length, int64_t width, const int64_t dim) {
+    for (int64_t part = 0; part < dim; part += 4 * LANES) { /* as many sums as registers hold */
+        const int64_t count = dim - part < 4 * LANES ? (dim - part) / LANES : 4;
+        Lanes mixed[n][4];
+        for (int j = 0; j < n; j++)
+            for (int64_t i = 0; i < count; i++) mixed[j][i] = (Lanes){0};
+        for (int64_t t = 0; t < length; t++)
+#pragma GCC unroll 4
+            for (int64_t i = 0; i < count; i++) {
+                const Lanes value = loaded(values + t * dim + part + i * LANES);
+                for (int j = 0; j < n; j++) mixed[j][i] += weights[j * width + t] * value;
+            }
+        for (int j = 0; j < n; j++)
+            for (int64_t i = 0; i < count * LANES; i++)
+                out[j * dim + part + i] = rounded(mixed[j][i / LANES][i % LANES] / sums[j]);
+    }
+}
+
+INLINE void attend_together(const Element *queries, const Element *keys, const Element *values, Element *out,
+                            float *scores, const int n, int64_t length, const int64_t dim, float scale) {
+    const int64_t width = (length + LANES - 1) / LANES * LANES;
+    float sums[n];
+    score(queries, keys, values, scores, n, length, width, dim, scale);
+    for (int j = 0; j < n; j++) sums[j] = weigh(scores + j * width, length);
+    mix(scores, sums, values, out, n, length, width, dim);
+}
+
+/* Numbers of queries and dimensions that the compiler knows, so that what they need stays in registers. */
+INLINE void attend_by_number(const Element *queries, const Element *keys, const Element *values, Element *out,
+                             float *scores, int n, int64_t length, const int64_t dim, float scale) {
+    switch (n) {
+    case 1: attend_together(queries, keys, values, out, scores, 1, length, dim, scale); break;
+    case 2: attend_together(queries, keys, values, out, scores, 2, length, dim, scale); break;
+    case 3: attend_together(queries, keys, values, out, scores, 3, length, dim, scale); break;
+    default: attend_together(queries, keys, values, out, scores, QUERIES, length, dim, scale);
+    }
+}
+
+/* One query of each of several sequences: queries [sequences, heads, dim], whose rows stand query_stride apart, attend
+   to the last `window` of the lengths [sequences] of their slots; out is [sequences, heads, dim]. scores is room for
+   [threads, QUERIES, room], a multiple of LANES, aligned like Lanes. */
+void attend(const Element *queries, int64_t query_stride, const Element *keys, const Element *values, Element *out,
+            float *scores, const int64_t *slots, const int64_t *lengths, int64_t window, int64_t sequences,
+            int64_t heads, int64_t kv_heads, int64_t dim, int64_t capacity, float scale, int64_t threads,
+            int64_t room) {
+    const int64_t group = heads / kv_heads;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int64_t item = 0; item < sequences * kv_heads; item++) {
+        const int64_t sequence = item / kv_heads, head = item % kv_heads;
+        const int64_t length = lengths[sequence] < window ? lengths[sequence] : window;
+        const int64_t row = (slots[sequence] * kv_heads + head) * capacity + lengths[sequence] - length;
+        const Element *k = keys + row * dim, *v = values + row * dim;
+        float *own = scores + omp_get_thread_num() * QUERIES * room;
+        for (int64_t j = head * group; j < (head + 1) * group; j += QUERIES) {
+            const Element *q = queries + sequence * query_stride + j * dim;
+            Element *o = out + (sequence * heads + j) * dim;
+            const int64_t left = (head + 1) * group - j;
+            if (dim == 64)
+                attend_by_number(q, k, v, o, own, left, length, 64, scale);
+            else if (dim == 128)
+                attend_by_number(q, k, v, o, own, left, length, 128, scale);
+            else
+                attend_by_number(q, k, v, o, own, left, length, dim, scale);
+        }
+    }
+}

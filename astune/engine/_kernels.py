@@ -1,0 +1,187 @@
+"""`_kernels.c`, compiled where it runs: norms, rotary positions and the attention of next tokens on a CPU.
+
+Between a layer's matrix products stand some fifty small operators, and for the few tokens of a decoding step
+starting them takes longer than what they compute. Where there is no gcc, torch's operators do the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import tempfile
+from ctypes import c_float, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from astune.engine.model_files import cache_dir
+
+_log = logging.getLogger(__name__)
+
+_SOURCE = Path(__file__).with_suffix(".c")
+_COMPILER = "gcc"
+"""The source uses its vector extensions."""
+_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+_TYPES = {torch.bfloat16: "-DBFLOAT16", torch.float32: "-DFLOAT32"}
+_QUERIES = 4
+"""`QUERIES` of the source."""
+_LANES = 16
+"""Head dimensions and the room for scores are multiples of it."""
+_SIGNATURES = {
+    "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float],
+    "turn_and_store": [c_void_p] * 3 + [c_float] + [c_void_p] * 6 + [c_int64] * 5,
+    "attend": [c_void_p, c_int64] + [c_void_p] * 6 + [c_int64] * 6 + [c_float] + [c_int64] * 2,
+}
+
+
+@cache
+def kernels(dtype: torch.dtype) -> Kernels | None:
+    """The compiled functions for tensors of this dtype, or None where they cannot be had; the log says why, once."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or dtype not in _TYPES:
+        return None
+    try:
+        return Kernels(_compiled(_TYPES[dtype]))
+    except FileNotFoundError:
+        _log.warning("sampling on this CPU is slower than it could be: install gcc, which compiles a part of it")
+    except (OSError, subprocess.CalledProcessError) as cause:
+        reason = cause.stderr if isinstance(cause, subprocess.CalledProcessError) else cause
+        _log.warning("sampling on this CPU is slower than it could be: gcc did not compile %s: %s", _SOURCE, reason)
+    return None
+
+
+def _compiled(type_flag: str) -> Path:
+    """The library, from the cache where this source was compiled for this processor before."""
+    command = [_COMPILER, *_FLAGS, type_flag]
+    version = subprocess.run([_COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
+    key = hashlib.sha256("\n".join([_SOURCE.read_text(), *command, version, _processor()]).encode()).hexdigest()
+    library = cache_dir() / "kernels" / f"{key[:16]}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+            made = Path(scratch) / library.name
+            subprocess.run([*command, "-o", made, _SOURCE, "-lm"], capture_output=True, text=True, check=True)
+            os.replace(made, library)
+    return library
+
+
+def _processor() -> str:
+    """What `-march=native` depends on: a cache folder may be shared by several machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("flags")), "")
+
+
+class Kernels:
+    """Row-major tensors on the CPU, all of one dtype; see the source for what is computed."""
+
+    def __init__(self, library: Path) -> None:
+        functions = ctypes.PyDLL(str(library))  # keeps the interpreter: giving it away and back costs more than a call
+        for name, arguments in _SIGNATURES.items():
+            getattr(functions, name).argtypes = arguments
+            getattr(functions, name).restype = None
+        self._rms_norm = functions.rms_norm
+        self._turn_and_store = functions.turn_and_store
+        self._attend = functions.attend
+
+    def rms_norm(self, x_NW: Tensor, weight_W: Tensor, eps: float) -> Tensor:
+        out = torch.empty_like(x_NW)
+        self._rms_norm(x_NW.data_ptr(), weight_W.data_ptr(), out.data_ptr(), *x_NW.shape, eps)
+        return out
+
+    def turn_and_store(
+        self,
+        qkv_NHD: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        angles: tuple[Tensor, Tensor],
+        slots_N: Tensor,
+        positions_N: Tensor,
+        keys: Tensor,
+        values: Tensor,
+    ) -> None:
+        """Norm and turn the queries and keys of `qkv_NHD` [N, heads + 2 kv heads, D] in place, store keys and values.
+
+        Args:
+            norms: weights [D] of the queries' and of the keys' norm.
+            angles: cosines and sines [N, D / 2] in float32.
+        """
+        tokens, rows, dim = qkv_NHD.shape
+        kv_heads = keys.shape[1]
+        q_norm, k_norm = (weight.data_ptr() for weight in norms) if norms else (None, None)
+        cos, sin = angles
+        self._turn_and_store(
+            qkv_NHD.data_ptr(),
+            q_norm,
+            k_norm,
+            eps,
+            cos.data_ptr(),
+            sin.data_ptr(),
+            slots_N.data_ptr(),
+            positions_N.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            tokens,
+            rows - 2 * kv_heads,
+            kv_heads,
+            dim,
+            keys.shape[2],
+        )
+
+    def attend(
+        self,
+        q_NHD: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        slots_N: Tensor,
+        lengths_N: Tensor,
+        *,
+        scale: float,
+        window: int,
+        scores: Tensor,
+    ) -> Tensor:
+        """Each query attends to the last `window` of its slot's first `lengths_N` tokens: [N, heads, D].
+
+        Args:
+            scores: room, from `room_for_scores`.
+        """
+        sequences, heads, dim = q_NHD.shape
+        if q_NHD.stride()[1:] != (dim, 1):
+            q_NHD = q_NHD.contiguous()
+        out = q_NHD.new_empty(q_NHD.shape)
+        self._attend(
+            q_NHD.data_ptr(),
+            q_NHD.stride(0),
+            keys.data_ptr(),
+            values.data_ptr(),
+            out.data_ptr(),
+            scores.data_ptr(),
+            slots_N.data_ptr(),
+            lengths_N.data_ptr(),
+            window,
+            sequences,
+            heads,
+            keys.shape[1],
+            dim,
+            keys.shape[2],
+            scale,
+            *(scores.shape[0], scores.shape[2]),
+        )
+        return out
+
+
+def can_attend(keys: Tensor, values: Tensor) -> bool:
+    """Whether there is an `attend` for keys and values of this kind."""
+    return keys.shape == values.shape and keys.shape[-1] % _LANES == 0 and kernels(keys.dtype) is not None
+
+
+def room_for_scores(length: int) -> Tensor:
+    """[threads, queries, tokens], for sequences of up to `length` tokens."""
+    return torch.empty(torch.get_num_threads(), _QUERIES, -(-length // _LANES) * _LANES)

@@ -1,0 +1,159 @@
+"""The compiled kernels against torch's operators in float64, in both number formats."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from engine_helpers import assert_exact, load, transformers_model
+from torch import Tensor
+
+from astune.engine import _kernels
+from astune.engine._kernels import Kernels, can_attend, kernels, room_for_scores
+from astune.schema import SamplingParams
+
+PRECISION = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
+"""Relative error of a whole tensor; bfloat16 rounds each number by up to 1/512 of it."""
+
+pytestmark = pytest.mark.skipif(kernels(torch.float32) is None, reason="no gcc here")
+
+
+@pytest.fixture(params=list(PRECISION), ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    torch.manual_seed(0)
+    return request.param
+
+
+def compiled(dtype: torch.dtype) -> Kernels:
+    found = kernels(dtype)
+    assert found is not None
+    return found
+
+
+def relative_error(ours: Tensor, exact: Tensor) -> float:
+    return float((ours.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(1, 576), (7, 20), (80, 64)])
+def test_norm(dtype: torch.dtype, rows: int, dim: int) -> None:
+    x, weight = torch.randn(rows, dim, dtype=dtype) * 3, torch.randn(dim, dtype=dtype)
+    exact = F.rms_norm(x.double(), (dim,), weight.double(), 1e-5)
+    assert relative_error(compiled(dtype).rms_norm(x, weight, 1e-5), exact) < PRECISION[dtype]
+
+
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("tokens", [3, 70])
+def test_heads_are_turned_and_stored_in_their_slots(dtype: torch.dtype, normed: bool, tokens: int) -> None:
+    heads, kv_heads, dim, capacity = 6, 2, 48, 90
+    qkv = torch.randn(tokens, heads + 2 * kv_heads, dim, dtype=dtype)
+    norms = (torch.randn(dim, dtype=dtype), torch.randn(dim, dtype=dtype)) if normed else None
+    angles = torch.rand(tokens, dim // 2) * 7
+    slots = torch.arange(tokens) % 3
+    positions = 5 + torch.arange(tokens) // 3
+    keys, values = torch.zeros(2, 4, kv_heads, capacity, dim, dtype=dtype)
+
+    q, k, v = qkv.double().split([heads, kv_heads, kv_heads], dim=1)
+    if norms:
+        q, k = (F.rms_norm(x, (dim,), w.double(), 1e-5) for x, w in zip((q, k), norms, strict=True))
+    turn = torch.polar(torch.ones(()).double(), angles.double())[:, None]
+    q, k = (torch.view_as_real(torch.complex(*x.chunk(2, dim=-1)) * turn).movedim(-1, -2).flatten(-2) for x in (q, k))
+
+    compiled(dtype).turn_and_store(qkv, norms, 1e-5, (angles.cos(), angles.sin()), slots, positions, keys, values)
+    assert relative_error(qkv[:, :heads], q) < 2 * PRECISION[dtype]
+    assert relative_error(keys[slots, :, positions], k) < 2 * PRECISION[dtype]
+    assert torch.equal(values[slots, :, positions].double(), v)
+    assert int(keys.count_nonzero()) == tokens * kv_heads * dim
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(9, 3, 64), (1, 1, 16), (14, 2, 64), (8, 2, 128), (4, 4, 80), (6, 3, 96)]
+)
+@pytest.mark.parametrize("window", [1 << 60, 21])
+def test_next_tokens_attend_to_their_slots(
+    dtype: torch.dtype, heads: int, kv_heads: int, dim: int, window: int
+) -> None:
+    lengths = torch.tensor([1, 16, 33, 64, 77])
+    slots = torch.tensor([4, 0, 5, 2, 1])
+    keys, values = torch.randn(2, 6, kv_heads, 77, dim, dtype=dtype)
+    q = torch.randn(len(lengths), heads + 2, dim, dtype=dtype)[:, :heads] * 3
+    ours = compiled(dtype).attend(
+        q, keys, values, slots, lengths, scale=dim**-0.5, window=window, scores=room_for_scores(77)
+    )
+    for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
+        seen = slice(max(0, int(length) - window), int(length))
+        k, v = (x[slot, :, seen].double().repeat_interleave(heads // kv_heads, 0) for x in (keys, values))
+        exact = F.scaled_dot_product_attention(q[row].double()[:, None], k, v)[:, 0]
+        assert relative_error(ours[row], exact) < 2 * PRECISION[dtype]
+
+
+def test_what_is_not_finite_stays_visible_and_with_its_own_sequence(dtype: torch.dtype) -> None:
+    keys, values = torch.randn(2, 2, 1, 40, 16, dtype=dtype)
+    keys[0, 0, 3, 2] = float("nan")
+    q = torch.randn(2, 1, 16, dtype=dtype)
+    slots, lengths = torch.tensor([0, 1]), torch.tensor([40, 40])
+    out = compiled(dtype).attend(
+        q, keys, values, slots, lengths, scale=0.25, window=1 << 60, scores=room_for_scores(40)
+    )
+    assert out[0].isnan().all()
+    assert out[1].isfinite().all()
+    normed = compiled(dtype).rms_norm(torch.full((1, 16), float("inf"), dtype=dtype), torch.ones(16, dtype=dtype), 1e-5)
+    assert normed.isnan().all()
+
+
+def test_a_sequence_gets_the_same_numbers_whatever_stands_beside_it(dtype: torch.dtype) -> None:
+    keys, values = torch.randn(2, 9, 3, 50, 64, dtype=dtype)
+    q = torch.randn(9, 9, 64, dtype=dtype)
+    slots, lengths = torch.arange(9), torch.arange(40, 49)
+
+    def attend(rows: slice) -> Tensor:
+        return compiled(dtype).attend(
+            q[rows], keys, values, slots[rows], lengths[rows], scale=0.125, window=1 << 60, scores=room_for_scores(50)
+        )
+
+    assert torch.equal(attend(slice(0, 9))[4], attend(slice(4, 5))[0])
+
+
+def test_odd_heads_and_values_of_another_size_go_another_way() -> None:
+    keys = torch.zeros(1, 1, 8, 24)
+    assert not can_attend(keys, keys)
+    assert not can_attend(keys[..., :16], keys)
+    assert can_attend(keys[..., :16], keys[..., :16])
+    assert not can_attend(keys[..., :16].half(), keys[..., :16].half())
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(_kernels, "_COMPILER", "no-such-compiler")
+    kernels.cache_clear()
+    yield
+    kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("no_compiler")
+async def test_without_a_compiler_the_engine_says_so_and_is_as_exact(
+    tiny_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        engine = load(tiny_folder)
+    assert "install gcc" in caplog.text
+    completion = await engine.generate([5, 6, 7], SamplingParams(max_tokens=20, seed=1), session="a")
+    assert_exact(transformers_model(tiny_folder), [5, 6, 7], completion)
+    await engine.aclose()
+
+
+def test_a_compiler_that_fails_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "_kernels.c"
+    source.write_text("this is not C")
+    monkeypatch.setattr(_kernels, "_SOURCE", source)
+    kernels.cache_clear()
+    try:
+        assert kernels(torch.float32) is None
+    finally:
+        kernels.cache_clear()
+    assert "error:" in caplog.text
