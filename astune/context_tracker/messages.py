@@ -1,8 +1,8 @@
 """Chat messages in one canonical form, so that two spellings of one message are one message.
 
-Agents send the same text as a string or as a list of blocks, with keys left out or set to null; none of
-that changes what the model reads. What does is the message's identity: role, name, text, tool calls and the
-id of the tool call that it answers.
+Agents send the same text as a string or as a list of blocks, with keys left out or set to null, and arguments of
+calls in other JSON; none of that changes what the model reads. What does is the message's identity: role, name, text,
+reasoning, tool calls with their ids, and the id of the tool call that it answers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import Any, NamedTuple
 from astune.schema import Forest, Message, MessageNode, WorkflowError
 
 
+_OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id")
+
+
 class Identity(NamedTuple):
     """What makes two messages the same message; a message that differs in any of it was edited."""
 
     role: str
     name: str | None
     text: str
+    reasoning: str | None
     tool_calls: str
     tool_call_id: str | None
 
@@ -37,10 +41,26 @@ def canonical(message: Message) -> Message:
             hint='messages are a list of {"role": ..., "content": ...}',
         )
     plain: Message = {"role": role, "content": text_of(message.get("content"))}
-    for key in ("name", "tool_calls", "tool_call_id"):
+    if len(message) == 2:
+        return plain
+    for key in _OPTIONAL:
         if message.get(key):
             plain[key] = message[key]
+    if "tool_calls" in plain:
+        plain["tool_calls"] = [_canonical_call(call) for call in plain["tool_calls"]]
     return plain
+
+
+def _canonical_call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise WorkflowError(
+            f"a message holds {call!r}, which is no tool call",
+            hint='a call is {"id": ..., "type": "function", "function": {"name": ..., "arguments": "<JSON>"}}',
+        )
+    arguments = function.get("arguments") or {}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": call.get("id"), "type": "function", "function": {"name": function["name"], "arguments": text}}
 
 
 def text_of(content: Any) -> str:
@@ -65,20 +85,34 @@ def _block_text(block: Any) -> str:
 
 def identity(message: Message) -> Identity:
     """The identity of a canonical message."""
+    if len(message) == 2:
+        return Identity(message["role"], None, message["content"], None, "", None)
     tool_calls = message.get("tool_calls")
     return Identity(
         message["role"],
         message.get("name"),
         message["content"],
-        json.dumps(tool_calls, sort_keys=True) if tool_calls else "",
+        message.get("reasoning_content"),
+        json.dumps([_call_identity(call) for call in tool_calls], sort_keys=True) if tool_calls else "",
         message.get("tool_call_id"),
     )
+
+
+def _call_identity(call: dict[str, Any]) -> list[Any]:
+    """Arguments as what they mean: agents write the model's JSON anew, with other spaces."""
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        arguments = function["arguments"]
+    return [call["id"], function["name"], arguments]
 
 
 def message_of(node: MessageNode) -> Message:
     """The canonical message that a node holds."""
     message: Message = {"role": node.role, "content": node.content}
-    for key, value in (("name", node.name), ("tool_calls", node.tool_calls), ("tool_call_id", node.tool_call_id)):
+    optional = (node.name, node.reasoning, node.tool_calls, node.tool_call_id)
+    for key, value in zip(_OPTIONAL, optional, strict=True):
         if value:
             message[key] = value
     return message

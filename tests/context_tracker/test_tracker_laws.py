@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker import ContextTracker, PendingCall, Renderer, conversations
+from astune.context_tracker import ContextTracker, PendingCall, Rendered, Renderer, Reply, Tool, conversations
 from astune.engine.base import EngineStats
 from astune.engine.scripted import made_up_logprob
 from astune.rollout import token_balance
 from astune.schema import Completion, ContextOverflow, Episode, EpisodeGroup, Message, Task, WorkflowError
 
 ROOMY = 1 << 20
+ADD: Tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 LAX = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 texts = st.text(max_size=12)
@@ -49,18 +50,18 @@ class CountingRenderer:
     def stop_token_ids(self) -> tuple[int, ...]:
         return self.inner.stop_token_ids
 
-    def deltas(self, history: Sequence[Message], new: Sequence[Message], tools: Any) -> list[list[int]]:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        self.rendered += len(messages)
+        return self.inner.render(messages, tools)
+
+    def extend(
+        self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
+    ) -> Rendered | None:
         self.rendered += len(new)
-        return self.inner.deltas(history, new, ())
+        return self.inner.extend(history, sampled_ids, new, tools)
 
-    def generation_prompt(self) -> list[int]:
-        return self.inner.generation_prompt()
-
-    def closing(self, sampled_ids: Sequence[int]) -> list[int]:
-        return self.inner.closing(sampled_ids)
-
-    def parse(self, sampled_ids: Sequence[int]) -> Any:
-        return self.inner.parse(sampled_ids)
+    def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        return self.inner.parse(sampled_ids, prompt_ids, tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)
@@ -123,12 +124,12 @@ def test_the_next_prompt_is_the_stored_tokens_and_the_delta_of_what_is_new(
     for users, answer in turns:
         new: list[Message] = [{"role": "user", "content": text} for text in users]
         history, talk.history = talk.history, [*talk.history, *new]
-        expected = list(before)
         if talk.calls:
-            expected += renderer.closing(talk.calls[-1][1].token_ids)
-        for delta in renderer.deltas(history, new, ()):
-            expected += delta
-        expected += renderer.generation_prompt()
+            added = renderer.extend(history, talk.calls[-1][1].token_ids, new, ())
+            assert added is not None
+        else:
+            added = renderer.render(new, ())
+        expected = [*before, *added.token_ids]
         assert talk.call(answer).prompt_ids == expected
         before = [*expected, *talk.calls[-1][1].token_ids]
     forest = talk.tracker.forest
@@ -225,7 +226,7 @@ def test_a_branch_says_why_it_left(cause: str, renderer: Renderer) -> None:
 
 def test_tools_and_other_agents_branch_with_their_cause(renderer: Renderer) -> None:
     talk = talked(renderer)
-    pending = talk.tracker.prepare(talk.history, [{"type": "function"}], agent="agent", trainable=True)
+    pending = talk.tracker.prepare(talk.history, [ADD], agent="agent", trainable=True)
     talk.tracker.commit(pending, talk.complete([1000], "end"))
     pending = talk.tracker.prepare([{"role": "user", "content": "X"}], agent="other", trainable=False)
     talk.tracker.commit(pending, talk.complete([1001], "end"))
