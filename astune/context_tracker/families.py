@@ -63,7 +63,7 @@ def _plain(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply
 def _by_library(template: ChatTemplate, config_name: str) -> ReadReply:
     import renderers
 
-    reader = renderers.create_renderer(template.tokenizer, getattr(renderers, config_name)())
+    reader: Any = renderers.create_renderer(template.tokenizer, getattr(renderers, config_name)())
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         return _reply(reader.parse_response(list(sampled_ids), tools=list(tools) or None, prompt_ids=list(prompt_ids)))

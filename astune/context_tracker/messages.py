@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from astune.schema import Forest, Message, MessageNode, WorkflowError
 
-
 _OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id")
 
 

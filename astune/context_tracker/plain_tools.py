@@ -26,6 +26,7 @@ from astune.context_tracker.renderer import Reply, Tool
 from astune.schema import Message
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_RESULT = "is_tool_result"
 _DESCRIPTION = """\
 You can call these tools:
 <tools>
@@ -53,16 +54,29 @@ def spoken(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
     return plain
 
 
+def folded(messages: Sequence[Message]) -> list[Message]:
+    """Results that follow each other as one message: many templates want users and assistants to take turns."""
+    kept: list[Message] = []
+    for message in messages:
+        if kept and message.get(_RESULT) and kept[-1].get(_RESULT):
+            kept[-1] = {**message, "content": f"{kept[-1]['content']}\n{message['content']}"}
+        else:
+            kept.append(message)
+    return [{key: message[key] for key in message if key != _RESULT} for message in kept]
+
+
 def _spoken(message: Message) -> Message:
     if message["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>", _RESULT: True}
     calls = "\n".join(_call_text(call["function"]) for call in message.get("tool_calls", ()))
     content = "\n".join(part for part in (message["content"], calls) if part)
     return {**{key: message[key] for key in message if key != "tool_calls"}, "content": content}
 
 
 def _call_text(function: dict[str, Any]) -> str:
-    return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}\n</tool_call>'
+    return (
+        f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}\n</tool_call>'
+    )
 
 
 def read(text: str) -> Reply:

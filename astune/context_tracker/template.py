@@ -75,6 +75,14 @@ class ChatTemplate:
         """Whether the text spells a control token, as an attempt to forge a turn would."""
         return self._control.search(text) is not None
 
+    def shared_beginning(self, text: str, other: str) -> int:
+        """How many characters two texts begin with in common, where no control token is cut in two."""
+        if text.startswith(other):
+            return len(other)
+        length = common_beginning(text, other)
+        cut = (match.start() for match in self._control.finditer(text) if match.start() < length < match.end())
+        return next(cut, length)
+
     def encode_plain(self, text: str) -> list[int]:
         """Tokens of text in which the names of control tokens are only letters."""
         token_ids: list[int] = []
@@ -86,6 +94,12 @@ class ChatTemplate:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
+
+
+def common_beginning(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many leading elements are the same."""
+    differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differs, min(len(one), len(other)))
 
 
 def _as_ids(value: int | Sequence[int] | None) -> list[int]:

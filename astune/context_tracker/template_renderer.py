@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 from typing import Any
 
 from astune.context_tracker import plain_tools
 from astune.context_tracker.families import reader_for
 from astune.context_tracker.renderer import Rendered, Reply, Tool
-from astune.context_tracker.template import ChatTemplate
+from astune.context_tracker.template import ChatTemplate, common_beginning
 from astune.schema import ConfigError, Message, WorkflowError
 
 _MARK = "\u2063{}\u2063"
@@ -108,9 +107,9 @@ class TemplateRenderer:
         asked = self._plain_text(conversation[: known - 1], tools, generation=True)
         before = self._plain_text(conversation[:known], tools)
         whole = self._rendered(conversation, tools)
-        answer = before[len(commonprefix([asked, before])) :]
+        answer = before[self._template.shared_beginning(before, asked) :]
         said = asked + self.decode(self._without_stop(sampled_ids)) + self._end
-        if whole.text.startswith(before) and _keeps(answer, conversation[known - 1]):
+        if before.startswith(asked) and whole.text.startswith(before) and _keeps(answer, conversation[known - 1]):
             start = len(before)
         elif whole.text.startswith(said):  # a template may spell a last answer differently, and keep this one
             start, answer = len(said), self._end
@@ -120,14 +119,23 @@ class TemplateRenderer:
         return self._cut(whole, start + skipped, known, closing)
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        reply = self._read(sampled_ids, prompt_ids, tools)
         if self._knows_tools or not tools:
-            return reply
-        called = plain_tools.read(reply.content)
-        return replace(called, reasoning=reply.reasoning)
+            return self._read(sampled_ids, prompt_ids, tools)
+        reply = self._read(sampled_ids, prompt_ids, ())
+        return replace(plain_tools.read(reply.content), reasoning=reply.reasoning)
 
     def _without_stop(self, sampled_ids: Sequence[int]) -> Sequence[int]:
         return sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in self._stop_token_ids else sampled_ids
+
+    def answer_ids(self, history: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        """The last message of `history` as tokens that the model would have sampled, as the template writes it."""
+        conversation = self._spoken(history, tools)
+        asked = self._plain_text(conversation[:-1], tools, generation=True)
+        before = self._plain_text(conversation, tools)
+        answer = before[self._template.shared_beginning(before, asked) :]
+        if self._end and answer.endswith(self._end):
+            return [*self._template.encode(answer.removesuffix(self._end)), self._end_ids[0]]
+        return self._template.encode(answer)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._template.decode(token_ids)
@@ -209,7 +217,9 @@ class TemplateRenderer:
         if not messages:
             return ""
         try:
-            return self._template.render(messages, tools if self._knows_tools else (), generation=generation)
+            if not self._knows_tools:
+                return self._template.render(plain_tools.folded(messages), generation=generation)
+            return self._template.render(messages, tools, generation=generation)
         except Exception as cause:  # whatever a template may raise
             raise WorkflowError(
                 f"the chat template of {self._template.name} cannot express the conversation: {cause}",
@@ -262,11 +272,13 @@ class TemplateRenderer:
             raise self._refusal("it has no generation prompt", asked, generation)
         generation = generation[len(asked) :]
         answered = render([*_QUESTION, {"role": "assistant", "content": _MARK}])
-        before, mark, end = answered[len(commonprefix([asked, answered])) :].partition(_MARK)
+        before, mark, end = answered[self._template.shared_beginning(answered, asked) :].partition(_MARK)
         if not mark:
             raise self._refusal("it does not repeat an assistant's content as it was", _MARK, before)
         if not before.startswith(generation) and not generation.startswith(before):
-            raise self._refusal("it opens an answer in the history differently from one to generate", generation, before)
+            raise self._refusal(
+                "it opens an answer in the history differently from one to generate", generation, before
+            )
         self._end = end
         self._end_ids = encode(end)
         start = [token for token in encode(generation)[:1] if token in self._template.added_ids]
@@ -296,10 +308,10 @@ class TemplateRenderer:
     def _finds_probe_call(self) -> bool:
         asked = self._template.render(_QUESTION, [_TOOL], generation=True)
         called = self._template.render([*_QUESTION, self._with_arguments(_CALLED)], [_TOOL])
-        answer = called[len(commonprefix([asked, called])) :]
+        answer = called[self._template.shared_beginning(called, asked) :]
         encode = self._template.encode
         try:
-            reply = self.parse([token for token in encode(answer)], encode(asked), [_TOOL])
+            reply = self.parse(encode(answer), encode(asked), [_TOOL])
         except Exception:  # a reader of another family
             return False
         return [(name, json.loads(arguments)) for name, arguments in reply.tool_calls] == [("probe", {"depth": 7})]
@@ -337,9 +349,7 @@ class TemplateRenderer:
                     raise self._refusal("a conversation extended turn by turn differs", whole, self.decode(extended))
 
     def _refusal(self, what: str, expected: str, found: str) -> ConfigError:
-        at = next(
-            (i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), min(len(expected), len(found))
-        )
+        at = common_beginning(expected, found)
         window = slice(max(0, at - 20), at + 40)
         return ConfigError(
             f"model.path: the chat template of {self._template.name} cannot be extended turn by turn: {what}; "

@@ -82,9 +82,7 @@ class ContextTracker:
                 f"the prompt has {len(prompt_ids)} tokens, and the context ends at {self._max_model_len}",
                 hint="raise rollout.max_model_len, or shorten what the agent puts into its messages",
             )
-        return PendingCall(
-            prompt_ids, agent, trainable, parent, plain[n_known:], rendered, tools, tools_key, rewritten
-        )
+        return PendingCall(prompt_ids, agent, trainable, parent, plain[n_known:], rendered, tools, tools_key, rewritten)
 
     def commit(self, pending: PendingCall, completion: Completion) -> Message:
         """Record the call with its answer, and give the answer as the message that the agent reads."""
@@ -176,6 +174,7 @@ class ContextTracker:
             self._tools_of_root[node.node_id] = pending.tools_key
         self._append(node, {who}, pending)
         return node.node_id
+
     def _append(self, node: MessageNode, known_as: set[Identity], pending: PendingCall) -> None:
         self.forest.nodes.append(node)
         self._newest_child[node.parent] = node.node_id

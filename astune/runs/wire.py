@@ -163,7 +163,17 @@ def _node_from_json(data: dict[str, Any]) -> MessageNode:
     logprobs = data.get("logprobs")
     if logprobs and any(isinstance(value, dict) for value in logprobs):
         data["logprobs"] = from_json(logprobs)
-    texts = ("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "malformed_calls", "fork_cause")
+    texts = (
+        "role",
+        "content",
+        "agent",
+        "name",
+        "reasoning",
+        "tool_calls",
+        "tool_call_id",
+        "malformed_calls",
+        "fork_cause",
+    )
     for key in texts:
         if key in data:
             data[key] = from_json(data[key])
