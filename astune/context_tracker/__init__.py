@@ -1,10 +1,11 @@
 """Chat templates to tokens, and the record of what an episode's agents read and wrote."""
 
-from astune.context_tracker.messages import canonical, conversations, text_of
+from astune.context_tracker.messages import Comparison, canonical, conversations, text_of
 from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool, load_renderer
 from astune.context_tracker.tracker import ContextTracker, PendingCall
 
 __all__ = [
+    "Comparison",
     "ContextTracker",
     "PendingCall",
     "Rendered",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from astune.schema import Forest, Message, MessageNode, WorkflowError
 
@@ -95,6 +96,32 @@ def identity(message: Message) -> Identity:
         json.dumps([_call_identity(call) for call in tool_calls], sort_keys=True) if tool_calls else "",
         message.get("tool_call_id"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """When two messages of a conversation count as the same.
+
+    `token` is exact: they differ where the model might read other tokens. `text` passes over names, ids of tool calls,
+    and reasoning. `ignore_tools` passes over other tools being offered; the prompt then goes on with those of before.
+    """
+
+    level: Literal["token", "text"] = "token"
+    ignore_tools: bool = False
+
+    @property
+    def exact(self) -> bool:
+        return self.level == "token" and not self.ignore_tools
+
+    def key(self, who: Identity) -> Identity:
+        """What messages that count as the same have in common."""
+        if self.level == "token" or not (who.name or who.reasoning or who.tool_calls or who.tool_call_id):
+            return who
+        calls = json.dumps([call[1:] for call in json.loads(who.tool_calls)]) if who.tool_calls else ""
+        return Identity(who.role, None, who.text, None, calls, None)
+
+
+EXACT = Comparison()
 
 
 def _call_identity(call: dict[str, Any]) -> list[Any]:

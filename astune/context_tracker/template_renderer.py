@@ -75,6 +75,7 @@ class TemplateRenderer:
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._arguments_as_text = False
+        self._frames: dict[str, tuple[str, str]] = {}
         try:
             self._derive()
             self._verify()
@@ -100,10 +101,12 @@ class TemplateRenderer:
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
         self._require_readable(tools)
+        if self._frames_alone and not tools and all(set(message) == {"role", "content"} for message in new):
+            whole = self._framed(new)
+            closing, _ = self._closing(sampled_ids, self._end, whole.text)
+            return self._cut(whole, 0, 0, closing)
         conversation = self._spoken([*history, *new], tools)
         known = len(history)
-        if self._frames_alone and not tools:
-            conversation, known = [*_QUESTION, *conversation[known - 1 :]], 2
         asked = self._plain_text(conversation[: known - 1], tools, generation=True)
         before = self._plain_text(conversation[:known], tools)
         whole = self._rendered(conversation, tools)
@@ -139,6 +142,30 @@ class TemplateRenderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._template.decode(token_ids)
+
+    def _framed(self, messages: Sequence[Message]) -> _Text:
+        """Messages and the generation prompt, where every message stands in its own frame."""
+        text = ""
+        ends: list[int] = []
+        guarded: list[tuple[int, int]] = []
+        for message in messages:
+            opening, closing = self._frame(message["role"])
+            start = len(text) + len(opening)
+            ends.append(start + len(message["content"]))
+            if self._template.has_control_text(message["content"]):
+                guarded.append((start, ends[-1]))
+            text = f"{text}{opening}{message['content']}{closing}"
+        return _Text(text + self._generation, ends, guarded)
+
+    def _frame(self, role: str) -> tuple[str, str]:
+        """What stands around the content of every message of this role."""
+        if role not in self._frames:
+            marked = self._plain_text([*_QUESTION, {"role": role, "content": _MARK}], ())
+            opening, mark, closing = marked[len(self._plain_text(_QUESTION, ())) :].partition(_MARK)
+            if not mark:
+                raise self._left_out(role, "")
+            self._frames[role] = opening, closing
+        return self._frames[role]
 
     def _cut(self, whole: _Text, start: int, known: int, closing: list[int]) -> Rendered:
         """Tokens of the text from `start` on, cut behind each message's content; what closes it belongs to the next."""
@@ -201,11 +228,7 @@ class TemplateRenderer:
             content = message["content"].strip()
             at = text.find(content, position)
             if at < 0 and message["role"] != "assistant":
-                raise WorkflowError(
-                    f"the chat template of {self._template.name} leaves out a {message['role']} message, "
-                    f"or changes it: {content[:60]!r}",
-                    hint="use another role, or another model",
-                )
+                raise self._left_out(message["role"], content)
             if at < 0 and self._template.has_control_text(content):
                 raise WorkflowError(f"a message spells a control token of {self._template.name}: {content[:60]!r}")
             start = at if at >= 0 else position
@@ -270,7 +293,7 @@ class TemplateRenderer:
         generation = render(_QUESTION, generation=True)
         if not generation.startswith(asked) or generation == asked:
             raise self._refusal("it has no generation prompt", asked, generation)
-        generation = generation[len(asked) :]
+        self._generation = generation = generation[len(asked) :]
         answered = render([*_QUESTION, {"role": "assistant", "content": _MARK}])
         before, mark, end = answered[self._template.shared_beginning(answered, asked) :].partition(_MARK)
         if not mark:
@@ -347,6 +370,12 @@ class TemplateRenderer:
                 extended = [*encode(before), *added.token_ids[max(0, len(self._end_ids) - 1) :]]
                 if extended != encode(whole):
                     raise self._refusal("a conversation extended turn by turn differs", whole, self.decode(extended))
+
+    def _left_out(self, role: str, content: str) -> WorkflowError:
+        return WorkflowError(
+            f"the chat template of {self._template.name} leaves out a {role} message, or changes it: {content[:60]!r}",
+            hint="use another role, or another model",
+        )
 
     def _refusal(self, what: str, expected: str, found: str) -> ConfigError:
         at = common_beginning(expected, found)

@@ -12,12 +12,13 @@ leaves no trace.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astune.context_tracker.forks import REWRITTEN, fork_cause
-from astune.context_tracker.messages import Identity, canonical, identity, message_of
+from astune.context_tracker.messages import EXACT, Comparison, Identity, canonical, identity, message_of
 from astune.context_tracker.renderer import Rendered, Renderer, Tool
 from astune.schema import Completion, ContextOverflow, Forest, Message, MessageNode, WorkflowError
 
@@ -40,21 +41,46 @@ class PendingCall:
     new: list[Message]
     rendered: Rendered
     tools: Sequence[Tool]
-    tools_key: str
     rewritten: bool
+    conversation: _Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """An agent's messages as it sent them, and in canonical form."""
+
+    sent: list[Message]
+    plain: list[Message]
+    tools_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tip:
+    """Where an agent's last call stands: its conversation, the node of the last message, and the tokens of the answer's
+    path. A conversation that goes on from here costs time in its new messages only."""
+
+    conversation: _Conversation
+    node: int
+    answer: int
+    path_ids: list[int]
 
 
 class ContextTracker:
     """Keeps the forest of one episode; safe under concurrent calls from tasks and threads."""
 
-    def __init__(self, renderer: Renderer, max_model_len: int) -> None:
+    def __init__(self, renderer: Renderer, max_model_len: int, comparison: Comparison = EXACT) -> None:
         self.forest = Forest()
+        self.relaxed = 0
+        """Messages, and sets of tools, that an answer was recorded behind although they were not exactly the same."""
+        self._comparison = comparison
         self._renderer = renderer
         self._max_model_len = max_model_len
         self._index: dict[_Key, list[int]] = {}
         """The nodes of a message: several where the template wrote it differently, or the model said it twice."""
         self._newest_child: dict[int | None, int] = {}
         self._tools_of_root: dict[int, str] = {}
+        self._tips: dict[str, _Tip] = {}
+        """By agent."""
         self._lock = threading.Lock()
 
     def prepare(
@@ -68,26 +94,32 @@ class ContextTracker:
         """
         if not messages:
             raise WorkflowError("the model was called without messages", hint="pass at least one message")
-        plain = [canonical(message) for message in messages]
-        tools_key = repr(list(tools)) if tools else ""
+        tip = self._tip(agent, messages, tools)
+        conversation = _conversation(messages, tools, tip)
+        plain = conversation.plain
         with self._lock:
-            parent, n_known = self._last_answer(plain, tools_key)
+            parent, n_known = self._last_answer(conversation, tip)
         rendered = self._extension(parent, plain, n_known, tools)
         rewritten = parent is not None and rendered is None
         if rendered is None:
             parent, n_known, rendered = None, 0, self._renderer.render(plain, tools)
-        prompt_ids = [*self.forest.path_ids(parent), *rendered.token_ids]
+        path_ids = tip.path_ids if tip and tip.answer == parent else self.forest.path_ids(parent)
+        prompt_ids = [*path_ids, *rendered.token_ids]
         if len(prompt_ids) >= self._max_model_len:
             raise ContextOverflow(
                 f"the prompt has {len(prompt_ids)} tokens, and the context ends at {self._max_model_len}",
                 hint="raise rollout.max_model_len, or shorten what the agent puts into its messages",
             )
-        return PendingCall(prompt_ids, agent, trainable, parent, plain[n_known:], rendered, tools, tools_key, rewritten)
+        return PendingCall(
+            prompt_ids, agent, trainable, parent, plain[n_known:], rendered, tools, rewritten, conversation
+        )
 
     def commit(self, pending: PendingCall, completion: Completion) -> Message:
         """Record the call with its answer, and give the answer as the message that the agent reads."""
         reply = self._renderer.parse(completion.token_ids, pending.prompt_ids, pending.tools)
         with self._lock:
+            if not self._comparison.exact:
+                self._count_relaxed(pending)
             parent = pending.parent
             for position in range(len(pending.new)):
                 parent = self._read(parent, pending, position)
@@ -114,25 +146,41 @@ class ContextTracker:
             message = message_of(sampled)
             who = identity(message)
             self._append(sampled, {who, who._replace(reasoning=None)}, pending)  # agents may leave out the thought
+            if parent is not None:
+                path_ids = [*pending.prompt_ids, *completion.token_ids]
+                self._tips[pending.agent] = _Tip(pending.conversation, parent, node_id, path_ids)
         return message
 
-    def _last_answer(self, messages: Sequence[Message], tools_key: str) -> tuple[int | None, int]:
+    def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
+        """The agent's last call, where these messages go on from it."""
+        tip = self._tips.get(agent)
+        if tip is None or tip.conversation.tools_key != _tools_key(tools):
+            return None
+        sent = tip.conversation.sent
+        return tip if list(messages[: len(sent)]) == sent else None
+
+    def _last_answer(self, conversation: _Conversation, tip: _Tip | None) -> tuple[int | None, int]:
         """The deepest recorded answer that the conversation passes through, and how many messages lead to it."""
         found: tuple[int | None, int] = None, 0
         level: list[int | None] = [None]
-        for position, message in enumerate(messages):
-            who = identity(message)
-            level = [child for node in level for child in self._children(node, who, tools_key)]
+        start = 0
+        if tip is not None:
+            level, start = [tip.node], len(tip.conversation.sent)
+        for position in range(start, len(conversation.plain)):
+            who = self._comparison.key(identity(conversation.plain[position]))
+            level = [child for node in level for child in self._children(node, who, conversation.tools_key)]
             if not level:
                 break
             answers = [node for node in level if node is not None and self.forest.nodes[node].sampled]
             if answers:
                 found = answers[-1], position + 1
+        if found[0] is None and tip is not None:
+            return self._last_answer(conversation, None)
         return found
 
     def _children(self, node: int | None, who: Identity, tools_key: str) -> list[int]:
         """The recorded children that are this message; an agent may put its own name on what the model answered."""
-        key = tools_key if node is None else ""
+        key = tools_key if node is None and not self._comparison.ignore_tools else ""
         children = self._index.get((node, key, who), [])
         if who.name is None or who.role != "assistant":
             return children
@@ -153,7 +201,8 @@ class ContextTracker:
         """The node of a message that the model read, recorded now if it was not before."""
         message, token_ids = pending.new[position], pending.rendered.deltas[position]
         who = identity(message)
-        for known in self._index.get((parent, pending.tools_key if parent is None else "", who), ()):
+        key = (parent, self._root_key(pending) if parent is None else "", self._comparison.key(who))
+        for known in self._index.get(key, ()):
             node = self.forest.nodes[known]
             if not node.sampled and node.token_ids == token_ids:
                 return known
@@ -171,16 +220,30 @@ class ContextTracker:
             fork_cause=self._cause(parent, pending, pending.new[position:]),
         )
         if parent is None:
-            self._tools_of_root[node.node_id] = pending.tools_key
+            self._tools_of_root[node.node_id] = pending.conversation.tools_key
         self._append(node, {who}, pending)
         return node.node_id
 
     def _append(self, node: MessageNode, known_as: set[Identity], pending: PendingCall) -> None:
         self.forest.nodes.append(node)
         self._newest_child[node.parent] = node.node_id
-        for who in known_as:
-            key = (node.parent, pending.tools_key if node.parent is None else "", who)
+        for who in {self._comparison.key(who) for who in known_as}:
+            key = (node.parent, self._root_key(pending) if node.parent is None else "", who)
             self._index.setdefault(key, []).append(node.node_id)
+
+    def _root_key(self, pending: PendingCall) -> str:
+        return "" if self._comparison.ignore_tools else pending.conversation.tools_key
+
+    def _count_relaxed(self, pending: PendingCall) -> None:
+        """Compare exactly what was taken for the same."""
+        path = self.forest.path(pending.parent)
+        for node, message in zip(path, pending.conversation.plain, strict=False):
+            recorded, sent = identity(message_of(node)), identity(message)
+            if node.sampled:  # agents may name an answer, and leave out the thought
+                recorded, sent = recorded._replace(name=None, reasoning=None), sent._replace(name=None, reasoning=None)
+            self.relaxed += recorded != sent
+        if path:
+            self.relaxed += self._tools_of_root[path[0].node_id] != pending.conversation.tools_key
 
     def _cause(self, parent: int | None, pending: PendingCall, new: Sequence[Message]) -> str | None:
         """Why another child of `parent` is needed; None for its first one."""
@@ -196,8 +259,21 @@ class ContextTracker:
             return "sampled again"
         if all(node.agent != pending.agent for node in old):
             return "another agent"
-        if parent is None and self._tools_of_root.get(sibling) != pending.tools_key:
+        if parent is None and self._tools_of_root.get(sibling) != pending.conversation.tools_key:
             return "tools changed"
         if pending.rewritten:
             return REWRITTEN
         return fork_cause([identity(message_of(node)) for node in old], [identity(message) for message in new])
+
+
+def _tools_key(tools: Sequence[Tool]) -> str:
+    return repr(list(tools)) if tools else ""
+
+
+def _conversation(messages: Sequence[Message], tools: Sequence[Tool], tip: _Tip | None) -> _Conversation:
+    """With copies of what the agent sent, which it may go on to change."""
+    known = tip.conversation if tip is not None else _Conversation([], [], "")
+    new = messages[len(known.sent) :]
+    return _Conversation(
+        [*known.sent, *copy.deepcopy(list(new))], [*known.plain, *map(canonical, new)], _tools_key(tools)
+    )

@@ -6,13 +6,26 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from family_templates import family_template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker import ContextTracker, PendingCall, Rendered, Renderer, Reply, Tool, conversations
+from astune.context_tracker import (
+    Comparison,
+    ContextTracker,
+    PendingCall,
+    Rendered,
+    Renderer,
+    Reply,
+    Tool,
+    conversations,
+)
+from astune.context_tracker.template_check import CONVERSATIONS, TOOLS
+from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.base import EngineStats
 from astune.engine.scripted import made_up_logprob
 from astune.rollout import token_balance
@@ -312,3 +325,62 @@ async def test_calls_at_once_on_one_history_are_each_recorded(renderer: Renderer
     nodes = talk.tracker.forest.nodes
     assert len(nodes) == 9
     assert [node.fork_cause for node in nodes[2:]] == ["sampled again"] * 7
+
+
+def reworded(message: Message) -> Message:
+    """The same text under another name."""
+    return message | {"name": "someone"}
+
+
+@pytest.mark.parametrize("level", ["token", "text"])
+def test_a_relaxed_comparison_goes_on_and_counts_what_it_passed_over(renderer: Renderer, level: Any) -> None:
+    tracker = ContextTracker(renderer, ROOMY, Comparison(level, ignore_tools=level == "text"))
+    made = Conversation(CountingRenderer(renderer), tracker)
+    history: list[Message] = [{"role": "user", "content": "U1"}]
+    pending = tracker.prepare(history, [ADD], agent="agent", trainable=True)
+    history.append(tracker.commit(pending, made.complete([100], "end")))
+    history = [reworded(history[0]), history[1], {"role": "user", "content": "U2"}]
+    pending = tracker.prepare(history, agent="agent", trainable=True)
+    tracker.commit(pending, made.complete([101], "end"))
+    assert len(tracker.forest.timelines()) == (2 if level == "token" else 1)
+    assert tracker.relaxed == (0 if level == "token" else 2), "a name, and tools that are no longer offered"
+
+
+def test_an_agent_may_leave_out_what_the_model_thought(smol_folder: Path) -> None:
+    renderer = TemplateRenderer(family_template("qwen3", smol_folder))
+    tracker = ContextTracker(renderer, ROOMY)
+    script = CONVERSATIONS["reasoning between tool calls"]
+    history: list[Message] = []
+    for message in script:
+        if message["role"] != "assistant":
+            history.append(message | {"tool_call_id": history[-1]["tool_calls"][0]["id"]} if history else message)
+            continue
+        pending = tracker.prepare(history, TOOLS, agent="agent", trainable=True)
+        ids = renderer.answer_ids([*history, message], TOOLS)
+        answer = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+        assert answer["reasoning_content"] == message["reasoning_content"]
+        history.append({key: answer[key] for key in answer if key != "reasoning_content"})
+    [timeline] = tracker.forest.timelines()
+    assert timeline.n_trained == sum(node.n_sampled for node in tracker.forest.nodes)
+
+
+def test_a_template_that_drops_reasoning_branches_with_its_cause(smol_folder: Path) -> None:
+    renderer = TemplateRenderer(family_template("qwen3", smol_folder))
+    tracker = ContextTracker(renderer, ROOMY)
+    [ask, answer, again] = CONVERSATIONS["reasoning, then another question"]
+    pending = tracker.prepare([ask], agent="agent", trainable=True)
+    ids = renderer.answer_ids([ask, answer], ())
+    said = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    pending = tracker.prepare([ask, said, again], agent="agent", trainable=True)
+    tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    assert "The sky is blue." not in renderer.decode(pending.prompt_ids)
+    assert [node.fork_cause for node in tracker.forest.nodes if node.fork_cause] == ["template rewrote history"]
+    first, second = tracker.forest.timelines()
+    assert (first.n_trained, second.n_trained) == (len(ids), len(ids))
+
+
+def test_messages_that_are_changed_in_place_are_noticed(renderer: Renderer) -> None:
+    talk = talked(renderer)
+    talk.history[1]["content"] = "changed"
+    talk.call(([300], "end"))
+    assert [node.fork_cause for node in talk.tracker.forest.nodes if node.fork_cause] == ["message edited"]
