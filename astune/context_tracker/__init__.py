@@ -2,6 +2,7 @@
 
 from astune.context_tracker.messages import Comparison, canonical, conversations, text_of
 from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool, load_renderer
+from astune.context_tracker.replay import faults
 from astune.context_tracker.tracker import ContextTracker, PendingCall
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Tool",
     "canonical",
     "conversations",
+    "faults",
     "load_renderer",
     "text_of",
 ]

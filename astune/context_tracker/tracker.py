@@ -220,6 +220,7 @@ class ContextTracker:
             fork_cause=self._cause(parent, pending, pending.new[position:]),
         )
         if parent is None:
+            node.tools = list(pending.tools)
             self._tools_of_root[node.node_id] = pending.conversation.tools_key
         self._append(node, {who}, pending)
         return node.node_id

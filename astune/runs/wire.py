@@ -13,7 +13,7 @@ A blob is zstd-compressed UTF-8 JSON, one object an episode:
 A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
 
     {"node_id", "parent": id | null, "role", "content", "agent", "token_ids": [int],
-     "name", "reasoning", "tool_calls", "tool_call_id", "malformed_calls": [text], "logprobs": [float] | null,
+     "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls": [text], "logprobs": [float] | null,
      "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null}
 
 `token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read.
@@ -46,6 +46,7 @@ _OPTIONAL: dict[str, Any] = {
     "reasoning": None,
     "tool_calls": [],
     "tool_call_id": None,
+    "tools": [],
     "malformed_calls": [],
     "logprobs": None,
     "finish_reason": None,
@@ -53,6 +54,11 @@ _OPTIONAL: dict[str, Any] = {
     "trainable": False,
     "fork_cause": None,
 }
+_TEXTS = (
+    *("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls"),
+    "fork_cause",
+)
+"""What users and models wrote into a node."""
 _INT64 = range(-(2**63), 2**63)
 _WRAPPED = re.compile(r"\$(float|int|tuple|bytes|text|dict|repr)")
 _MAX_DEPTH = 60
@@ -149,6 +155,7 @@ def _node_to_json(node: MessageNode) -> dict[str, Any]:
         "reasoning": to_json(node.reasoning),
         "malformed_calls": to_json(node.malformed_calls),
         "tool_calls": to_json(node.tool_calls),
+        "tools": to_json(node.tools),
         "tool_call_id": to_json(node.tool_call_id),
         "logprobs": logprobs,
         "finish_reason": node.finish_reason,
@@ -163,18 +170,7 @@ def _node_from_json(data: dict[str, Any]) -> MessageNode:
     logprobs = data.get("logprobs")
     if logprobs and any(isinstance(value, dict) for value in logprobs):
         data["logprobs"] = from_json(logprobs)
-    texts = (
-        "role",
-        "content",
-        "agent",
-        "name",
-        "reasoning",
-        "tool_calls",
-        "tool_call_id",
-        "malformed_calls",
-        "fork_cause",
-    )
-    for key in texts:
+    for key in _TEXTS:
         if key in data:
             data[key] = from_json(data[key])
     return MessageNode(**data)

@@ -23,6 +23,7 @@ from astune.context_tracker import (
     Reply,
     Tool,
     conversations,
+    faults,
 )
 from astune.context_tracker.template_check import CONVERSATIONS, TOOLS
 from astune.context_tracker.template_renderer import TemplateRenderer
@@ -384,3 +385,20 @@ def test_messages_that_are_changed_in_place_are_noticed(renderer: Renderer) -> N
     talk.history[1]["content"] = "changed"
     talk.call(([300], "end"))
     assert [node.fork_cause for node in talk.tracker.forest.nodes if node.fork_cause] == ["message edited"]
+
+
+@LAX
+@given(steps=operations)
+def test_a_recorded_forest_renders_again_token_for_token(renderer: Renderer, steps: list[tuple[str, Any]]) -> None:
+    talk = new_conversation(renderer)
+    for step in steps:
+        talk.do(step)
+    assert list(faults(talk.tracker.forest, renderer)) == []
+
+
+def test_a_record_that_was_tampered_with_has_its_fault_named(renderer: Renderer) -> None:
+    forest = talked(renderer).tracker.forest
+    forest.nodes[3].token_ids[-1] += 1
+    assert [fault.partition(" from token")[0] for fault in faults(forest, renderer)] == ["node 4: its prompt differs"]
+    forest.nodes[2].logprobs = [1.0]
+    assert "node 2: its log-probabilities are none" in list(faults(forest, renderer))
