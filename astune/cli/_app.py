@@ -142,6 +142,21 @@ def export(
 
 
 @app.command()
+def replay(
+    run: Run,
+    check: Annotated[bool, typer.Option("--check", help="Render every stored call again and compare its tokens.")],
+) -> None:
+    """Go through the stored episodes of a run again, without its model."""
+
+    def work() -> int:
+        from astune.cli._replay import check_run
+
+        return check_run(run)
+
+    exit_with(work)
+
+
+@app.command()
 def chat(
     run: Run,
     message: Annotated[

@@ -91,6 +91,16 @@ class MultiTurnConfig(StrictModel):
     """Turns with the environment after which an episode ends as truncated."""
 
 
+class TimelineConfig(StrictModel):
+    """When a call goes on from a recorded conversation, and when it begins a branch."""
+
+    compare_level: Literal["token", "text"] = "token"
+    """`token`: a message is the same where all of it is. `text`: names, ids of tool calls and reasoning may differ, for
+    agents that make these up anew at every call; what was passed over is counted as `relaxed_messages`."""
+    ignore_tools: bool = False
+    """Go on although other tools are offered than before, which the model then does not see; counted alike."""
+
+
 class RolloutConfig(StrictModel):
     """How episodes are run."""
 
@@ -113,6 +123,7 @@ class RolloutConfig(StrictModel):
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling, for evaluation only: training refuses it, since it changes the recorded probabilities."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
+    timelines: TimelineConfig = TimelineConfig()
     call_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds that one model call, one environment step or one judgement may take."""
     episode_timeout_s: float = Field(default=900.0, gt=0)

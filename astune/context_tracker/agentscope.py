@@ -26,14 +26,24 @@ def quieten() -> None:
 def chat_response(message: Message) -> Any:
     """The model's answer as AgentScope's `ChatResponse`."""
     try:
-        from agentscope.message import TextBlock
+        from agentscope.message import TextBlock, ThinkingBlock, ToolUseBlock
         from agentscope.model import ChatResponse
     except ImportError as cause:
         raise ConfigError(
             f"the workflow uses AgentScope, which does not import: {cause}",
             hint="pip install 'astune[agentscope]'",
         ) from cause
-    return ChatResponse(content=[TextBlock(type="text", text=message["content"])])
+    blocks: list[Any] = []
+    if message.get("reasoning_content"):
+        blocks.append(ThinkingBlock(type="thinking", thinking=message["reasoning_content"]))
+    calls = message.get("tool_calls", [])
+    if message["content"] or not calls:
+        blocks.append(TextBlock(type="text", text=message["content"]))
+    for call in calls:
+        function = call["function"]
+        arguments = json.loads(function["arguments"])
+        blocks.append(ToolUseBlock(type="tool_use", id=call["id"], name=function["name"], input=arguments))
+    return ChatResponse(content=blocks)
 
 
 def without_finish_tool(tools: Sequence[Tool] | None) -> list[Tool]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from astune.context_tracker.messages import Identity
 
+REWRITTEN = "template rewrote history"
+
 
 def fork_cause(old: Sequence[Identity], new: Sequence[Identity]) -> str:
     """Name what the agent did, from how both conversations go on where they part.

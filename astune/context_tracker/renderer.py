@@ -1,7 +1,7 @@
-"""The door between messages and tokens: one renderer for each family of chat templates.
+"""The door between messages and tokens.
 
-A renderer says what each message adds to the tokens before it. It never renders a conversation anew, and it
-never turns sampled tokens into text and back. The tracker knows renderers by this protocol alone.
+A renderer says which tokens messages add behind a model's own exact answer. It never turns sampled tokens into
+text and back. The tracker knows renderers by this protocol alone.
 """
 
 from __future__ import annotations
@@ -19,38 +19,60 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sampled tokens as the agent gets to read them."""
+    """Sampled tokens as the agent gets to read them.
+
+    `tool_calls` are pairs of a name and its arguments in JSON. `malformed` is the raw text of what was meant as a call
+    and is none; it stands in `content` too.
+    """
 
     content: str
-    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    reasoning: str | None = None
+    tool_calls: list[tuple[str, str]] = field(default_factory=list)
+    malformed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What new messages add to a path, one list of tokens for each, and what then asks the model for its answer."""
+
+    deltas: list[list[int]]
+    generation_ids: list[int]
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [*(token for delta in self.deltas for token in delta), *self.generation_ids]
 
 
 class Renderer(Protocol):
-    """What a family of chat templates adds to a conversation, message by message."""
+    """A model's chat template as the tracker uses it."""
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer; the first is the template's own end of a turn."""
+        """Tokens that end an answer."""
         ...
 
-    def deltas(self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> list[list[int]]:
-        """The tokens that each of `new` adds after `history`, a conversation that is closed.
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        """A conversation from its beginning.
 
         Raises:
             WorkflowError: the template cannot express a message or the tools.
         """
         ...
 
-    def generation_prompt(self) -> list[int]:
-        """The tokens that ask the model for its next message."""
+    def extend(
+        self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
+    ) -> Rendered | None:
+        """What `new` adds behind an answer, the last message of `history`, that was sampled as `sampled_ids`.
+
+        None where the template writes `history` differently as soon as `new` follows, so that nothing can be added.
+
+        Raises:
+            WorkflowError: the template cannot express a message or the tools.
+        """
         ...
 
-    def closing(self, sampled_ids: Sequence[int]) -> list[int]:
-        """What is missing after a sampled answer until the next message may begin."""
-        ...
-
-    def parse(self, sampled_ids: Sequence[int]) -> Reply:
-        """Read a sampled answer."""
+    def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        """Read a sampled answer to `prompt_ids`."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -64,6 +86,7 @@ def load_renderer(folder: Path) -> Renderer:
     Raises:
         ConfigError: the folder has no usable tokenizer or template, or the template cannot be extended.
     """
-    from astune.context_tracker.chatml import ChatMLRenderer
+    from astune.context_tracker.template import ChatTemplate
+    from astune.context_tracker.template_renderer import TemplateRenderer
 
-    return ChatMLRenderer.load(folder)
+    return TemplateRenderer(ChatTemplate.load(folder))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from astune.context_tracker.renderer import Tool
 from astune.schema import ConfigError, Message
 
 
@@ -30,7 +31,9 @@ class ChatTemplate:
                 hint="save its tokenizer with a current transformers, which writes one",
             )
         self.name = name
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self.source: str = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+        """The template as its authors wrote it."""
         self._backend = tokenizer.backend_tokenizer
         # A tokenizer.json may carry settings of an earlier use; a message is never cut or filled up.
         self._backend.no_truncation()
@@ -53,17 +56,32 @@ class ChatTemplate:
             ) from cause
         return cls(tokenizer, name=folder.name, generation_eos_ids=_generation_eos_ids(folder))
 
-    def render(self, messages: Sequence[Message], *, generation: bool = False) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, generation: bool = False) -> str:
         """The whole conversation as the template writes it; what the template raises passes through."""
-        return self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation)
+        return self.tokenizer.apply_chat_template(
+            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
+        )
 
     def encode(self, text: str) -> list[int]:
         """Tokens of text in which the names of control tokens mean those tokens."""
         return self._backend.encode(text, add_special_tokens=False).ids
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[int]]:
+        """`encode`, and where in the text each token starts."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
+
     def has_control_text(self, text: str) -> bool:
         """Whether the text spells a control token, as an attempt to forge a turn would."""
         return self._control.search(text) is not None
+
+    def shared_beginning(self, text: str, other: str) -> int:
+        """How many characters two texts begin with in common, where no control token is cut in two."""
+        if text.startswith(other):
+            return len(other)
+        length = common_beginning(text, other)
+        cut = (match.start() for match in self._control.finditer(text) if match.start() < length < match.end())
+        return next(cut, length)
 
     def encode_plain(self, text: str) -> list[int]:
         """Tokens of text in which the names of control tokens are only letters."""
@@ -76,6 +94,12 @@ class ChatTemplate:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
+
+
+def common_beginning(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many leading elements are the same."""
+    differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differs, min(len(one), len(other)))
 
 
 def _as_ids(value: int | Sequence[int] | None) -> list[int]:

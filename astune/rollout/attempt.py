@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from astune.context_tracker import ContextTracker
+from astune.context_tracker import Comparison, ContextTracker
 from astune.env_service import EnvironmentHandle, open_environment
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
@@ -41,7 +41,11 @@ class Attempt:
         # Whatever an agent or a judge changes in its task stays in its own episode.
         self._task = request.task.model_copy(deep=True)
         self._seed = stable_seed(config.seed, request.episode_id)
-        self._tracker = ContextTracker(setting.renderer, config.rollout.max_model_len)
+        self._tracker = ContextTracker(
+            setting.renderer,
+            config.rollout.max_model_len,
+            Comparison(config.rollout.timelines.compare_level, config.rollout.timelines.ignore_tools),
+        )
         self._environment: EnvironmentHandle | None = None
         self._proxy: AstuneProxy | None = None
         self._reward: Reward | None = None
@@ -159,6 +163,8 @@ class Attempt:
             "sampled_tokens": float(forest.sampled_tokens()),
             "read_tokens": float(sum(len(node.prompt_delta) for node in forest.nodes)),
             "cut_answers": float(sum(node.finish_reason == "length" for node in sampled)),
+            "malformed_calls": float(sum(len(node.malformed_calls) for node in sampled)),
+            "relaxed_messages": float(self._tracker.relaxed),
             "branches": float(sum(node.fork_cause is not None for node in forest.nodes)),
         }
 

@@ -13,8 +13,8 @@ A blob is zstd-compressed UTF-8 JSON, one object an episode:
 A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
 
     {"node_id", "parent": id | null, "role", "content", "agent", "token_ids": [int],
-     "name", "tool_calls", "tool_call_id", "logprobs": [float] | null, "finish_reason",
-     "weights_version", "trainable": bool, "fork_cause": text | null}
+     "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls": [text], "logprobs": [float] | null,
+     "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null}
 
 `token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read.
 Keys from `name` on are left out where they hold their default (null, [] or false).
@@ -43,14 +43,22 @@ from astune.schema import Episode, Forest, MessageNode, Reward, RunStoreError, T
 FORMAT = 1
 _OPTIONAL: dict[str, Any] = {
     "name": None,
+    "reasoning": None,
     "tool_calls": [],
     "tool_call_id": None,
+    "tools": [],
+    "malformed_calls": [],
     "logprobs": None,
     "finish_reason": None,
     "weights_version": None,
     "trainable": False,
     "fork_cause": None,
 }
+_TEXTS = (
+    *("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls"),
+    "fork_cause",
+)
+"""What users and models wrote into a node."""
 _INT64 = range(-(2**63), 2**63)
 _WRAPPED = re.compile(r"\$(float|int|tuple|bytes|text|dict|repr)")
 _MAX_DEPTH = 60
@@ -144,7 +152,10 @@ def _node_to_json(node: MessageNode) -> dict[str, Any]:
     }
     optional = {
         "name": to_json(node.name),
+        "reasoning": to_json(node.reasoning),
+        "malformed_calls": to_json(node.malformed_calls),
         "tool_calls": to_json(node.tool_calls),
+        "tools": to_json(node.tools),
         "tool_call_id": to_json(node.tool_call_id),
         "logprobs": logprobs,
         "finish_reason": node.finish_reason,
@@ -159,7 +170,7 @@ def _node_from_json(data: dict[str, Any]) -> MessageNode:
     logprobs = data.get("logprobs")
     if logprobs and any(isinstance(value, dict) for value in logprobs):
         data["logprobs"] = from_json(logprobs)
-    for key in ("role", "content", "agent", "name", "tool_calls", "tool_call_id", "fork_cause"):
+    for key in _TEXTS:
         if key in data:
             data[key] = from_json(data[key])
     return MessageNode(**data)

@@ -30,8 +30,13 @@ class MessageNode:
     token_ids: list[int]
     agent: str
     name: str | None = None
+    reasoning: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     tool_call_id: str | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """What was offered in the conversations that begin here; on roots only."""
+    malformed_calls: list[str] = field(default_factory=list)
+    """Raw text of what the model meant as tool calls and what is none; it stands in the content too."""
     logprobs: list[float] | None = None
     finish_reason: FinishReason | None = None
     weights_version: int | None = None

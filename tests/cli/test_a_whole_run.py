@@ -104,6 +104,10 @@ def test_its_report_can_be_printed_again(folder, finished):
     assert "held-out success" in astune(folder, "report", str(finished)).rstrip().splitlines()[-1]
 
 
+def test_every_call_of_it_replays_token_for_token(folder, finished):
+    assert "every one replays token for token" in astune(folder, "replay", str(finished), "--check")
+
+
 def test_its_best_model_is_exported_whole_and_loads(folder, finished):
     out = astune(folder, "export", str(finished), "--to", "exported")
     assert "the model of step" in out

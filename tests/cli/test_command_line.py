@@ -87,6 +87,7 @@ def test_every_flag_and_command_is_in_the_help(astune):
         "demo",
         "report",
         "export",
+        "replay",
         "chat",
         "eval",
         "config",

@@ -6,19 +6,34 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from family_templates import family_template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker import ContextTracker, PendingCall, Renderer, conversations
+from astune.context_tracker import (
+    Comparison,
+    ContextTracker,
+    PendingCall,
+    Rendered,
+    Renderer,
+    Reply,
+    Tool,
+    conversations,
+    faults,
+)
+from astune.context_tracker.template_check import CONVERSATIONS, TOOLS
+from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.base import EngineStats
 from astune.engine.scripted import made_up_logprob
 from astune.rollout import token_balance
 from astune.schema import Completion, ContextOverflow, Episode, EpisodeGroup, Message, Task, WorkflowError
 
 ROOMY = 1 << 20
+ADD: Tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 LAX = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 texts = st.text(max_size=12)
@@ -49,18 +64,18 @@ class CountingRenderer:
     def stop_token_ids(self) -> tuple[int, ...]:
         return self.inner.stop_token_ids
 
-    def deltas(self, history: Sequence[Message], new: Sequence[Message], tools: Any) -> list[list[int]]:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        self.rendered += len(messages)
+        return self.inner.render(messages, tools)
+
+    def extend(
+        self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
+    ) -> Rendered | None:
         self.rendered += len(new)
-        return self.inner.deltas(history, new, ())
+        return self.inner.extend(history, sampled_ids, new, tools)
 
-    def generation_prompt(self) -> list[int]:
-        return self.inner.generation_prompt()
-
-    def closing(self, sampled_ids: Sequence[int]) -> list[int]:
-        return self.inner.closing(sampled_ids)
-
-    def parse(self, sampled_ids: Sequence[int]) -> Any:
-        return self.inner.parse(sampled_ids)
+    def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        return self.inner.parse(sampled_ids, prompt_ids, tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)
@@ -123,12 +138,12 @@ def test_the_next_prompt_is_the_stored_tokens_and_the_delta_of_what_is_new(
     for users, answer in turns:
         new: list[Message] = [{"role": "user", "content": text} for text in users]
         history, talk.history = talk.history, [*talk.history, *new]
-        expected = list(before)
         if talk.calls:
-            expected += renderer.closing(talk.calls[-1][1].token_ids)
-        for delta in renderer.deltas(history, new, ()):
-            expected += delta
-        expected += renderer.generation_prompt()
+            added = renderer.extend(history, talk.calls[-1][1].token_ids, new, ())
+            assert added is not None
+        else:
+            added = renderer.render(new, ())
+        expected = [*before, *added.token_ids]
         assert talk.call(answer).prompt_ids == expected
         before = [*expected, *talk.calls[-1][1].token_ids]
     forest = talk.tracker.forest
@@ -225,7 +240,7 @@ def test_a_branch_says_why_it_left(cause: str, renderer: Renderer) -> None:
 
 def test_tools_and_other_agents_branch_with_their_cause(renderer: Renderer) -> None:
     talk = talked(renderer)
-    pending = talk.tracker.prepare(talk.history, [{"type": "function"}], agent="agent", trainable=True)
+    pending = talk.tracker.prepare(talk.history, [ADD], agent="agent", trainable=True)
     talk.tracker.commit(pending, talk.complete([1000], "end"))
     pending = talk.tracker.prepare([{"role": "user", "content": "X"}], agent="other", trainable=False)
     talk.tracker.commit(pending, talk.complete([1001], "end"))
@@ -311,3 +326,79 @@ async def test_calls_at_once_on_one_history_are_each_recorded(renderer: Renderer
     nodes = talk.tracker.forest.nodes
     assert len(nodes) == 9
     assert [node.fork_cause for node in nodes[2:]] == ["sampled again"] * 7
+
+
+def reworded(message: Message) -> Message:
+    """The same text under another name."""
+    return message | {"name": "someone"}
+
+
+@pytest.mark.parametrize("level", ["token", "text"])
+def test_a_relaxed_comparison_goes_on_and_counts_what_it_passed_over(renderer: Renderer, level: Any) -> None:
+    tracker = ContextTracker(renderer, ROOMY, Comparison(level, ignore_tools=level == "text"))
+    made = Conversation(CountingRenderer(renderer), tracker)
+    history: list[Message] = [{"role": "user", "content": "U1"}]
+    pending = tracker.prepare(history, [ADD], agent="agent", trainable=True)
+    history.append(tracker.commit(pending, made.complete([100], "end")))
+    history = [reworded(history[0]), history[1], {"role": "user", "content": "U2"}]
+    pending = tracker.prepare(history, agent="agent", trainable=True)
+    tracker.commit(pending, made.complete([101], "end"))
+    assert len(tracker.forest.timelines()) == (2 if level == "token" else 1)
+    assert tracker.relaxed == (0 if level == "token" else 2), "a name, and tools that are no longer offered"
+
+
+def test_an_agent_may_leave_out_what_the_model_thought(smol_folder: Path) -> None:
+    renderer = TemplateRenderer(family_template("qwen3", smol_folder))
+    tracker = ContextTracker(renderer, ROOMY)
+    script = CONVERSATIONS["reasoning between tool calls"]
+    history: list[Message] = []
+    for message in script:
+        if message["role"] != "assistant":
+            history.append(message | {"tool_call_id": history[-1]["tool_calls"][0]["id"]} if history else message)
+            continue
+        pending = tracker.prepare(history, TOOLS, agent="agent", trainable=True)
+        ids = renderer.answer_ids([*history, message], TOOLS)
+        answer = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+        assert answer["reasoning_content"] == message["reasoning_content"]
+        history.append({key: answer[key] for key in answer if key != "reasoning_content"})
+    [timeline] = tracker.forest.timelines()
+    assert timeline.n_trained == sum(node.n_sampled for node in tracker.forest.nodes)
+
+
+def test_a_template_that_drops_reasoning_branches_with_its_cause(smol_folder: Path) -> None:
+    renderer = TemplateRenderer(family_template("qwen3", smol_folder))
+    tracker = ContextTracker(renderer, ROOMY)
+    [ask, answer, again] = CONVERSATIONS["reasoning, then another question"]
+    pending = tracker.prepare([ask], agent="agent", trainable=True)
+    ids = renderer.answer_ids([ask, answer], ())
+    said = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    pending = tracker.prepare([ask, said, again], agent="agent", trainable=True)
+    tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    assert "The sky is blue." not in renderer.decode(pending.prompt_ids)
+    assert [node.fork_cause for node in tracker.forest.nodes if node.fork_cause] == ["template rewrote history"]
+    first, second = tracker.forest.timelines()
+    assert (first.n_trained, second.n_trained) == (len(ids), len(ids))
+
+
+def test_messages_that_are_changed_in_place_are_noticed(renderer: Renderer) -> None:
+    talk = talked(renderer)
+    talk.history[1]["content"] = "changed"
+    talk.call(([300], "end"))
+    assert [node.fork_cause for node in talk.tracker.forest.nodes if node.fork_cause] == ["message edited"]
+
+
+@LAX
+@given(steps=operations)
+def test_a_recorded_forest_renders_again_token_for_token(renderer: Renderer, steps: list[tuple[str, Any]]) -> None:
+    talk = new_conversation(renderer)
+    for step in steps:
+        talk.do(step)
+    assert list(faults(talk.tracker.forest, renderer)) == []
+
+
+def test_a_record_that_was_tampered_with_has_its_fault_named(renderer: Renderer) -> None:
+    forest = talked(renderer).tracker.forest
+    forest.nodes[3].token_ids[-1] += 1
+    assert [fault.partition(" from token")[0] for fault in faults(forest, renderer)] == ["node 4: its prompt differs"]
+    forest.nodes[2].logprobs = [1.0]
+    assert "node 2: its log-probabilities are none" in list(faults(forest, renderer))

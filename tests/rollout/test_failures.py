@@ -88,11 +88,6 @@ class StepsWithoutWorld(Workflow):
         proxy.gym_step({"role": "assistant", "content": "x"})
 
 
-class OffersTools(Workflow):
-    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-        await proxy.achat(USER, [{"type": "function", "function": {"name": "add"}}])
-
-
 class CancelsItself(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> None:
         raise asyncio.CancelledError
@@ -147,7 +142,6 @@ FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
     "nothing is trained": (TrainsNobody, "no_env", ["WorkflowError", "['wolf']", "['Alice']", "target_tag"]),
     "it returns text": (ReturnsText, "no_env", ["WorkflowError", "returned str"]),
     "a step without environment": (StepsWithoutWorld, "no_env", ["WorkflowError", "env_type"]),
-    "tools that cannot be expressed": (OffersTools, "no_env", ["rollout.agentscope_disable_toolcalls: True"]),
     "the environment fails at a step": (Steps, world("Broken"), ["EnvError", "the world is broken"]),
     "a swallowed failure counts": (StepsAndSwallows, world("Broken"), ["EnvError", "the world is broken"]),
     "a synchronous step fails": (StepsSynchronously, world("Broken"), ["EnvError", "the world is broken"]),

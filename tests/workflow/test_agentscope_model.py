@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ def renderer(smol_folder: Path) -> Renderer:
     return load_renderer(smol_folder)
 
 
+@pytest.fixture(scope="session")
+def tokenizer(smol_folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(smol_folder)
+
+
 class Echo(Environment):
     """Repeats, and ends at 'stop'."""
 
@@ -45,14 +53,18 @@ class Echo(Environment):
         return 1.0
 
 
-async def new_proxy(renderer: Renderer, *, disable_tools: bool = False) -> tuple[AstuneProxy, ContextTracker]:
+async def new_proxy(
+    renderer: Renderer, *, answers: Sequence[list[int]] = (), disable_tools: bool = False
+) -> tuple[AstuneProxy, ContextTracker]:
+    """The model says `answers`, one a call, and then only HELLO."""
     tracker = ContextTracker(renderer, 2000)
+    left = list(answers)
     task = Task(task_id="t", main_query="Hi")
     model = EpisodeModel(
-        ScriptedEngine(lambda *_: HELLO),
+        ScriptedEngine(lambda *_: left.pop(0) if left else HELLO),
         tracker,
         session="s",
-        params=SamplingParams(max_tokens=8, stop_token_ids=renderer.stop_token_ids, seed=1),
+        params=SamplingParams(max_tokens=80, stop_token_ids=renderer.stop_token_ids, seed=1),
         max_model_len=2000,
         timeout_s=5,
         on_call=lambda begins: None,
@@ -135,18 +147,46 @@ async def test_the_memory_of_agentscope_1_0_7_is_read_as_what_the_model_wrote(re
 
 def add(a: int, b: int) -> ToolResponse:
     """Add two numbers."""
-    return ToolResponse(content=[])
+    return ToolResponse(content=[{"type": "text", "text": str(a + b)}])
 
 
-async def test_tools_need_a_template_that_can_express_them_or_are_hidden(renderer: Renderer) -> None:
-    toolkit = Toolkit()
-    toolkit.register_tool_function(add)
-    proxy, _ = await new_proxy(renderer)
-    with pytest.raises(WorkflowError, match="agentscope_disable_toolcalls: True"):
-        await ReActAgent("a", "S", proxy, OpenAIChatFormatter(), toolkit=toolkit)(Msg("user", "Hi", "user"))
+def toolkit() -> Toolkit:
+    kit = Toolkit()
+    kit.register_tool_function(add)
+    return kit
+
+
+async def test_an_agent_with_tools_runs_on_a_template_without_them(renderer: Renderer, tokenizer: Any) -> None:
+    call = 'I add. <tool_call>\n{"name":"add", "arguments": {"b": 1,"a": 2}}\n</tool_call>'
+    proxy, tracker = await new_proxy(renderer, answers=[tokenizer.encode(call), tokenizer.encode(call)])
+    agent = ReActAgent("a", "S", proxy, OpenAIChatFormatter(), toolkit=toolkit())
+    reply = await agent(Msg("user", "2+1?", "user"))
+    assert reply.get_text_content() == renderer.decode(HELLO)
+    [timeline] = tracker.forest.timelines()
+    text = renderer.decode(timeline.token_ids)
+    assert '"name": "add"' in text.split("2+1?")[0], "the system message describes the tool"
+    assert text.count("<tool_response>\n3\n</tool_response>") == 2
+    assert text.count(call) == 2, "the calls stand as the model wrote them"
+    assert timeline.n_trained == 2 * (len(tokenizer.encode(call)) + 1) + len(HELLO) + 1
+    assert [node.role for node in tracker.forest.nodes] == ["system", "user", *["assistant", "tool"] * 2, "assistant"]
+
+
+async def test_a_malformed_call_is_text_for_the_agent_and_an_event_in_the_record(
+    renderer: Renderer, tokenizer: Any
+) -> None:
+    broken = '<tool_call>\n{"name": "add", "arguments": {"a": 1,\n</tool_call>'
+    proxy, tracker = await new_proxy(renderer, answers=[tokenizer.encode(broken)])
+    reply = await ReActAgent("a", "S", proxy, OpenAIChatFormatter(), toolkit=toolkit())(Msg("user", "Hi", "user"))
+    assert reply.get_text_content() == broken
+    assert tracker.forest.nodes[-1].malformed_calls == [broken]
+    assert tracker.forest.nodes[-1].tool_calls == []
+
+
+async def test_tools_can_be_hidden(renderer: Renderer) -> None:
     hidden, tracker = await new_proxy(renderer, disable_tools=True)
-    await ReActAgent("a", "S", hidden, OpenAIChatFormatter(), toolkit=toolkit)(Msg("user", "Hi", "user"))
-    assert len(tracker.forest.timelines()) == 1
+    await ReActAgent("a", "S", hidden, OpenAIChatFormatter(), toolkit=toolkit())(Msg("user", "Hi", "user"))
+    [timeline] = tracker.forest.timelines()
+    assert "add" not in renderer.decode(timeline.token_ids)
 
 
 async def test_structured_output_is_refused_with_what_to_do(renderer: Renderer) -> None:

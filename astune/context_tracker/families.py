@@ -1,0 +1,96 @@
+"""Which reader understands the answers of a model family: `renderers` for those that it knows, else plain text.
+
+A family is recognised by the markers of its chat template. That a reader fits is not taken on trust: the template
+renders an answer with a thought and a call, and the reader has to find them there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from astune.context_tracker import plain_tools
+from astune.context_tracker.renderer import Reply, Tool
+from astune.context_tracker.template import ChatTemplate
+from astune.schema import ConfigError
+
+_log = logging.getLogger(__name__)
+
+ReadReply = Callable[[Sequence[int], Sequence[int], Sequence[Tool]], Reply]
+"""(sampled ids, prompt ids, tools) to a reply."""
+
+_MARKERS: list[tuple[tuple[str, ...], str]] = [
+    (("<|channel|>", "<|call|>"), "GptOssRendererConfig"),
+    (("<｜tool▁calls▁begin｜>",), "DeepSeekV3RendererConfig"),
+    (("<arg_key>", "<|observation|>"), "GLM45RendererConfig"),
+    (("<function=", "<|im_start|>"), "Qwen35RendererConfig"),
+    (("<tool_call>", "</think>", "<|im_start|>"), "Qwen3RendererConfig"),
+    (("<|start_header_id|>", "<|eot_id|>"), "Llama3RendererConfig"),
+    (("<|tool_call>", "<turn|>"), "Gemma4RendererConfig"),
+]
+"""What a template must contain, first match first, and the configuration of `renderers` that is then meant."""
+
+
+def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
+    """The reader of the family's own format; plain text with calls between tags where there is none that is known."""
+    config_name = next((name for markers, name in _MARKERS if all(m in template.source for m in markers)), None)
+    if config_name is None:
+        return _plain(template, stop_token_ids)
+    try:
+        return _harmony(template) if config_name == "GptOssRendererConfig" else _by_library(template, config_name)
+    except ImportError as cause:
+        raise ConfigError(
+            f"model.path: reading the answers of {template.name} needs the package renderers, which does not import: "
+            f"{cause}",
+            hint="pip install 'astune[local]'",
+        ) from cause
+    except Exception as cause:  # such as a control token that the tokenizer lacks
+        _log.warning("answers of %s are read as plain text, because renderers refuses it: %s", template.name, cause)
+        return _plain(template, stop_token_ids)
+
+
+def _plain(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
+    def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        ended = bool(sampled_ids) and sampled_ids[-1] in stop_token_ids
+        text = template.decode(sampled_ids[:-1] if ended else sampled_ids)
+        return plain_tools.read(text) if tools else Reply(text)
+
+    return read
+
+
+def _by_library(template: ChatTemplate, config_name: str) -> ReadReply:
+    import renderers
+
+    reader: Any = renderers.create_renderer(template.tokenizer, getattr(renderers, config_name)())
+
+    def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        return _reply(reader.parse_response(list(sampled_ids), tools=list(tools) or None, prompt_ids=list(prompt_ids)))
+
+    return read
+
+
+def _harmony(template: ChatTemplate) -> ReadReply:
+    """gpt-oss; the library's renderer would fetch a vocabulary from the net that its parser does not need."""
+    from renderers.parsing import parse_gpt_oss
+
+    names = ("return", "call", "start", "end", "channel", "message", "constrain")
+    control = {f"{name}_id": template.encode(f"<|{name}|>")[0] for name in names}
+    opening = template.encode("<|start|>assistant")
+
+    def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        return _reply(parse_gpt_oss(template.tokenizer, [*opening, *sampled_ids], **control))
+
+    return read
+
+
+def _reply(parsed: Any) -> Reply:
+    good = [call for call in parsed.tool_calls if call.status == "ok"]
+    bad = [call.raw for call in parsed.tool_calls if call.status != "ok"]
+    content = "\n".join(part for part in [parsed.content, *bad] if part)
+    return Reply(content, parsed.reasoning_content, [(call.name, _as_json(call.arguments)) for call in good], bad)
+
+
+def _as_json(arguments: dict[str, Any] | str | None) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)

@@ -1,0 +1,62 @@
+"""Proof that a stored forest is the record that it claims to be: every call rendered again from its messages.
+
+Each prompt has to come out token for token: what the template adds behind the last answer on its path, or the
+whole path where there is none. Sampled tokens are taken as they are; nobody could render them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+
+from astune.context_tracker.messages import message_of
+from astune.context_tracker.renderer import Renderer
+from astune.schema import AstuneError, Forest, MessageNode
+
+
+def faults(forest: Forest, renderer: Renderer) -> Iterator[str]:
+    """What is wrong with a forest, a sentence each; nothing where it replays."""
+    for position, node in enumerate(forest.nodes):
+        if node.node_id != position or (node.parent is not None and not 0 <= node.parent < position):
+            yield f"node {position} stands before its parent, or under another number"
+            return
+    trained = [span.node_id for t in forest.timelines() for span in t.spans if span.sampled and not span.mask_reason]
+    if len(trained) != len(set(trained)):
+        yield "an answer is trained in more than one timeline"
+    for node in forest.nodes:
+        if node.sampled:
+            yield from _faults_of_call(forest, node, renderer)
+
+
+def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> Iterator[str]:
+    logprobs = node.logprobs or []
+    if len(logprobs) > len(node.token_ids) or not all(isfinite(value) and value <= 0 for value in logprobs):
+        yield f"node {node.node_id}: its log-probabilities are none"
+    path = forest.path(node.parent)
+    if not path:
+        yield f"node {node.node_id}: an answer to nothing"
+        return
+    answered = max((at for at, read in enumerate(path) if read.sampled), default=-1)
+    messages = [message_of(read) for read in path]
+    recorded = [*(token for read in path[answered + 1 :] for token in read.token_ids), *node.prompt_delta]
+    try:
+        if answered < 0:
+            rendered = renderer.render(messages, path[0].tools)
+        else:
+            answer = path[answered]
+            sampled_ids = answer.token_ids[len(answer.prompt_delta) :]
+            rendered = renderer.extend(messages[: answered + 1], sampled_ids, messages[answered + 1 :], path[0].tools)
+    except AstuneError as cause:
+        yield f"node {node.node_id}: its conversation cannot be rendered: {cause}"
+        return
+    if rendered is None:
+        yield f"node {node.node_id}: the template rewrites the answer that its prompt goes on from"
+    elif rendered.token_ids != recorded:
+        at = next(
+            (i for i, pair in enumerate(zip(rendered.token_ids, recorded, strict=False)) if pair[0] != pair[1]),
+            min(len(rendered.token_ids), len(recorded)),
+        )
+        yield (
+            f"node {node.node_id}: its prompt differs from token {at} on: recorded "
+            f"{renderer.decode(recorded[at : at + 8])!r}, rendered {renderer.decode(rendered.token_ids[at : at + 8])!r}"
+        )

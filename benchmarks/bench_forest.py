@@ -1,0 +1,128 @@
+"""Recording many calls in one episode: `make bench-forest`.
+
+Fifty agents take turns; each call sends the agent's whole conversation, 200 messages on average, and two in a
+hundred edit or drop something first. The real template and tokenizer of the small model turn the messages into tokens,
+answers are made up. Timelines are made at the end. Beside it, the obvious way: keep every call's
+message list, and find the call that a new one continues by comparing it with all of them.
+
+A power of the number of calls is fitted to the seconds; it is printed last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from math import log
+from statistics import median
+from typing import Any
+
+from benchmarks.report import describe, machine, markdown_table, write_results
+
+MESSAGES_A_CALL = 200
+EDITS = 0.02
+SECONDS_BAR = 5.0
+EXPONENT_BAR = 1.1
+
+Message = dict[str, Any]
+Record = Callable[[str, list[Message]], Message]
+"""(agent, messages) to the answer."""
+
+
+def talk(calls: int, record: Record) -> None:
+    """Agents in turn; an agent starts anew when its conversation has become twice the average length."""
+    rng = random.Random(0)
+    agents = max(1, calls // MESSAGES_A_CALL)
+    histories: list[list[Message]] = [[] for _ in range(agents)]
+    for call in range(calls):
+        history = histories[call % agents]
+        if not history or len(history) > 2 * MESSAGES_A_CALL:
+            history[:] = [{"role": "system", "content": f"You are agent {call} of many."}]
+        history.append({"role": "user", "content": f"Here is what step {call} gave: {rng.randrange(10**6)}. Go on."})
+        if rng.random() < EDITS and len(history) > 4:
+            history[-2] = {"role": "user", "content": f"summary of what came before step {call}"}
+        history.append(record(f"agent {call % agents}", [dict(message) for message in history]))
+
+
+def forest_seconds(renderer: Any, calls: int) -> tuple[float, int]:
+    """Seconds to record the calls and make their timelines, and the tokens of these."""
+    from astune.context_tracker import ContextTracker
+    from astune.schema import Completion
+
+    tracker = ContextTracker(renderer, 1 << 40)
+    rng = random.Random(1)
+
+    def record(agent: str, messages: list[Message]) -> Message:
+        pending = tracker.prepare(messages, agent=agent, trainable=True)
+        token_ids = [rng.randrange(1000, 40_000) for _ in range(8)]
+        completion = Completion([*token_ids, renderer.stop_token_ids[0]], [-1.0] * 9, "stop", 0)
+        return tracker.commit(pending, completion)
+
+    start = time.perf_counter()
+    talk(calls, record)
+    tokens = sum(len(timeline.token_ids) for timeline in tracker.forest.timelines())
+    return time.perf_counter() - start, tokens
+
+
+def pairwise_seconds(calls: int) -> float:
+    """Seconds to find what each call continues by comparing message lists, and nothing else."""
+    recorded: list[list[Message]] = []
+
+    def record(agent: str, messages: list[Message]) -> Message:
+        answer = {"role": "assistant", "content": f"answer {len(recorded)}"}
+        max((len(old) for old in recorded if messages[: len(old)] == old), default=0)
+        recorded.append([*messages, answer])
+        return answer
+
+    start = time.perf_counter()
+    talk(calls, record)
+    return time.perf_counter() - start
+
+
+def exponent(points: list[tuple[int, float]]) -> float:
+    """Of the power law through (calls, seconds): the median slope between neighbours on logarithmic scales."""
+    return median(log(later[1] / one[1]) / log(later[0] / one[0]) for one, later in pairwise(points))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, nargs="+", default=[1250, 2500, 5000, 10_000])
+    parser.add_argument("--repetitions", type=int, default=3)
+    arguments = parser.parse_args()
+
+    from astune.context_tracker import load_renderer
+    from astune.engine.model_files import resolve_model
+
+    renderer = load_renderer(resolve_model("builtin:smollm2-135m"))
+    facts = machine()
+    rows: list[list[object]] = []
+    forest: list[tuple[int, float]] = []
+    naive: list[tuple[int, float]] = []
+    for calls in arguments.calls:
+        runs = [forest_seconds(renderer, calls) for _ in range(arguments.repetitions)]
+        forest.append((calls, median(seconds for seconds, _ in runs)))
+        naive.append((calls, pairwise_seconds(calls)))
+        rows.append([f"{calls:,}", f"{forest[-1][1]:.2f}", f"{runs[0][1]:,}", f"{naive[-1][1]:.2f}"])
+        sys.stdout.write(f"{calls} calls: forest {forest[-1][1]:.2f} s, pairwise {naive[-1][1]:.2f} s\n")
+    found = {"forest": exponent(forest), "pairwise": exponent(naive)}
+    table = markdown_table(["calls", "forest, s", "tokens of its timelines", "pairwise comparison, s"], rows)
+    words = f"Exponents: forest {found['forest']:.2f}, pairwise comparison {found['pairwise']:.2f}."
+    write_results(
+        "forest",
+        {"machine": facts, "forest": forest, "pairwise": naive, "exponents": found},
+        f"# Recording calls in one episode\n\n{describe(facts)}\n\n{table}\n\n{words}\n",
+    )
+    sys.stdout.write(f"\n{table}\n\n{words}\n")
+    largest = forest[-1]
+    missed = [f"{largest[0]} calls took {largest[1]:.1f} s"] if largest[1] > SECONDS_BAR else []
+    missed += [f"exponent {found['forest']:.2f}"] if found["forest"] > EXPONENT_BAR else []
+    sys.stdout.write(f"bars missed: {', '.join(missed) or 'none'}\n")
+    sys.stdout.write(f"forest: {largest[0]} calls in {largest[1]:.2f} s, exponent {found['forest']:.2f}\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Chat templates of model families as their authors wrote them, from the wheel of TRL, which carries them for tests.
+
+The families' own tokenizers are not at hand. Templates are used with the small model's tokenizer, in which every
+control token of the family has become a token of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from astune.context_tracker.template import ChatTemplate
+from astune.engine.model_files import _fetch_from_wheel, _WheelModel, cache_dir
+
+_TRL = _WheelModel("trl==1.16.0", "trl/chat_templates", "")
+_CONTROL = re.compile(
+    r"<\|[^|<>\s]+\|>|<｜[^｜]+｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|\[gMASK\]|<sop>"
+)
+_MORE = """
+<|end_of_text|> <|eom_id|> <|python_tag|> <|constrain|> <|end|> <|vision_start|> <|vision_end|> <|image_pad|>
+<|video_pad|> <start_of_turn> <end_of_turn> <|begin_of_text|> <tool_response> </tool_response> <think> </think>
+<tool_call> </tool_call>
+"""
+ENDS = {
+    "qwen2_5": ["<|im_end|>"],
+    "qwen3": ["<|im_end|>"],
+    "qwen3_instruct_2507": ["<|im_end|>"],
+    "qwen3_5_think": ["<|im_end|>"],
+    "llama3": ["<|eot_id|>"],
+    "llama3_2": ["<|eot_id|>", "<|eom_id|>"],
+    "gemma3": ["<end_of_turn>"],
+    "deepseekv3": ["<｜end▁of▁sentence｜>"],
+    "glm4moe": ["<|endoftext|>", "<|user|>", "<|observation|>"],
+    "gptoss": ["<|return|>", "<|call|>", "<|endoftext|>"],
+}
+"""The ends of generation that each family's generation_config.json names."""
+
+
+@cache
+def templates_folder() -> Path:
+    """The templates, fetched once."""
+    kept = cache_dir() / "test-templates" / _TRL.requirement
+    if not kept.is_dir():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            shutil.move(_fetch_from_wheel(_TRL, Path(scratch)), kept)
+    return kept
+
+
+def family_template(name: str, tokenizer_folder: Path) -> ChatTemplate:
+    from transformers import AutoTokenizer
+
+    source = (templates_folder() / f"{name}.jinja").read_text()
+    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer.unk_token = None
+    names = sorted({*_CONTROL.findall(source), *ENDS[name], *_MORE.split()})
+    tokenizer.add_special_tokens({"additional_special_tokens": names, "bos_token": "<bos>", "eos_token": ENDS[name][0]})
+    tokenizer.chat_template = source
+    return ChatTemplate(
+        tokenizer, name=name, generation_eos_ids=[tokenizer.convert_tokens_to_ids(end) for end in ENDS[name]]
+    )
