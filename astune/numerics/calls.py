@@ -15,6 +15,8 @@ class RecordedCall:
     """One call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
 
     messages: list[Message]
+    n_first: int
+    """Tokens of the first message."""
     prompt_ids: list[int]
     token_ids: list[int]
     logprobs: list[float]
@@ -40,10 +42,15 @@ def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
     for episode in (episode for group in groups for episode in group.episodes):
         for node, prompt_ids, completion in episode.forest.replay():
             if node.trainable and completion.token_ids:
-                messages = [message_of(asked) for asked in episode.forest.path(node.parent)]
+                path = episode.forest.path(node.parent)
                 calls.append(
                     RecordedCall(
-                        messages, prompt_ids, completion.token_ids, completion.logprobs, completion.weights_version
+                        messages=[message_of(asked) for asked in path],
+                        n_first=len(path[0].token_ids) if path else 0,
+                        prompt_ids=prompt_ids,
+                        token_ids=completion.token_ids,
+                        logprobs=completion.logprobs,
+                        weights_version=completion.weights_version,
                     )
                 )
     return calls

@@ -17,21 +17,24 @@ from astune.config.schema import AstuneConfig
 from astune.engine.base import InferenceEngine
 from astune.numerics.calls import RecordedCall, recorded_calls, spread
 from astune.numerics.draws import Draws
-from astune.numerics.limits import Limits, limits_of
+from astune.numerics.limits import FLOAT32, Limits, rounding_limits
 from astune.numerics.reading import Reading
-from astune.numerics.suspects import Suspects, Trial
+from astune.numerics.suspects import Suspects, Trial, name_of, rounding_of
 from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.advantages import advantages_of
 from astune.trainer.local import Rollouts, TaskSource
+from astune.trainer.microbatch import MicroBatch
 from astune.trainer.mismatch import Mismatch
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
 
-TRIED_CALLS = 48
+TRIED_CALLS = 32
 """Calls that suspects are tried on, each with a forward pass of its own; some hundreds of tokens."""
-MOVED = 3.0
+MOVED = 2.0
 """Noise moves log-probabilities by this many times the limit, so that stale weights cannot stay below it."""
-FIRST_NOISE = 0.002
+MOVED_CALLS = 12
+"""Calls that say how much the noise has moved."""
+FIRST_NOISE = 0.01
 """Relative size of the noise, doubled until it has moved enough. A bfloat16 weight is rounded by up to 0.004."""
 LARGEST_NOISE = 0.5
 
@@ -53,12 +56,12 @@ class StepNumerics:
         return [version for version in self.mismatch.by_version() if version != self.version]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NumericsReport:
     """What was measured; where it is beyond the limits, `beyond` says so and `trials` what was tried to explain it."""
 
     dtype: str
-    limits: Limits
+    limits: Limits = FLOAT32
     steps: list[StepNumerics] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
@@ -100,7 +103,7 @@ class NumericsCheck:
         self._order = order
         self._folder = folder
         self._on_phase = on_phase
-        self._limits = limits_of(policy.model.dtype)
+        self._limits = FLOAT32
         self._earlier: list[tuple[int, PolicyModel]] = []
         self._random = torch.Generator().manual_seed(config.seed)
 
@@ -110,13 +113,15 @@ class NumericsCheck:
         Raises:
             TrainerError: no episode finished, or a number is not finite.
         """
-        report = NumericsReport(str(self._policy.model.dtype).removeprefix("torch."), self._limits)
+        report = NumericsReport(name_of(self._policy.model.dtype))
         for step in range(1, steps + 1):
             self._on_phase(f"step {step} of {steps}: rollouts")
             groups = await self._roll_out(step, tasks)
             calls = recorded_calls(groups)
             self._on_phase(f"step {step} of {steps}: the trainer's log-probabilities")
             measured = await asyncio.to_thread(self._measure, step, groups, calls)
+            if step == 1:
+                report.limits = self._limits = await asyncio.to_thread(self._limits_on, calls)
             report.steps.append(measured)
             report.beyond.extend(self._beyond(measured))
             if report.beyond:
@@ -151,6 +156,14 @@ class NumericsCheck:
         head = self._policy.model.head(self._config.rollout.temperature)
         return StepNumerics(step, version, report.mismatch, Draws.of(self._read(calls), head).evidence())
 
+    def _limits_on(self, calls: list[RecordedCall]) -> Limits:
+        """What rounding explains on these tokens."""
+        model = self._policy.model
+        if model.dtype == torch.float32:
+            return FLOAT32
+        microbatches = self._packed(spread(calls, TRIED_CALLS))
+        return rounding_limits(rounding_of(model, torch.float32, microbatches, self._config.rollout.temperature))
+
     def _beyond(self, measured: StepNumerics) -> list[str]:
         exceeded = self._limits.exceeded_by(measured.mismatch)
         found = [f"{name} {value:.3g} is above {limit:g}" for name, (value, limit) in exceeded.items()]
@@ -167,7 +180,8 @@ class NumericsCheck:
                 some,
                 version=measured.version,
                 earlier=self._earlier,
-                config=self._config,
+                limits=self._limits,
+                temperature=self._config.rollout.temperature,
                 folder=self._folder,
             )
 
@@ -182,7 +196,7 @@ class NumericsCheck:
         model, temperature = self._policy.model, self._config.rollout.temperature
         old = model.frozen()
         self._earlier.insert(0, (self._policy.version - 1, old))
-        some = spread(calls, TRIED_CALLS)
+        some = spread(calls, MOVED_CALLS)
         before_E = self._read(some).logprobs(old.head(temperature))
         head_is_trained = model.head(temperature).weight_grad_VD is not None
         noise = FIRST_NOISE
@@ -202,7 +216,10 @@ class NumericsCheck:
         )
 
     def _read(self, calls: list[RecordedCall]) -> Reading:
-        return Reading.of(self._policy.model, self._policy.packed([call.timeline() for call in calls]))
+        return Reading.of(self._policy.model, self._packed(calls))
+
+    def _packed(self, calls: list[RecordedCall]) -> list[MicroBatch]:
+        return self._policy.packed([call.timeline() for call in calls])
 
 
 def wrong_label(measured: StepNumerics) -> Trial:

@@ -96,18 +96,16 @@ CUTS = [
 @torch.no_grad()
 def kept_by(cuts: Sequence[Cut], reading: Reading, head: Head) -> Tensor:
     """[E, cuts] the probability that each cut leaves of the distribution that each token was drawn from."""
+    top_p = torch.tensor([cut.value for cut in cuts if cut.kind == "top_p"])
+    top_k = torch.tensor([int(cut.value) for cut in cuts if cut.kind == "top_k"], dtype=torch.int64)
+    is_top_p = torch.tensor([cut.kind == "top_p" for cut in cuts])
     parts: list[Tensor] = []
     for logprob_BV, _ in reading.distributions(head):
         prob_BV = logprob_BV.sort(dim=1, descending=True).values.exp_()
         total_BV = prob_BV.cumsum(dim=1)
-        before_BV = total_BV - prob_BV
-        columns: list[Tensor] = []
-        for cut in cuts:
-            if cut.kind == "top_p":
-                n_kept_B = (before_BV < cut.value).sum(dim=1)
-            else:
-                n_kept_B = torch.full((len(prob_BV),), int(cut.value), device=prob_BV.device)
-            last_B = n_kept_B.clamp(1, prob_BV.shape[1]) - 1
-            columns.append(total_BV.gather(1, last_B[:, None]))
-        parts.append(torch.cat(columns, dim=1).cpu())
+        n_kept_BC = torch.empty(len(prob_BV), len(cuts), dtype=torch.int64, device=prob_BV.device)
+        bounds_BC = top_p.to(prob_BV).expand(len(prob_BV), -1).contiguous()
+        n_kept_BC[:, is_top_p] = torch.searchsorted(total_BV - prob_BV, bounds_BC)
+        n_kept_BC[:, ~is_top_p] = top_k.to(prob_BV.device)
+        parts.append(total_BV.gather(1, n_kept_BC.clamp_(1, prob_BV.shape[1]) - 1).cpu())
     return torch.cat(parts)

@@ -23,10 +23,11 @@ class OtherPrompts:
             "its last token missing": ids[:-1],
             "its first token twice": [*ids[:1], *ids],
             "its text tokenised again": self._template.encode(self._template.decode(ids)),
-            "the conversation rendered again by the chat template": self._rendered(call.messages),
-            "the generation prompt missing": self._rendered(call.messages, generation=False),
-            "the first message missing": self._rendered(call.messages[1:]),
-            "only the last message": self._rendered(call.messages[-1:]),
+            "rendered again by the chat template": self._rendered(call.messages),
+            "rendered again without the generation prompt": self._rendered(call.messages, generation=False),
+            "its first message missing": ids[call.n_first :],
+            "rendered again without the first message": self._rendered(call.messages[1:]),
+            "only the last message, rendered again": self._rendered(call.messages[-1:]),
         }
         for token in self._template.eos_ids:
             made[f"{self._template.decode([token])} in front"] = [token, *ids]

@@ -107,9 +107,12 @@ class OldLabel(Wrapped):
 class OldHead(Wrapped):
     """A model whose head is a tensor of its own, which new weights do not reach."""
 
+    def __init__(self, inner: InProcessEngine, head: Tensor) -> None:
+        super().__init__(inner)
+        self.head = head
+
     async def load_weights(self, source: WeightsSource) -> int:
-        head = self.inner._model.model.lm_head.weight.detach().clone()
-        return await super().load_weights(_WithHead(source, head))
+        return await super().load_weights(_WithHead(source, self.head))
 
 
 class _WithHead:
@@ -165,7 +168,7 @@ async def check(
                 "engine": {"kv_cache_gb": 0.1},
                 "rollout": {
                     "num_repeat": 4,
-                    "max_model_len": 256,
+                    "max_model_len": 512,
                     "max_response_length_in_one_turn": max_tokens,
                     "temperature": temperature,
                 },
