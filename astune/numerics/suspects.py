@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from astune.numerics.calls import RecordedCall
@@ -167,10 +166,7 @@ class Suspects:
             yield f"that of weights version {version}, below newer layers", model.head(1.0).weight_VD
         embeddings = self._model.causal_lm.get_input_embeddings().weight
         if embeddings.shape == own.shape and embeddings.data_ptr() != own.data_ptr():
-            yield "its embeddings, although the model has a head of its own", embeddings.to(own.dtype)
-        saved = _saved_head(self._folder, self._model)
-        if saved is not None:
-            yield "the one in the model's files, which the trainer ties to the embeddings", saved.to(own)
+            yield "its embeddings, where the model's files have a head of its own", embeddings.to(own.dtype)
 
     def _prompts(self) -> Iterator[Trial]:
         others = OtherPrompts(self._folder)
@@ -264,21 +260,6 @@ def _minimum(function: Callable[[float], float]) -> float:
 
 def _outside(place_E: Tensor, bound: float) -> float:
     return float((place_E >= bound).float().mean())
-
-
-def _saved_head(folder: Path, model: PolicyModel) -> Tensor | None:
-    """The head's tensor in the model's files where it is tied to the embeddings and saved with other numbers."""
-    causal_lm = model.causal_lm
-    head = causal_lm.get_output_embeddings()
-    name = next((f"{name}.weight" for name, module in causal_lm.named_modules() if module is head), None)
-    if name is None or head.weight.data_ptr() != causal_lm.get_input_embeddings().weight.data_ptr():
-        return None
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118 - it is no dictionary
-                saved = tensors.get_tensor(name)
-                return saved if saved.shape == head.weight.shape else None
-    return None
 
 
 def rounding_of(

@@ -19,9 +19,12 @@ from numerics_stage import (
     Stale,
     check,
 )
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from astune.numerics.check import NumericsReport
+
+PYTORCH = {"format": "pt"}
 
 
 def assert_named(report: NumericsReport, cause: str, *, step: int) -> None:
@@ -111,13 +114,15 @@ async def test_a_head_that_new_weights_do_not_reach(tied_folder: Path, untied_fo
     assert "weights version 0" in report.cause.assumption
 
 
-async def test_a_head_of_its_own_that_the_engine_ties_to_the_embeddings(
+async def test_a_head_in_the_files_that_the_engine_ties_to_the_embeddings_as_the_config_says(
     tied_folder: Path, untied_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(untied_folder, tmp_path, dirs_exist_ok=True)
-    model = AutoModelForCausalLM.from_pretrained(untied_folder)
-    model.lm_head.weight.data.mul_(0.5)
-    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = tensors["lm_head.weight"]
+    torch.manual_seed(0)
+    save_file(tensors | {"lm_head.weight": head + torch.randn_like(head) / 10}, tmp_path / "model.safetensors", PYTORCH)
+    shutil.copy(tied_folder / "config.json", tmp_path)
     report = await check(tmp_path, engine_folder=tied_folder)
     assert_named(report, "head", step=1)
     assert "its embeddings" in report.cause.assumption
