@@ -35,6 +35,7 @@ def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: i
     reports: list[NumericsReport] = []
     with console.status("importing the workflow, reading the tasks") as status:
         parts = load_parts(config, conf.parent)
+        local.check_trainable(config, parts)
         folder = resolve_model(config.model.path)
 
         async def work() -> None:
