@@ -195,7 +195,7 @@ class NumericsCheck:
         """Add noise to the weights until old ones would show: all, and the head's alone where it is trained."""
         model, temperature = self._policy.model, self._config.rollout.temperature
         old = model.frozen()
-        self._earlier.insert(0, (self._policy.version - 1, old))
+        self._earlier = [(self._policy.version - 1, old), *self._earlier[-1:]]  # each is a copy of the model
         some = spread(calls, MOVED_CALLS)
         before_E = self._read(some).logprobs(old.head(temperature))
         head_is_trained = model.head(temperature).weight_grad_VD is not None

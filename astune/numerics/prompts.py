@@ -10,10 +10,15 @@ from astune.schema import Message
 
 
 class OtherPrompts:
-    """Variants of a recorded call's prompt, made with the model's own tokenizer and chat template."""
+    """Variants of a recorded call's prompt, made with the model's own tokenizer and chat template.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        bos_id: the token that the model's config names for beginnings, which many tokenizers add by themselves.
+    """
+
+    def __init__(self, folder: Path, bos_id: int | None) -> None:
         self._template = ChatTemplate.load(folder)
+        self._front_ids = dict.fromkeys([*([bos_id] if bos_id is not None else []), *self._template.eos_ids])
 
     def variants(self, call: RecordedCall) -> dict[str, list[int]]:
         """Each variant's name and prompt ids, where it can be made and differs from the record."""
@@ -21,7 +26,6 @@ class OtherPrompts:
         made = {
             "its first token missing": ids[1:],
             "its last token missing": ids[:-1],
-            "its first token twice": [*ids[:1], *ids],
             "its text tokenised again": self._template.encode(self._template.decode(ids)),
             "rendered again by the chat template": self._rendered(call.messages),
             "rendered again without the generation prompt": self._rendered(call.messages, generation=False),
@@ -29,7 +33,7 @@ class OtherPrompts:
             "rendered again without the first message": self._rendered(call.messages[1:]),
             "only the last message, rendered again": self._rendered(call.messages[-1:]),
         }
-        for token in self._template.eos_ids:
+        for token in self._front_ids:
             made[f"{self._template.decode([token])} in front"] = [token, *ids]
         return {name: variant for name, variant in made.items() if variant and variant != ids}
 

@@ -52,7 +52,7 @@ class Suspects:
 
     Args:
         version: the weights version that they should have been sampled with.
-        earlier: the ones before it with their weights, the newest first.
+        earlier: the version before it and the first one, with their weights.
     """
 
     def __init__(
@@ -169,7 +169,8 @@ class Suspects:
             yield "its embeddings, where the model's files have a head of its own", embeddings.to(own.dtype)
 
     def _prompts(self) -> Iterator[Trial]:
-        others = OtherPrompts(self._folder)
+        text_config = self._model.causal_lm.config.get_text_config()
+        others = OtherPrompts(self._folder, getattr(text_config, "bos_token_id", None))
         variants = [others.variants(call) for call in self._calls]
         for name in dict.fromkeys(name for named in variants for name in named):
             calls = [

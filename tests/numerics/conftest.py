@@ -44,6 +44,7 @@ def save_model(folder: Path, *, tied: bool) -> LlamaForCausalLM:
         max_position_embeddings=1024,
         initializer_range=0.3,
         tie_word_embeddings=tied,
+        bos_token_id=256,
     )
     model = LlamaForCausalLM(config)
     if not tied:

@@ -134,13 +134,14 @@ async def test_another_number_format(tied_folder: Path) -> None:
     assert "in bfloat16, the trainer in float32" in report.cause.assumption
 
 
-END = 257
-"""The id of <|im_end|>, which a line break follows."""
+START, END = 256, 257
+"""<|im_start|>, which is also the model's token for beginnings, and <|im_end|>, which a line break follows."""
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (lambda ids: [START, *ids], "<|im_start|> in front"),
         (lambda ids: [END, *ids], "<|im_end|> in front"),
         (lambda ids: ids[1:], "its first token missing"),
         (lambda ids: ids[:-1], "its last token missing"),
