@@ -87,6 +87,11 @@ async def check_numerics(
 ) -> NumericsReport:
     """Compare the engine's log-probabilities with the trainer's on real rollouts; no file is written."""
     check_trainable(config, parts)
+    if tasks * steps > len(parts.training_tasks):
+        raise ConfigError(
+            f"{steps} steps of {tasks} tasks need more than the {len(parts.training_tasks)} training tasks",
+            hint="take fewer, with --steps and --tasks",
+        )
     config = without_learning(config)
     observer.on_phase("loading the model")
     renderer = load_renderer(folder)

@@ -145,7 +145,10 @@ class NumericsCheck:
         )
         used = [group for group in groups if group.dropped is None]
         if not used:
-            raise TrainerError(f"no group of episodes finished: {groups[0].dropped if groups else 'there is no task'}")
+            raise TrainerError(
+                f"no group of episodes finished: {groups[0].dropped}",
+                hint="the failure's own words stand above: mostly the workflow or the judge",
+            )
         return used
 
     def _measure(self, step: int, groups: list[EpisodeGroup], calls: list[RecordedCall]) -> StepNumerics:
@@ -166,7 +169,7 @@ class NumericsCheck:
 
     def _beyond(self, measured: StepNumerics) -> list[str]:
         exceeded = self._limits.exceeded_by(measured.mismatch)
-        found = [f"{name} {value:.3g} is above {limit:g}" for name, (value, limit) in exceeded.items()]
+        found = [f"{name} {value:.2g} is above {limit:.2g}" for name, (value, limit) in exceeded.items()]
         if measured.evidence > self._limits.evidence:
             found.append(f"the evidence against the draws, {measured.evidence:.1f}, is above {self._limits.evidence:g}")
         if measured.wrong_versions:

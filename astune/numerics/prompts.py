@@ -18,23 +18,24 @@ class OtherPrompts:
 
     def __init__(self, folder: Path, bos_id: int | None) -> None:
         self._template = ChatTemplate.load(folder)
-        self._front_ids = dict.fromkeys([*([bos_id] if bos_id is not None else []), *self._template.eos_ids])
+        front_ids = [*([] if bos_id is None else [bos_id]), *self._template.eos_ids]
+        self._front_ids = list(dict.fromkeys(front_ids))
 
     def variants(self, call: RecordedCall) -> dict[str, list[int]]:
-        """Each variant's name and prompt ids, where it can be made and differs from the record."""
+        """Prompt ids by what was done to the prompt, where it can be done and changes anything."""
         ids = call.prompt_ids
         made = {
-            "its first token missing": ids[1:],
-            "its last token missing": ids[:-1],
-            "its text tokenised again": self._template.encode(self._template.decode(ids)),
+            "without its first token": ids[1:],
+            "without its last token": ids[:-1],
+            "tokenised again from its text": self._template.encode(self._template.decode(ids)),
             "rendered again by the chat template": self._rendered(call.messages),
             "rendered again without the generation prompt": self._rendered(call.messages, generation=False),
-            "its first message missing": ids[call.n_first :],
+            "without its first message": ids[call.n_first :],
             "rendered again without the first message": self._rendered(call.messages[1:]),
-            "only the last message, rendered again": self._rendered(call.messages[-1:]),
+            "rendered again from the last message alone": self._rendered(call.messages[-1:]),
         }
         for token in self._front_ids:
-            made[f"{self._template.decode([token])} in front"] = [token, *ids]
+            made[f"with {self._template.decode([token])} in front"] = [token, *ids]
         return {name: variant for name, variant in made.items() if variant and variant != ids}
 
     def _rendered(self, messages: list[Message], *, generation: bool = True) -> list[int]:

@@ -120,4 +120,4 @@ class LossSums:
         """Means over trained tokens, each token counting the same."""
         names = ("entropy", "importance_mean", "importance_capped_fraction", "clip_fraction", "kl_to_start")
         means = dict(zip(names, (self.sums / self.n_tokens).tolist(), strict=True))
-        return {"loss": float(self.loss), **means, **self.mismatch.metrics()}
+        return {"loss": float(self.loss), **means}

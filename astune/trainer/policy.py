@@ -116,9 +116,11 @@ class PolicyTrainer:
             report["microbatches"] += len(microbatches)
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
+        mismatch = total.mismatch
         metrics = {
             **total.metrics(),
-            **total.mismatch.metrics_by_age(version),
+            **mismatch.metrics(),
+            **mismatch.metrics_by_age(version),
             "masked_fraction": accounts.masked.total() / (accounts.trained + accounts.masked.total()),
             "loss": float(total.loss) / len(updates),
             "grad_norm": math.fsum(norms) / len(norms),
@@ -127,7 +129,7 @@ class PolicyTrainer:
             **{name: float(count) for name, count in report.items()},
             "train_tokens_per_s": accounts.trained / (time.perf_counter() - start),
         }
-        return StepReport(metrics, accounts.trained, total.mismatch, accounts.masked)
+        return StepReport(metrics, accounts.trained, mismatch, accounts.masked)
 
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""

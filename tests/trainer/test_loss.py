@@ -35,7 +35,7 @@ def one(
     value, sums = policy_loss(logprob_E, torch.tensor([entropy]), inputs, LossConfig.model_validate(loss))
     value.backward()
     assert logprob_E.grad is not None
-    return float(value.detach()), float(logprob_E.grad), sums.metrics()
+    return float(value.detach()), float(logprob_E.grad), sums.metrics() | sums.mismatch.metrics()
 
 
 def test_on_policy_the_slope_is_the_advantage_times_the_weight() -> None:
