@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astune.trainer.mismatch import Mismatch
 
@@ -19,6 +19,10 @@ class Limits:
     p99: float
     kl: float
     evidence: float = 6.0
+
+    def at_logits_times(self, scale: float) -> Limits:
+        """Of log-probabilities whose logits, and so their rounding, are `scale` times those that the limits are of."""
+        return replace(self, mean=self.mean * scale, p99=self.p99 * scale, kl=self.kl * scale**2)
 
     def exceeded_by(self, mismatch: Mismatch) -> dict[str, tuple[float, float]]:
         """The measures that are beyond their limit, each with its value and the limit."""

@@ -128,6 +128,7 @@ class Suspects:
                 f"{self._temperature:g}",
                 "record log-probabilities after the temperature is applied, and sample with rollout.temperature",
                 self._reading.mismatch(replace(self._head, temperature=temperature)),
+                limits=self._limits.at_logits_times(max(1.0, self._temperature / temperature)),
             )
             yield trial
             if trial.explains:
@@ -212,8 +213,8 @@ class Suspects:
             explains=all(found / ALIKE < expected < found * ALIKE for found, expected in sizes),
         )
 
-    def _trial(self, cause: str, assumption: str, hint: str, after: Mismatch) -> Trial:
-        explains = not self._limits.exceeded_by(after) and after.mean < self._before.mean / 2
+    def _trial(self, cause: str, assumption: str, hint: str, after: Mismatch, *, limits: Limits | None = None) -> Trial:
+        explains = not (limits or self._limits).exceeded_by(after) and after.mean < self._before.mean / 2
         return Trial(cause, assumption, hint, "mean difference", self._before.mean, after.mean, explains)
 
     def _read(self, model: PolicyModel, calls: Sequence[RecordedCall]) -> Reading:

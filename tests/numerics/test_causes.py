@@ -69,6 +69,11 @@ async def test_another_temperature_than_the_configured_one_is_found(tied_folder:
     assert "those at temperature 0.62," in report.cause.assumption
 
 
+async def test_a_low_temperature_is_found_although_it_enlarges_rounding(tied_folder: Path) -> None:
+    report = await check(tied_folder, partial(OtherParams, temperature=0.3), dtype="bfloat16")
+    assert_named(report, "temperature", step=1)
+
+
 @pytest.mark.parametrize(("params", "cut"), [({"top_p": 0.8}, "top_p 0.8"), ({"top_k": 40}, "top_k 40")])
 async def test_probabilities_recorded_after_a_cut(tied_folder: Path, params: dict[str, float], cut: str) -> None:
     report = await check(tied_folder, partial(OtherParams, **params))
