@@ -15,6 +15,7 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker import Renderer, load_renderer
 from astune.engine.in_process import InProcessEngine
 from astune.engine.model_files import resolve_model
+from astune.numerics.check import NumericsCheck, NumericsReport
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import EpisodeStore, RunDirectory
 from astune.schema import ConfigError, Episode, EpisodeGroup, Task
@@ -79,6 +80,39 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
             num_repeat=config.trainer.validation.num_repeat,
             temperature=config.validation_temperature,
         )
+
+
+async def check_numerics(
+    config: AstuneConfig, parts: UserParts, folder: Path, observer: RunObserver, *, steps: int, tasks: int
+) -> NumericsReport:
+    """Compare the engine's log-probabilities with the trainer's on real rollouts; no file is written."""
+    check_trainable(config, parts)
+    if tasks * steps > len(parts.training_tasks):
+        raise ConfigError(
+            f"{steps} steps of {tasks} tasks need more than the {len(parts.training_tasks)} training tasks",
+            hint="take fewer, with --steps and --tasks",
+        )
+    config = without_learning(config)
+    observer.on_phase("loading the model")
+    renderer = load_renderer(folder)
+    policy = PolicyTrainer.load(folder, config)
+    async with _engine(config, folder) as engine:
+        check = NumericsCheck(
+            config,
+            policy=policy,
+            engine=engine,
+            rollouts=_rollouts(config, parts, renderer, engine, observer),
+            order=task_order(config, parts),
+            folder=folder,
+            on_phase=observer.on_phase,
+        )
+        return await check.run(steps=steps, tasks=tasks)
+
+
+def without_learning(config: AstuneConfig) -> AstuneConfig:
+    """The same with a learning rate of zero, which a user may not set."""
+    optim = config.trainer.optim.model_copy(update={"lr": 0.0})
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"optim": optim})})
 
 
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:

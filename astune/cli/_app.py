@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from astune.cli._check import check_app
 from astune.cli._errors import exit_with
 
 NEWEST = "newest"
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Ask about the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(check_app, name="check")
 
 Set = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads Optional

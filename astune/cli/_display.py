@@ -88,6 +88,7 @@ class LivePanel:
             ("episodes", _episodes_line(progress)),
             ("tokens/s", _rates_line(progress)),
             ("seconds", _phases_line(progress)),
+            ("mismatch", _mismatch_line(progress.train)),
             ("balance", _balance_line(progress.balance())),
         ):
             rows.add_row(Text(label), content)
@@ -196,6 +197,15 @@ def _phases_line(progress: Progress) -> Text:
         style = "bold magenta" if name == progress.phase else ("default" if name in now else "dim")
         text.append(f"{name} {now.get(name, before.get(name, 0.0)):.1f}  ", style=style)
     return text
+
+
+def _mismatch_line(measurements: list[Measurement]) -> Text:
+    """How far the trainer's log-probabilities were from the engine's; see `astune check numerics`."""
+    mean = measurements[-1].get("train/logprob_diff_mean") if measurements else math.nan
+    if math.isnan(mean):
+        return Text("not measured yet", style="dim")
+    last = measurements[-1]
+    return Text(f"{mean:.2g} mean  {last.get('train/logprob_diff_p99'):.2g} p99  KL {last.get('train/engine_kl'):.2g}")
 
 
 def _balance_line(balance: TokenBalance | None) -> Text:

@@ -78,6 +78,16 @@ class Head:
         return torch.cat(parts)
 
     @torch.no_grad()
+    def distributions(self, hidden_RD: Tensor, targets: Targets) -> Iterator[tuple[Tensor, Targets]]:
+        """Every row's log-probabilities [B, V] in float32, a block at a time, with the targets that follow its rows."""
+        for rows, _, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
+            softmax = self._softmax(self._logits(hidden_RD[rows]))
+            blocks = self._blocks(softmax.logits_CV, softmax.top_C)
+            parts = chunk.chunks(len(softmax.top_C), self._rows_per_block)
+            for (block, logits_BV), (_, _, part) in zip(blocks, parts, strict=True):
+                yield logits_BV.sub_(softmax.lse_C[block, None]), part
+
+    @torch.no_grad()
     def loss_and_gradient(
         self, hidden_RD: Tensor, targets: Targets, loss: TokenLoss, *, entropy_has_gradient: bool
     ) -> tuple[LossSums, Tensor]:

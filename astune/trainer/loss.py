@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from astune.config.schema import LossConfig
+from astune.trainer.mismatch import Mismatch
 
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What is known of E trained tokens besides what the policy says of them now; parallel float32 tensors.
+    """What is known of E trained tokens besides what the policy says of them now; parallel tensors.
 
+    All are float32 but `version_E`, the weights version that sampled each token.
     `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
     the first; `start_logprob_E` those of the starting weights, None without a KL term.
     """
@@ -21,6 +23,7 @@ class LossInputs:
     advantage_E: Tensor
     weight_E: Tensor
     engine_logprob_E: Tensor
+    version_E: Tensor
     old_logprob_E: Tensor | None = None
     start_logprob_E: Tensor | None = None
 
@@ -29,6 +32,7 @@ class LossInputs:
             self.advantage_E[where],
             self.weight_E[where],
             self.engine_logprob_E[where],
+            self.version_E[where],
             self.old_logprob_E[where] if self.old_logprob_E is not None else None,
             self.start_logprob_E[where] if self.start_logprob_E is not None else None,
         )
@@ -68,22 +72,19 @@ def policy_loss(
         token_loss_E = token_loss_E + config.kl_coef * kl_E
     loss = (inputs.weight_E * token_loss_E).sum()
     with torch.no_grad():
-        mismatch_E = old_E - inputs.engine_logprob_E
         sums = LossSums(
             n_tokens=logprob_E.numel(),
             sums=torch.stack(
                 [
                     entropy_E.sum(),
-                    mismatch_E.abs().sum(),
-                    _k3(mismatch_E).sum(),
                     importance_E.sum(),
                     (importance_E < correction_E).sum(),
                     (ratio_E * advantage_E > clipped_E * advantage_E).sum(),
                     kl_E.sum(),
                 ]
             ).double(),
-            largest_mismatch=mismatch_E.abs().amax().double(),
             loss=loss.detach().double(),
+            mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E),),
         )
     return loss, sums
 
@@ -98,19 +99,25 @@ class LossSums:
 
     n_tokens: int
     sums: Tensor
-    largest_mismatch: Tensor
     loss: Tensor
+    mismatches: tuple[Mismatch, ...] = ()
+    """A part for each chunk, left where it was computed until it is asked for."""
 
     def __add__(self, other: LossSums) -> LossSums:
         return LossSums(
             self.n_tokens + other.n_tokens,
             self.sums + other.sums,
-            torch.maximum(self.largest_mismatch, other.largest_mismatch),
             self.loss + other.loss,
+            self.mismatches + other.mismatches,
         )
+
+    @property
+    def mismatch(self) -> Mismatch:
+        """Of every trained token, with the engine."""
+        return Mismatch.join(self.mismatches)
 
     def metrics(self) -> dict[str, float]:
         """Means over trained tokens, each token counting the same."""
-        names = ("entropy", "logprob_diff_mean", "engine_kl", "importance_mean", "importance_capped_fraction")
-        means = dict(zip((*names, "clip_fraction", "kl_to_start"), (self.sums / self.n_tokens).tolist(), strict=True))
-        return {"loss": float(self.loss), **means, "logprob_diff_max": float(self.largest_mismatch)}
+        names = ("entropy", "importance_mean", "importance_capped_fraction", "clip_fraction", "kl_to_start")
+        means = dict(zip(names, (self.sums / self.n_tokens).tolist(), strict=True))
+        return {"loss": float(self.loss), **means}

@@ -85,6 +85,15 @@ class Masters:
         self._publish()
         return norm
 
+    @torch.no_grad()
+    def shake(self, relative: float, generator: torch.Generator) -> None:
+        """Add noise of `relative` times its own size to every master; a matrix of zeros gets `relative` itself."""
+        for master in self._masters:
+            size = float(master.square().mean().sqrt()) or 1.0
+            noise = torch.randn(master.shape, generator=generator, dtype=master.dtype)
+            master.add_(noise.to(master.device), alpha=relative * size)
+        self._publish()
+
     def _optimizer_for(self, optim: OptimConfig) -> torch.optim.AdamW:
         if self._optimizer is None:
             self._optimizer = torch.optim.AdamW(

@@ -41,7 +41,7 @@ def pack(timelines: Sequence[WeightedTimeline], device: torch.device) -> MicroBa
     order_E = np.argsort(row_E, kind="stable")
     row_R, compact_E = np.unique(row_E[order_E], return_inverse=True)
 
-    def per_token(values: list[list[float]], dtype: type) -> Tensor:
+    def per_token(values: Sequence[Sequence[float]], dtype: type) -> Tensor:
         return torch.from_numpy(np.concatenate(values).astype(dtype)[order_E]).to(device)
 
     return MicroBatch(
@@ -57,6 +57,7 @@ def pack(timelines: Sequence[WeightedTimeline], device: torch.device) -> MicroBa
             advantage_E=per_token([[t.advantage] * len(t.positions) for t in timelines], np.float32),
             weight_E=per_token([[t.token_weight] * len(t.positions) for t in timelines], np.float32),
             engine_logprob_E=per_token([t.engine_logprobs for t in timelines], np.float32),
+            version_E=per_token([t.versions for t in timelines], np.int64),
         ),
         n_read=sum(timeline.positions[-1] for timeline in timelines),
     )

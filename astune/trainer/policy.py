@@ -22,6 +22,7 @@ from astune.trainer import checkpoint
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import LossSums
 from astune.trainer.microbatch import MicroBatch, pack, split
+from astune.trainer.mismatch import Mismatch
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, account, weigh
 
@@ -34,6 +35,7 @@ class StepReport:
 
     metrics: dict[str, float]
     trained_tokens: int
+    mismatch: Mismatch
     masked: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -73,6 +75,11 @@ class PolicyTrainer:
         return self._version
 
     @property
+    def model(self) -> PolicyModel:
+        """The model itself, for those who measure it."""
+        return self._model
+
+    @property
     def weights(self) -> PolicyTrainer:
         """What an engine loads: valid until the next step."""
         return self
@@ -89,6 +96,7 @@ class PolicyTrainer:
         """
         start = time.perf_counter()
         accounts = account(batch)
+        version = self._version
         updates = self._updates(batch)
         lr = learning_rate(self._config.trainer.optim, self._version, self._config.trainer.total_steps)
         report: Counter[str] = Counter()
@@ -108,8 +116,12 @@ class PolicyTrainer:
             report["microbatches"] += len(microbatches)
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
+        mismatch = total.mismatch
         metrics = {
             **total.metrics(),
+            **mismatch.metrics(),
+            **mismatch.metrics_by_age(version),
+            "masked_fraction": accounts.masked.total() / (accounts.trained + accounts.masked.total()),
             "loss": float(total.loss) / len(updates),
             "grad_norm": math.fsum(norms) / len(norms),
             "lr": lr,
@@ -117,7 +129,7 @@ class PolicyTrainer:
             **{name: float(count) for name, count in report.items()},
             "train_tokens_per_s": accounts.trained / (time.perf_counter() - start),
         }
-        return StepReport(metrics, accounts.trained, accounts.masked)
+        return StepReport(metrics, accounts.trained, mismatch, accounts.masked)
 
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""
@@ -145,12 +157,16 @@ class PolicyTrainer:
             share = min(1.0, len(batch.groups[part]) * trainer.loss.updates_per_step / n_groups)
             timelines = weigh(batch.groups[part], batch.advantages[part], trainer.loss.token_weights, share=share)
             if timelines:
-                updates.append(self._packed(timelines))
+                updates.append(self._with_start(timelines))
         return updates
 
-    def _packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
+    def packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
+        """Timelines as the model reads them, in micro-batches that memory is bounded by."""
         parts = split(timelines, self._config.trainer.tokens_per_microbatch)
-        microbatches = [pack(part, self._model.device) for part in parts]
+        return [pack(part, self._model.device) for part in parts]
+
+    def _with_start(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
+        microbatches = self.packed(timelines)
         if self._config.trainer.loss.kl_coef > 0:
             for microbatch in microbatches:
                 start_logprob_E = self._model.start_logprobs(microbatch, self._config.rollout.temperature)

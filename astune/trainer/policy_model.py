@@ -60,10 +60,17 @@ class PolicyModel:
         if self.lora:
             self._start = self
             return
+        self._start = self.frozen()
+
+    def frozen(self, dtype: torch.dtype | None = None) -> PolicyModel:
+        """A copy that computes with the present weights whatever becomes of these, in `dtype` where one is given."""
         frozen = copy.copy(self)
+        frozen.dtype = dtype or self.dtype
         frozen.module = copy.deepcopy(self.module).requires_grad_(False)
         use_fast_layers(frozen.module)  # those it copied still compute with this module's weights
-        self._start = frozen
+        for parameter in frozen.module.parameters():  # buffers, such as rotary frequencies, stay float32
+            parameter.data = parameter.data.to(frozen.dtype)
+        return frozen
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """The last hidden states [R, D] from which the micro-batch's trained tokens are predicted."""

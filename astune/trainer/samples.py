@@ -27,6 +27,8 @@ class WeightedTimeline:
     token_ids: list[int]
     positions: list[int]
     engine_logprobs: list[float]
+    versions: list[int]
+    """The weights version that sampled each trained token."""
     advantage: float
     token_weight: float
     group: int
@@ -120,4 +122,19 @@ def _weighted(timeline: Timeline, episode: Episode, advantage: float, weight: fl
             hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
             "or the judge's reward",
         )
-    return WeightedTimeline(timeline.token_ids, positions, logprobs, advantage, weight, group)
+    return WeightedTimeline(
+        timeline.token_ids, positions, logprobs, _versions(timeline, episode), advantage, weight, group
+    )
+
+
+def _versions(timeline: Timeline, episode: Episode) -> list[int]:
+    versions: list[int] = []
+    for span in timeline.spans:
+        if span.sampled and span.mask_reason is None:
+            if span.weights_version is None:
+                raise TrainerError(
+                    f"episode {episode.episode_id} has sampled tokens without a weights version",
+                    hint="the engine has to return the version of the weights that it sampled with",
+                )
+            versions += [span.weights_version] * (span.end - span.start)
+    return versions

@@ -27,6 +27,9 @@ METRICS = {
     "episodes/failed_attempts": 1.0,
     "engine/tokens_per_s_in": 2310.0,
     "engine/tokens_per_s_out": 812.0,
+    "train/logprob_diff_mean": 0.0432,
+    "train/logprob_diff_p99": 0.221,
+    "train/engine_kl": 0.00229,
     "time/rollout_s": 3.25,
     "time/train_s": 2.0,
 } | balance_metrics(BALANCE)
@@ -82,6 +85,7 @@ def test_the_panel_shows_the_step_rewards_episodes_rates_phases_and_the_balance(
         "1 running (1 model)  1 finished  1 failed  62 waiting",
         "2,310 in  812 out",
         "rollout 1.5  train 2.0",
+        "0.043 mean  0.22 p99  KL 0.0023",
         "1,000 sampled = 700 trained + 100 masked (not a training target 100) + 200 dropped",
     ):
         assert expected in shown, shown

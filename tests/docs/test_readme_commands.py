@@ -33,6 +33,7 @@ RUN_ELSEWHERE = {
     "astune export": "tests/cli/test_a_whole_run.py",
     "astune chat": "tests/cli/test_a_whole_run.py",
     "astune eval": "tests/cli/test_a_whole_run.py",
+    "astune check numerics": "tests/numerics/test_command.py",
 }
 MAKE_TOO_LONG = re.compile(r"make (bench-\S+|\S*vllm\S*|lock|format|docs|clean)$")
 """Benchmarks, which write their own results, and targets that change the working tree."""

@@ -19,8 +19,8 @@ def test_a_sure_token_keeps_its_gradient_in_bfloat16(probability: float, tempera
     slope = -0.0137
 
     def loss(logprob_E: torch.Tensor, entropy_E: torch.Tensor, tokens: slice) -> tuple[torch.Tensor, LossSums]:
-        nothing = torch.zeros(7, dtype=torch.float64)
-        return slope * logprob_E.sum(), LossSums(1, nothing, torch.zeros(()), torch.zeros(()))
+        nothing = torch.zeros(5, dtype=torch.float64)
+        return slope * logprob_E.sum(), LossSums(1, nothing, torch.zeros(()))
 
     targets = Targets(torch.tensor([0]), torch.tensor([0]))
     _, grad_RD = head.loss_and_gradient(hidden_RD, targets, loss, entropy_has_gradient=False)

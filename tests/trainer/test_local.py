@@ -131,6 +131,24 @@ async def test_an_outage_neither_ends_a_run_nor_chooses_its_best_model(
     assert best.score == measured / 4
 
 
+async def test_every_line_of_a_run_measures_its_tokens_against_the_engine(small_folder: Path, tmp_path: Path) -> None:
+    """The hand-made episodes all carry weights version 0, so they are one version further behind in every step."""
+    run = RunDirectory.create(tmp_path, "measured")
+    await fit(small_folder, run, config(tasks_per_step=1, total_steps=3, test_freq=100, save_freq=100))
+    lines = [line for line in run.metrics() if line.kind == "train"]
+    assert len(lines) == 3
+    for line in lines:
+        metrics, group = line.metrics, f"train/versions_behind_{line.step - 1}"
+        assert metrics["train/weights_version"] == line.step - 1
+        assert metrics[f"{group}/tokens"] == metrics["balance/trained"] == 4
+        assert metrics[f"{group}/logprob_diff_mean"] == metrics["train/logprob_diff_mean"] > 0
+        assert metrics[f"{group}/engine_kl"] == metrics["train/engine_kl"] > 0
+        ordered = [metrics[f"train/logprob_diff_{name}"] for name in ("p50", "p90", "p99", "p999", "max")]
+        assert ordered == sorted(ordered)
+        assert metrics["train/masked_fraction"] == 0
+        assert {"train/importance_capped_fraction", "train/clip_fraction", "train/engine_kl_k1"} <= metrics.keys()
+
+
 async def test_weights_of_a_step_that_broke_half_way_are_not_saved(small_folder: Path, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "broken")
     settings = config(tasks_per_step=1, total_steps=5, test_freq=100, save_freq=2)

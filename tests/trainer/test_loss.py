@@ -28,11 +28,14 @@ def one(
 
     logprob_E = torch.tensor([logprob], requires_grad=True)
     engine_E = torch.tensor([engine if engine is not None else old if old is not None else logprob])
-    inputs = LossInputs(torch.tensor([advantage]), torch.tensor([weight]), engine_E, tensor(old), tensor(start))
+    version_E = torch.tensor([0])
+    inputs = LossInputs(
+        torch.tensor([advantage]), torch.tensor([weight]), engine_E, version_E, tensor(old), tensor(start)
+    )
     value, sums = policy_loss(logprob_E, torch.tensor([entropy]), inputs, LossConfig.model_validate(loss))
     value.backward()
     assert logprob_E.grad is not None
-    return float(value.detach()), float(logprob_E.grad), sums.metrics()
+    return float(value.detach()), float(logprob_E.grad), sums.metrics() | sums.mismatch.metrics()
 
 
 def test_on_policy_the_slope_is_the_advantage_times_the_weight() -> None:

@@ -115,6 +115,7 @@ def reference_gradient(
             advantage_E=torch.full_like(chosen, timeline.advantage).detach(),
             weight_E=torch.full_like(chosen, timeline.token_weight).detach(),
             engine_logprob_E=torch.tensor(timeline.engine_logprobs),
+            version_E=torch.tensor(timeline.versions),
         )
         value, _ = policy_loss(chosen, entropy, inputs, loss)
         module.zero_grad()

@@ -1,0 +1,54 @@
+"""The `astune check` commands: is what training relies on true here?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+
+check_app = typer.Typer(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
+
+
+@check_app.command()
+def numerics(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose engine and trainer are compared.")],
+    steps: Annotated[
+        int, typer.Option("--steps", min=2, help="Steps; new weights are handed to the engine between two of them.")
+    ] = 2,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks a step, rollout.num_repeat episodes each.")] = 4,
+    overrides: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads Optional
+        typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as model.dtype=float32; repeatable."),
+    ] = None,
+) -> None:
+    """Compare the engine's log-probabilities with the trainer's, on real rollouts and without learning.
+
+    Ends with status 1 where they are further apart than rounding explains, and names the likely cause.
+    """
+
+    def work() -> int:
+        from astune.cli._numerics import check_numerics
+
+        return check_numerics(conf, overrides or [], steps=steps, tasks=tasks)
+
+    exit_with(work)
+
+
+@check_app.command()
+def template(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model as model.path names it, or a tokenizer's folder.")],
+) -> None:
+    """Extend conversations behind every answer by the model's chat template, and compare with whole renders.
+
+    Ends with status 1 where an extension differs; that a template rewrites history only costs tokens.
+    """
+
+    def work() -> int:
+        from astune.cli._templates import check_template_of
+
+        return check_template_of(model)
+
+    exit_with(work)

@@ -1,0 +1,138 @@
+"""`astune check numerics`: the measures as a table, and the verdict with the cause in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from astune.cli._errors import EXIT_FAILED
+from astune.config import load_config
+from astune.schema import Episode, Split, Task
+
+if TYPE_CHECKING:
+    from astune.numerics.check import NumericsReport
+    from astune.numerics.suspects import Trial
+    from astune.trainer.mismatch import Mismatch
+
+
+def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: int) -> int:
+    config = load_config(conf, overrides)
+    from astune.backbone import local
+    from astune.backbone.parts import load_parts
+    from astune.cli._interrupt import run_until_interrupted
+    from astune.cli._train import silence_progress_bars
+    from astune.engine.model_files import resolve_model
+
+    silence_progress_bars()
+    console = Console()
+    reports: list[NumericsReport] = []
+    with console.status("importing the workflow, reading the tasks") as status:
+        parts = load_parts(config, conf.parent)
+        local.check_trainable(config, parts)
+        folder = resolve_model(config.model.path)
+
+        async def work() -> None:
+            observer = _Says(status)
+            reports.append(await local.check_numerics(config, parts, folder, observer, steps=steps, tasks=tasks))
+
+        run_until_interrupted(work())
+    [report] = reports
+    show_numerics(report, console)
+    return 0 if report.passed else EXIT_FAILED
+
+
+class _Says:
+    """Shows what is being done, and how many episodes have ended; a `RunObserver`."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._phase = ""
+        self._finished = 0
+
+    def on_phase(self, phase: str) -> None:
+        self._phase, self._finished = phase, 0
+        self._status.update(phase)
+
+    def on_finished(self, episode: Episode) -> None:
+        self._finished += 1
+        self._status.update(f"{self._phase}, {self._finished} episodes finished")
+
+    def on_started(self, episode_id: str, task: Task) -> None: ...
+
+    def on_waits_for(self, episode_id: str, what: str) -> None: ...
+
+    def on_attempt_failed(self, episode: Episode) -> None: ...
+
+    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
+
+
+def show_numerics(report: NumericsReport, console: Console) -> None:
+    """Print the table, what is beyond the limits, and why."""
+    console.print(_table(report))
+    if report.passed:
+        console.print(Text("engine and trainer agree, as far as rounding lets them", style="bold green"))
+        return
+    for line in report.beyond:
+        console.print(Text(f"beyond the limit: {line}", style="bold red"), soft_wrap=True)
+    cause = report.cause
+    if cause is None:
+        console.print(Text("none of what was tried explains it", style="bold red"))
+    else:
+        console.print(Text.assemble(("cause: ", "bold red"), (f"{cause.cause}: ", "bold"), cause.assumption))
+        console.print(Text.assemble(("hint: ", "bold cyan"), cause.hint))
+    console.print(_tried(report.trials))
+
+
+def _table(report: NumericsReport) -> Table:
+    """A column for each weights version of each step, a row for each measure."""
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"trainer less engine, log-probabilities, {report.dtype}", title_justify="left"
+    )
+    table.add_column("sampled with weights version")
+    columns: list[tuple[Mismatch, str]] = []
+    for step in report.steps:
+        for version, part in step.mismatch.by_version().items():
+            table.add_column(f"{version} (step {step.step})", justify="right")
+            columns.append((part, f"{step.evidence:.1f}"))
+    table.add_column("limit", justify="right")
+    limits = report.limits
+
+    def row(name: str, values: Sequence[str], limit: str = "") -> None:
+        table.add_row(name, *values, limit)
+
+    row("tokens", [f"{part.n_tokens:,}" for part, _ in columns])
+    row("mean difference", [_number(part.mean) for part, _ in columns], _number(limits.mean))
+    for name in ("p50", "p90", "p99", "p999", "max"):
+        limit = _number(limits.p99) if name == "p99" else ""
+        row(f"  {name}", [_number(part.quantiles()[name]) for part, _ in columns], limit)
+    row("KL, estimator k3", [_number(part.kl) for part, _ in columns], _number(limits.kl))
+    row("KL, estimator k1", [_number(part.kl_k1) for part, _ in columns])
+    row("evidence against the draws", [evidence for _, evidence in columns], _number(limits.evidence))
+    return table
+
+
+def _tried(trials: Sequence[Trial]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="what was tried", title_justify="left")
+    table.add_column("if", overflow="fold")
+    table.add_column(trials[0].measure, justify="right")
+    table.add_column("becomes", justify="right")
+    for trial in trials:
+        table.add_row(
+            Text(f"{trial.cause}: {trial.assumption}"),
+            _number(trial.before),
+            _number(trial.after),
+            style="bold" if trial.explains else None,
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    """Two digits that count, as 0.0083 or 4.1e-06."""
+    return f"{value:.2g}"

@@ -1,0 +1,63 @@
+"""What the engine was asked and answered in finished episodes, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astune.context_tracker.messages import message_of
+from astune.schema import EpisodeGroup, Message
+from astune.trainer.samples import WeightedTimeline
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
+
+    messages: list[Message]
+    n_first: int
+    """Tokens of the first message."""
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logprobs: list[float]
+    weights_version: int
+
+    def timeline(self) -> WeightedTimeline:
+        """The call as the trainer reads it, its answer trained and weighing nothing."""
+        n_prompt, n_sampled = len(self.prompt_ids), len(self.token_ids)
+        return WeightedTimeline(
+            token_ids=[*self.prompt_ids, *self.token_ids],
+            positions=list(range(n_prompt, n_prompt + n_sampled)),
+            engine_logprobs=self.logprobs,
+            versions=[self.weights_version] * n_sampled,
+            advantage=0.0,
+            token_weight=0.0,
+            group=0,
+        )
+
+
+def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
+    """Every call whose answer is trained."""
+    calls: list[RecordedCall] = []
+    for episode in (episode for group in groups for episode in group.episodes):
+        for node, prompt_ids, completion in episode.forest.replay():
+            if node.trainable and completion.token_ids:
+                path = episode.forest.path(node.parent)
+                calls.append(
+                    RecordedCall(
+                        messages=[message_of(asked) for asked in path],
+                        n_first=len(path[0].token_ids) if path else 0,
+                        prompt_ids=prompt_ids,
+                        token_ids=completion.token_ids,
+                        logprobs=completion.logprobs,
+                        weights_version=completion.weights_version,
+                    )
+                )
+    return calls
+
+
+def spread(calls: Sequence[RecordedCall], n: int) -> list[RecordedCall]:
+    """At most `n` of the calls, evenly from the first to the last."""
+    if len(calls) <= n:
+        return list(calls)
+    return [calls[index * len(calls) // n] for index in range(n)]
