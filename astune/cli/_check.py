@@ -39,7 +39,9 @@ def numerics(
 
 @check_app.command()
 def template(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model as model.path names it, or a tokenizer's folder.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model as model.path names it, or a tokenizer's folder.")
+    ],
 ) -> None:
     """Extend conversations behind every answer by the model's chat template, and compare with whole renders.
 

@@ -162,7 +162,7 @@ class ContextTracker:
     def _last_answer(self, conversation: _Conversation, tip: _Tip | None) -> tuple[int | None, int]:
         """The deepest recorded answer that the conversation passes through, and how many messages lead to it."""
         found: tuple[int | None, int] = None, 0
-        level: list[int | None] = [None]
+        level: Sequence[int | None] = [None]
         start = 0
         if tip is not None:
             level, start = [tip.node], len(tip.conversation.sent)
