@@ -149,7 +149,8 @@ class PolicyTrainer:
         return updates
 
     def _packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
-        parts = split(timelines, self._config.trainer.tokens_per_microbatch)
+        together = split(timelines, self._config.trainer.tokens_per_microbatch)
+        parts = together if self._model.takes_trees else ([timeline] for timeline in timelines)
         microbatches = [pack(part, self._model.device) for part in parts]
         if self._config.trainer.loss.kl_coef > 0:
             for microbatch in microbatches:

@@ -1,0 +1,325 @@
+"""A training step's forward and backward pass as a prefix tree, packed, and one padded sample a call.
+
+The real small model on this machine's CPU, bf16 products and float32 sums as in training. Each trace goes
+three ways:
+
+naive   one call to the model is one sample, padded to the longest of its micro-batch, through transformers' own
+        forward pass with `sdpa` and logits for the answers only
+packed  our timelines one after another, nothing shared
+tree    our timelines as the batcher lays them out, which is how they are trained
+
+A naive pass over a whole trace takes many minutes, so only an even share of its micro-batches is timed, and counted
+for all by their padded tokens. Packed and tree take turns. The ideal is that seconds fall as tokens do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.agent_traces import Sample, Shape, made_groups, recorded_groups, samples_of
+from benchmarks.report import describe, machine, markdown_table, write_results
+
+OF_IDEAL_BAR = 0.85
+NAIVE_BAR = 5.0
+SLOWER_BAR = 1.05
+MUCH_SHARED = 0.5
+"""Sharing above which the ideal has to be reached."""
+
+FULL = {
+    "agents: tools, edits and a helper": Shape(),
+    "agents that only append": Shape(edits=0, helpers=0),
+    "short dialogues that share little": Shape(
+        tasks=16, rollouts=2, system=20, question=(200, 300), turns=(1, 3), edits=0, helpers=0
+    ),
+}
+QUICK = {
+    "agents: tools, edits and a helper": Shape(system=400, rollouts=4, turns=(3, 6), edits=1),
+    "short dialogues that share little": Shape(
+        tasks=4, rollouts=2, system=10, question=(100, 150), turns=(1, 2), edits=0, helpers=0
+    ),
+}
+
+
+@dataclass
+class Measured:
+    """`memory_mib` is the peak above what the process held before; None where the system does not tell."""
+
+    tokens: int
+    seconds: float
+    memory_mib: float | None
+
+
+@dataclass
+class Trace:
+    """What was measured of one trace."""
+
+    name: str
+    branching: bool
+    calls: int
+    timelines: int
+    naive: Measured
+    packed: Measured
+    tree: Measured
+
+    @property
+    def sharing(self) -> float:
+        return 1 - self.tree.tokens / self.packed.tokens
+
+    @property
+    def of_ideal(self) -> float:
+        """The measured speed-up over packed timelines as a part of the tokens saved."""
+        return (self.packed.seconds / self.tree.seconds) / (self.packed.tokens / self.tree.tokens)
+
+    @property
+    def over_naive(self) -> float:
+        return self.naive.seconds / self.tree.seconds
+
+    def missed(self) -> Iterator[str]:
+        if self.sharing > MUCH_SHARED and self.of_ideal < OF_IDEAL_BAR:
+            yield f"{self.name}: {self.of_ideal:.2f} of the ideal, {OF_IDEAL_BAR} is the bar"
+        if self.branching and self.over_naive < NAIVE_BAR:
+            yield f"{self.name}: {self.over_naive:.1f}x over naive, {NAIVE_BAR} is the bar"
+        if self.tree.seconds > SLOWER_BAR * self.packed.seconds:
+            yield f"{self.name}: {self.tree.seconds / self.packed.seconds:.2f}x the seconds of packed timelines"
+
+
+class Bench:
+    """One model, loaded twice: as it is trained, and as transformers has it."""
+
+    def __init__(self, folder: Path, tokens_per_microbatch: int) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from astune.config.schema import LossConfig, ModelConfig
+        from astune.trainer.policy_model import PolicyModel
+
+        self._model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="bfloat16"), seed=0)
+        self._plain: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, attn_implementation="sdpa"
+        ).eval()
+        self._tokens = tokens_per_microbatch
+        self._loss = LossConfig()
+
+    @property
+    def vocabulary(self) -> int:
+        return self._plain.config.vocab_size
+
+    def measure(self, name: str, groups: Sequence[Any], *, branching: bool, repetitions: int, share: float) -> Trace:
+        from astune.trainer.advantages import advantages_of
+        from astune.trainer.microbatch import Layout
+        from astune.trainer.samples import weigh
+
+        timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
+        samples = list(samples_of(groups))
+        measured: dict[Layout | None, list[Measured]] = {"rows": [], None: []}
+        for repetition in range(repetitions):
+            for layout in sorted(measured, key=str, reverse=repetition % 2 == 1):
+                measured[layout].append(self._ours(timelines, layout))
+                print(f"  {name}: {layout or 'tree'} {measured[layout][-1].seconds:.1f} s", flush=True)
+        naive = self._naive(samples, share)
+        print(f"  {name}: naive {naive.seconds:.1f} s", flush=True)
+        return Trace(
+            name,
+            branching,
+            len(samples),
+            len(timelines),
+            naive=naive,
+            packed=_median(measured["rows"]),
+            tree=_median(measured[None]),
+        )
+
+    def _ours(self, timelines: Sequence[Any], layout: Any) -> Measured:
+        from astune.trainer.gradient import accumulate_gradient
+        from astune.trainer.microbatch import pack, split
+
+        n_tokens = 0
+
+        def work() -> None:
+            nonlocal n_tokens
+            for part in split(timelines, self._tokens, layout=layout):
+                microbatch = pack(part, self._model.device, layout=layout)
+                n_tokens += len(microbatch.token_ids_T)
+                accumulate_gradient(self._model, [microbatch], self._loss, 1.0)
+
+        seconds, memory = _watch(work)
+        self._model.masters.zero_gradients()
+        return Measured(n_tokens, seconds, memory)
+
+    def _naive(self, samples: Sequence[Sample], share: float) -> Measured:
+        """Of every n-th micro-batch, counted for all of them."""
+        batches = list(_padded_batches(samples, self._tokens))
+        timed = batches[:: max(1, round(1 / share))]
+        seconds, memory = _watch(lambda: [self._naive_pass(batch) for batch in timed])
+        self._plain.zero_grad(set_to_none=True)
+        total, counted = (sum(map(_padded, part)) for part in (batches, timed))
+        return Measured(total, seconds * total / counted, memory)
+
+    def _naive_pass(self, batch: Sequence[Sample]) -> None:
+        import torch
+
+        from astune.trainer.loss import LossInputs, policy_loss
+
+        longest = max(len(sample.token_ids) for sample in batch)
+        said = max(sample.n_said for sample in batch)
+        # Padded on the left, as answers then end together and one slice holds the logits of all.
+        ids_BT = torch.tensor([[0] * (longest - len(s.token_ids)) + s.token_ids for s in batch])
+        read_BT = torch.tensor([[0] * (longest - len(s.token_ids)) + [1] * len(s.token_ids) for s in batch])
+        trained_BS = torch.tensor([[False] * (said - s.n_said) + [True] * s.n_said for s in batch])
+        logits_BSV = self._plain(
+            input_ids=ids_BT,
+            attention_mask=read_BT,
+            position_ids=(read_BT.cumsum(1) - 1).clamp(min=0),
+            use_cache=False,
+            logits_to_keep=said + 1,
+        ).logits[:, :-1]
+        logprob_EV = logits_BSV[trained_BS].float().log_softmax(-1)
+        logprob_E = logprob_EV.gather(1, ids_BT[:, -said:][trained_BS][:, None])[:, 0]
+        ones_E = torch.ones_like(logprob_E).detach()
+        inputs = LossInputs(ones_E, ones_E / len(ones_E), logprob_E.detach())
+        policy_loss(logprob_E, torch.zeros_like(ones_E), inputs, self._loss)[0].backward()
+
+
+def _padded_batches(samples: Sequence[Sample], max_tokens: int) -> Iterator[list[Sample]]:
+    """In the order of recording, in which neighbours are of about the same length."""
+    batch: list[Sample] = []
+    for sample in samples:
+        if batch and _padded([*batch, sample]) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(sample)
+    yield batch
+
+
+def _padded(batch: Sequence[Sample]) -> int:
+    return len(batch) * max(len(sample.token_ids) for sample in batch)
+
+
+def _median(measured: Sequence[Measured]) -> Measured:
+    memories = [one.memory_mib for one in measured if one.memory_mib is not None]
+    seconds = statistics.median(one.seconds for one in measured)
+    return Measured(measured[0].tokens, seconds, max(memories, default=None))
+
+
+def _watch(work: Callable[[], object]) -> tuple[float, float | None]:
+    """Seconds, and MiB above what the process held before; freed memory is given back first (Linux with glibc)."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    gc.collect()
+    before = None
+    if status.exists():
+        ctypes.CDLL(None).malloc_trim(0)
+        reset.write_text("5")
+        before = _memory_mib(status, "VmRSS")
+    start = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - start
+    return seconds, None if before is None else _memory_mib(status, "VmHWM") - before
+
+
+def _memory_mib(status: Path, name: str) -> float:
+    [line] = [line for line in status.read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) / 1024
+
+
+def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None) -> bool:
+    """Print and write what came; True where every bar is reached."""
+    rows = [
+        (
+            trace.name,
+            trace.calls,
+            trace.timelines,
+            " / ".join(str(one.tokens) for one in (trace.naive, trace.packed, trace.tree)),
+            " / ".join(f"{one.seconds:.1f}" for one in (trace.naive, trace.packed, trace.tree)),
+            " / ".join(
+                "?" if one.memory_mib is None else f"{one.memory_mib:.0f}"
+                for one in (trace.naive, trace.packed, trace.tree)
+            ),
+            f"{trace.sharing:.0%}",
+            f"{trace.of_ideal:.2f}",
+            f"{trace.over_naive:.1f}x",
+        )
+        for trace in traces
+    ]
+    head = ("trace", "calls", "timelines", "tokens", "seconds", "peak MiB", "shared", "of the ideal", "over naive")
+    table = markdown_table(head, rows)
+    missed = [line for trace in traces for line in trace.missed()]
+    note = f"\n{skipped}\n" if skipped else ""
+    text = f"""# Prefix trees in training
+
+{describe(facts)}
+
+{(__doc__ or "").partition(chr(10) * 2)[2]}
+Tokens, seconds and peak memory (above weights and gradients) are those of naive / packed / tree. "Of the ideal" is the
+speed-up over packed as a part of the tokens saved.
+
+{table}
+{note}"""
+    results = [
+        asdict(trace) | {"sharing": trace.sharing, "of_ideal": trace.of_ideal, "over_naive": trace.over_naive}
+        for trace in traces
+    ]
+    write_results("tree", {"machine": facts, "results": results, "missed": missed}, text)
+    print(f"\n{table}\n{note}")
+    for line in missed:
+        print(f"MISSED {line}", file=sys.stderr)
+    for trace in traces:
+        print(
+            f"{trace.name}: {trace.packed.seconds / trace.tree.seconds:.2f}x over packed with "
+            f"{trace.packed.tokens / trace.tree.tokens:.2f}x fewer tokens, {trace.of_ideal:.2f} of the ideal; "
+            f"{trace.over_naive:.1f}x over padded one-call-one-sample training"
+        )
+    return not missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="builtin:smollm2-135m")
+    parser.add_argument("--run", type=Path, default=Path("launcher_record"), help="a recorded run to measure as well")
+    parser.add_argument("--quick", action="store_true", help="small traces, for a look at the tool and not at figures")
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--naive-share", type=float, default=0.1, help="part of the naive micro-batches that is timed")
+    parser.add_argument("--tokens-per-microbatch", type=int, default=8192)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    from astune.engine.model_files import resolve_model
+    from astune.schema import RunStoreError
+
+    facts = machine()
+    print(describe(facts))
+    bench = Bench(resolve_model(arguments.model), arguments.tokens_per_microbatch)
+    made = QUICK if arguments.quick else FULL
+    cases = [
+        (name, made_groups(shape, vocabulary=bench.vocabulary, seed=arguments.seed), shape.edits > 0)
+        for name, shape in made.items()
+    ]
+    skipped = None
+    try:
+        recorded = recorded_groups(arguments.run, tasks=2 if arguments.quick else 8)
+        cases.append(("recorded", recorded, False))
+    except RunStoreError as missing:
+        skipped = f"No recorded run was measured: {missing}."
+    traces = [
+        bench.measure(
+            name,
+            groups,
+            branching=branching,
+            repetitions=arguments.repetitions,
+            share=arguments.naive_share,
+        )
+        for name, groups, branching in cases
+    ]
+    if not _report(facts, traces, skipped):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
