@@ -35,14 +35,14 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* c [rows, columns * LANES] (+)= a [rows, steps] times b [steps, columns * LANES], in pairs along the steps. */
 INLINE void product(const int rows, const int columns, float *c, int64_t c_row, const Pair *a, int64_t a_row,
                     int64_t a_step, const Pair *b, int64_t b_step, int64_t b_column, int64_t steps, int add) {
-    __m512 sums[rows][columns];
+    __m512 sums[ROWS][COLUMNS];
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < columns; i++)
             sums[r][i] = add ? _mm512_loadu_ps(c + r * c_row + i * LANES) : _mm512_setzero_ps();
     for (int64_t k = 0; k < steps; k++) {
-        __m512bh right[columns];
+        __m512bh right[COLUMNS];
 #pragma GCC unroll 4
         for (int i = 0; i < columns; i++) right[i] = (__m512bh)_mm512_loadu_si512(b + k * b_step + i * b_column);
 #pragma GCC unroll 6
