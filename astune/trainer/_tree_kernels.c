@@ -75,9 +75,9 @@ static void multiply(int64_t rows, int64_t columns, float *out, int64_t c_row, c
         }
 }
 
-/* 2^x for x <= 0, to seven digits. */
+/* 2^x for x <= 0, to seven digits; not a number stays one, since the maximum is then its second argument. */
 INLINE __m512 power_of_two(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
+    x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);
     const __m512 whole = _mm512_floor_ps(x);
     const __m512 rest = _mm512_sub_ps(x, whole);
     __m512 p = _mm512_set1_ps(1.8775767e-3f);
