@@ -42,7 +42,7 @@ FULL = {
     ),
 }
 QUICK = {
-    "agents: tools, edits and a helper": Shape(system=400, rollouts=4, turns=(3, 6), edits=1),
+    "agents: tools, edits and a helper": Shape(system=300, rollouts=3, turns=(2, 4), edits=1),
     "short dialogues that share little": Shape(
         tasks=4, rollouts=2, system=10, question=(100, 150), turns=(1, 2), edits=0, helpers=0
     ),

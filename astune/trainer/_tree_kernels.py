@@ -1,7 +1,7 @@
 """`_tree_kernels.c`, compiled where it runs: tree attention in bfloat16 on a CPU that multiplies it (AVX512-BF16).
 
-Matrix products of torch write every score to memory and read it some twelve times, forward and backward; here scores stay
-in the cache, and keys are read where they lie. Elsewhere the batches of `attention_plan.py` do the same.
+Matrix products of torch write every score to memory and read it some twelve times, forward and backward; here scores
+stay in the cache, and keys are read where they lie. Elsewhere the batches of `attention_plan.py` do the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which tokens of a prefix tree attend to which: made once, followed by every layer.
 
-As tiles, for the kernels: a few tokens of a segment, which see ranges of the layout. As dense batches, for matrix products: the tree is recut for attention. Beginnings too short to be worth a batch of their own are repeated in each of
-their branches, and long segments are cut into a chain; neither changes what a token sees. The branches of one
-parent then form a batch: each row of it attends to [the parent's whole path; itself causally].
+For the compiled kernels as tiles: a few tokens of a segment, and the ranges of the layout that they see. For matrix
+products as a few dense batches, for which the tree is recut. Beginnings too short to be worth a batch of their own are
+repeated in each of their branches, and long segments are cut into a chain; neither changes what a token sees. The
+branches of one parent then form a batch: each row of it attends to [the parent's whole path; itself causally].
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the tree is recut. A matter of speed only."""
+    """How the tree is recut for batches. A matter of speed only."""
 
     shortest_shared: int = 32
     """Tokens of a shared beginning below which repeating its attention is cheaper than another batch."""
@@ -61,8 +62,8 @@ class BranchBatch:
 class Tiles:
     """N tiles (first token, end, segment) of at most `tokens` tokens of one segment each.
 
-    Segment s sees the ranges [from, to) of the layout `range_R2[first_range[s]:first_range[s + 1]]`, each token as far as
-    they do not lie behind it. `width` bounds the tokens that one sees, each range counted in whole sixteens.
+    Segment s sees the ranges [from, to) of the layout `range_R2[first_range[s]:first_range[s + 1]]`, each token as
+    far as they do not lie behind it. `width` bounds the tokens that one sees, each range counted in whole sixteens.
     """
 
     tile_N3: Tensor

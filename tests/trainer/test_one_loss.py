@@ -214,8 +214,9 @@ class Branches(Workflow):
 
 @pytest.fixture
 async def recorded(request: pytest.FixtureRequest) -> tuple[Path, list[EpisodeGroup]]:
-    """Two groups of four episodes that the model in a folder really sampled."""
-    folder: Path = request.getfixturevalue(request.param)
+    """Two groups of episodes that the model in a folder really sampled."""
+    name, num_repeat = request.param
+    folder: Path = request.getfixturevalue(name)
     rollout = {"max_model_len": 768, "max_response_length_in_one_turn": 24, "max_attempts": 1}
     config = AstuneConfig.model_validate({"rollout": rollout, "engine": {"kv_cache_gb": 0.2, "max_batch_size": 8}})
     engine = InProcessEngine.load(
@@ -223,19 +224,21 @@ async def recorded(request: pytest.FixtureRequest) -> tuple[Path, list[EpisodeGr
     )
     pool = RolloutPool(engine, load_renderer(folder), Branches, None, config, Watcher())
     tasks = [Task(task_id=name, main_query=f"Tell me about {name}.") for name in ("tea", "rain")]
-    groups = await pool.run_groups(tasks, step=1, split="train", num_repeat=4, temperature=1.0)
+    groups = await pool.run_groups(tasks, step=1, split="train", num_repeat=num_repeat, temperature=1.0)
     await engine.aclose()
     return folder, groups
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recorded", ["tiny_folder", "smol_folder"], indirect=True)
+@pytest.mark.parametrize("recorded", [("tiny_folder", 4), ("smol_folder", 2)], indirect=True, ids=["tiny", "real"])
 async def test_a_run_that_was_really_recorded_has_one_gradient_however_it_is_computed(
     recorded: tuple[Path, list[EpisodeGroup]],
 ) -> None:
     folder, groups = recorded
     timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
-    assert len(timelines) == 2 * 4 * 3  # the conversation, its edited branch, the helper's
+    assert len(timelines) == 3 * sum(
+        len(group.episodes) for group in groups
+    )  # the conversation, its edited branch, the helper's
     model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
     value, tree = gradient(model, [timelines])
     n_read = sum(len(timeline.input_ids) for timeline in timelines)
