@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine import _cpu_linear
+from astune.engine import _cpu_linear, _kernels
 from astune.engine._attention import Rule
 from astune.engine._batch import PackedBatch
 from astune.engine._cpu_linear import PackedLinear
@@ -39,7 +39,7 @@ def is_supported(model: Any) -> bool:
     return (
         model.device.type == "cpu"
         and _cpu_linear.is_available()
-        and kernels(model.dtype) is not None
+        and _kernels.are_available(model.dtype)
         and config.model_type in _FAMILY
         and config.hidden_act == "silu"
         and not windowed
@@ -58,9 +58,7 @@ class CpuLlama:
         self._dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._heads
         self._eps: float = config.rms_norm_eps
         self._dtype: torch.dtype = model.dtype
-        compiled = kernels(model.dtype)
-        assert compiled is not None, "is_supported has asked"
-        self._kernels = compiled
+        self._kernels = kernels(model.dtype)
         self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
         self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from astune.engine.compiled import compiled
+from astune.schema import EngineError
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +35,25 @@ _SIGNATURES = {
 }
 
 
+def kernels(dtype: torch.dtype) -> Kernels:
+    """The compiled functions for tensors of this dtype.
+
+    Raises:
+        EngineError: they are not available here.
+    """
+    found = _kernels(dtype)
+    if found is None:
+        raise EngineError(f"there are no compiled kernels for {dtype}", hint="install gcc")
+    return found
+
+
+def are_available(dtype: torch.dtype) -> bool:
+    """Whether there are kernels for tensors of this dtype; where they cannot be had, the log says why, once."""
+    return _kernels(dtype) is not None
+
+
 @cache
-def kernels(dtype: torch.dtype) -> Kernels | None:
-    """The compiled functions for tensors of this dtype, or None where they cannot be had; the log says why, once."""
+def _kernels(dtype: torch.dtype) -> Kernels | None:
     if platform.machine().lower() not in ("x86_64", "amd64") or dtype not in _TYPES:
         return None
     try:
@@ -149,7 +166,7 @@ class Kernels:
 
 def can_attend(keys: Tensor, values: Tensor) -> bool:
     """Whether there is an `attend` for keys and values of this kind."""
-    return keys.shape == values.shape and keys.shape[-1] % _LANES == 0 and kernels(keys.dtype) is not None
+    return keys.shape == values.shape and keys.shape[-1] % _LANES == 0 and are_available(keys.dtype)
 
 
 def room_for_scores(length: int) -> Tensor:

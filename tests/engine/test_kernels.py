@@ -12,26 +12,20 @@ import torch.nn.functional as F
 from engine_helpers import assert_exact, load, transformers_model
 from torch import Tensor
 
-from astune.engine import _kernels
-from astune.engine._kernels import Kernels, can_attend, kernels, room_for_scores
+from astune.engine import _kernels, compiled
+from astune.engine._kernels import are_available, can_attend, kernels, room_for_scores
 from astune.schema import SamplingParams
 
 PRECISION = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
 """Relative error of a whole tensor; bfloat16 rounds each number by up to 1/512 of it."""
 
-pytestmark = pytest.mark.skipif(kernels(torch.float32) is None, reason="no gcc here")
+pytestmark = pytest.mark.skipif(not are_available(torch.float32), reason="no gcc here")
 
 
 @pytest.fixture(params=list(PRECISION), ids=["float32", "bfloat16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     torch.manual_seed(0)
     return request.param
-
-
-def compiled(dtype: torch.dtype) -> Kernels:
-    found = kernels(dtype)
-    assert found is not None
-    return found
 
 
 def relative_error(ours: Tensor, exact: Tensor) -> float:
@@ -42,7 +36,7 @@ def relative_error(ours: Tensor, exact: Tensor) -> float:
 def test_norm(dtype: torch.dtype, rows: int, dim: int) -> None:
     x, weight = torch.randn(rows, dim, dtype=dtype) * 3, torch.randn(dim, dtype=dtype)
     exact = F.rms_norm(x.double(), (dim,), weight.double(), 1e-5)
-    assert relative_error(compiled(dtype).rms_norm(x, weight, 1e-5), exact) < PRECISION[dtype]
+    assert relative_error(kernels(dtype).rms_norm(x, weight, 1e-5), exact) < PRECISION[dtype]
 
 
 @pytest.mark.parametrize("normed", [True, False])
@@ -62,7 +56,7 @@ def test_heads_are_turned_and_stored_in_their_slots(dtype: torch.dtype, normed: 
     turn = torch.polar(torch.ones(()).double(), angles.double())[:, None]
     q, k = (torch.view_as_real(torch.complex(*x.chunk(2, dim=-1)) * turn).movedim(-1, -2).flatten(-2) for x in (q, k))
 
-    compiled(dtype).turn_and_store(qkv, norms, 1e-5, (angles.cos(), angles.sin()), slots, positions, keys, values)
+    kernels(dtype).turn_and_store(qkv, norms, 1e-5, (angles.cos(), angles.sin()), slots, positions, keys, values)
     assert relative_error(qkv[:, :heads], q) < 2 * PRECISION[dtype]
     assert relative_error(keys[slots, :, positions], k) < 2 * PRECISION[dtype]
     assert torch.equal(values[slots, :, positions].double(), v)
@@ -80,7 +74,7 @@ def test_next_tokens_attend_to_their_slots(
     slots = torch.tensor([4, 0, 5, 2, 1])
     keys, values = torch.randn(2, 6, kv_heads, 77, dim, dtype=dtype)
     q = torch.randn(len(lengths), heads + 2, dim, dtype=dtype)[:, :heads] * 3
-    ours = compiled(dtype).attend(
+    ours = kernels(dtype).attend(
         q, keys, values, slots, lengths, scale=dim**-0.5, window=window, scores=room_for_scores(77)
     )
     for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
@@ -95,12 +89,10 @@ def test_what_is_not_finite_stays_visible_and_with_its_own_sequence(dtype: torch
     keys[0, 0, 3, 2] = float("nan")
     q = torch.randn(2, 1, 16, dtype=dtype)
     slots, lengths = torch.tensor([0, 1]), torch.tensor([40, 40])
-    out = compiled(dtype).attend(
-        q, keys, values, slots, lengths, scale=0.25, window=1 << 60, scores=room_for_scores(40)
-    )
+    out = kernels(dtype).attend(q, keys, values, slots, lengths, scale=0.25, window=1 << 60, scores=room_for_scores(40))
     assert out[0].isnan().all()
     assert out[1].isfinite().all()
-    normed = compiled(dtype).rms_norm(torch.full((1, 16), float("inf"), dtype=dtype), torch.ones(16, dtype=dtype), 1e-5)
+    normed = kernels(dtype).rms_norm(torch.full((1, 16), float("inf"), dtype=dtype), torch.ones(16, dtype=dtype), 1e-5)
     assert normed.isnan().all()
 
 
@@ -110,7 +102,7 @@ def test_a_sequence_gets_the_same_numbers_whatever_stands_beside_it(dtype: torch
     slots, lengths = torch.arange(9), torch.arange(40, 49)
 
     def attend(rows: slice) -> Tensor:
-        return compiled(dtype).attend(
+        return kernels(dtype).attend(
             q[rows], keys, values, slots[rows], lengths[rows], scale=0.125, window=1 << 60, scores=room_for_scores(50)
         )
 
@@ -127,10 +119,10 @@ def test_odd_heads_and_values_of_another_size_go_another_way() -> None:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(_kernels, "_COMPILER", "no-such-compiler")
-    kernels.cache_clear()
+    monkeypatch.setattr(compiled, "_COMPILER", "no-such-compiler")
+    _kernels._kernels.cache_clear()
     yield
-    kernels.cache_clear()
+    _kernels._kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -151,9 +143,9 @@ def test_a_compiler_that_fails_is_quoted(
     source = tmp_path / "_kernels.c"
     source.write_text("this is not C")
     monkeypatch.setattr(_kernels, "_SOURCE", source)
-    kernels.cache_clear()
+    _kernels._kernels.cache_clear()
     try:
-        assert kernels(torch.float32) is None
+        assert not are_available(torch.float32)
     finally:
-        kernels.cache_clear()
+        _kernels._kernels.cache_clear()
     assert "error:" in caplog.text
