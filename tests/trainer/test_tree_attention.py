@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from astune.engine import compiled
 from astune.engine.compiled import processor
+from astune.trainer import _tree_kernels
 from astune.trainer._tree_kernels import TreeKernels, kernels_for
 from astune.trainer.attention import _Batched, _Tiled
 from astune.trainer.attention_plan import AttentionPlan, plan_attention
@@ -71,7 +74,7 @@ def test_the_kernels_are_nearer_to_float64_than_the_matrix_products(
 
 
 @needs_kernels
-def test_the_kernels_pass_on_what_is_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_pass_on_what_is_not_a_number() -> None:
     tree = build_tree([[1, 2, 3], [1, 2, 4, 5]])
     plan = plan_attention(tree, torch.device("cpu"))
     given = tensors(len(tree), 1, 2, 64)
@@ -80,6 +83,26 @@ def test_the_kernels_pass_on_what_is_not_a_number(monkeypatch: pytest.MonkeyPatc
     assert out[0, 2].isnan().all()
     assert out[0, [0, 1, 3, 4]].isfinite().all()
     assert grads[0][0, 2].isnan().all()
+
+
+@needs_kernels
+def test_without_a_compiler_the_trainer_says_so_and_takes_matrix_products(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiled, "_COMPILER", "no-such-compiler")
+    _tree_kernels._kernels.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            query, _, value, _ = tensors(3, 1, 2, 64)
+            assert kernels_for(query, value) is None
+    finally:
+        _tree_kernels._kernels.cache_clear()
+    assert "install gcc" in caplog.text
+
+
+def test_the_kernels_are_for_bfloat16_and_whole_heads_only() -> None:
+    for dim, dtype in ((48, torch.bfloat16), (64, torch.float32)):
+        assert kernels_for(torch.empty(2, dim, dtype=dtype), torch.empty(2, dim, dtype=dtype)) is None
 
 
 @given(trees(), st.integers(1, 9), st.integers(1, 50))
