@@ -30,7 +30,7 @@ class Shape:
     turns: tuple[int, int] = (10, 30)
     answer: tuple[int, int] = (15, 60)
     observation: tuple[int, int] = (15, 90)
-    edits: int = 3
+    edits: int = 2
     """Times that an episode asks once more after an edited observation."""
     helpers: int = 1
     """Helpers of an episode, with four turns each."""
