@@ -90,10 +90,11 @@ class TreeKernels:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, key and value."""
         heads, tokens, group, dim = query.shape
+        grad_out = grad_out.contiguous()
         tiles = plan.tiles(group, BACKWARD_ROWS)
         grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         self._attend_backward(
-            *_addresses(query, key, value, out, grad_out.contiguous(), log2_sums, *grads),
+            *_addresses(query, key, value, out, grad_out, log2_sums, *grads),
             *_addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
             *(len(tiles.tile_N3), heads, tokens, group, dim),
             *(tiles.tokens * group, torch.get_num_threads()),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rollout_stage import Watcher
 from torch import Tensor, nn
 from trainer_helpers import VOCABULARY, distance, one_by_one, own_model
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
 from astune.config.schema import AstuneConfig, LossConfig, ModelConfig
@@ -176,9 +177,14 @@ def test_the_batcher_shares_where_that_saves_tokens_and_lays_out_plainly_where_n
     assert distance(gradient(ours, [timelines])[1], gradient(ours, [timelines], layout="tree")[1]) < 1e-5
 
 
-def test_bfloat16_adds_no_error_beyond_its_own_whatever_the_layout(small_folder: Path, theirs: nn.Module) -> None:
-    model = PolicyModel.load(small_folder, ModelConfig(device="cpu", dtype="bfloat16"), seed=0)
-    plain = own_model(small_folder, "bfloat16")
+@pytest.mark.parametrize("head_dim", [24, 64], ids=["matrix products", "kernels where there are some"])
+def test_bfloat16_adds_no_error_beyond_its_own_whatever_the_layout(tmp_path: Path, head_dim: int) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 3, "initializer_range": 0.1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": head_dim}
+    LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **shape, **heads)).save_pretrained(tmp_path)
+    model = PolicyModel.load(tmp_path, ModelConfig(device="cpu", dtype="bfloat16"), seed=0)
+    plain, theirs = own_model(tmp_path, "bfloat16"), own_model(tmp_path, "float32")
     rng = random.Random(1)
     trunk = [rng.randrange(VOCABULARY) for _ in range(120)]
     paths = [trunk[: 40 * (1 + n % 3)] + [rng.randrange(VOCABULARY) for _ in range(30 + n)] for n in range(9)]

@@ -46,7 +46,9 @@ def computed(function: Any, given: list[Tensor], *more: Any) -> list[Tensor]:
     """The output and the three gradients."""
     leaves = [tensor.detach().requires_grad_() for tensor in given[:3]]
     out = function.apply(*leaves, given[0].shape[-1] ** -0.5, *more)
-    return [out.detach(), *torch.autograd.grad(out, leaves, given[3])]
+    # A model's gradient comes in another layout of memory.
+    grad_out = given[3].transpose(0, 1).contiguous().transpose(0, 1)
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]
 
 
 def errors(ours: list[Tensor], exact: list[Tensor]) -> list[float]:
