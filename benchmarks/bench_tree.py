@@ -1,18 +1,17 @@
 """A training step's forward and backward pass as a prefix tree, packed, and one padded sample a call.
 
-The real small model on this machine's CPU, bf16 products and float32 sums as in training. Each trace goes
-three ways:
+The real small model on this machine's CPU, bf16 products and float32 sums as in training. Each trace goes three ways:
 
-naive   one call to the model is one sample, padded to the longest of its micro-batch, through transformers' own
-        forward pass with `sdpa` and logits for the answers only
-packed  our timelines one after another, nothing shared
-tree    our timelines as the batcher lays them out, which is how they are trained
+- naive: one call to the model is one sample, padded to the longest of its micro-batch, through transformers' own
+  forward pass with `sdpa` and logits for the answers only
+- packed: our timelines one after another, nothing shared
+- tree: our timelines as the batcher lays them out, which is how they are trained
 
 A naive pass over a whole trace takes many minutes, so only an even share of its micro-batches is timed, and counted
-for all by their padded tokens. Packed and tree take turns. The ideal is that seconds fall as tokens do. It is out of
-reach where paths are long: the tokens that a tree saves are those with the shortest path, so attention, whose work
-grows with the path, is saved less; and each answer passes the head once either way. "Of the work" compares with the
-floating-point operations saved instead.
+for all by their padded tokens. Packed and tree take turns. The ideal is that seconds fall as tokens do. Where paths are
+long it cannot be reached: the tokens that a tree saves are those with the shortest path, so that attention, whose work
+grows with the path, is saved less, and each answer passes the head once either way. "Of the work" therefore compares
+with the floating-point operations that are saved.
 """
 
 from __future__ import annotations

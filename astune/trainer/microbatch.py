@@ -23,7 +23,7 @@ from astune.trainer.trie import build_rows, build_tree, common_prefix, tree_size
 Layout = Literal["tree", "rows"]
 
 LEAST_SAVING = 0.05
-"""The part of the tokens that a tree has to save to be chosen."""
+"""The part of the tokens that a tree has to save to be chosen; below, its attention may cost what it saves."""
 
 
 @dataclass(slots=True)
