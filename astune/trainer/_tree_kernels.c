@@ -306,7 +306,8 @@ void attend_backward(const Half *queries, const Half *keys, const Half *values, 
         const Scratch scratch = {
             room(rows * CHUNK * 4), room(rows * CHUNK * 4), room(rows * dim * 4), room(rows * CHUNK * 2),
             room(rows * CHUNK * 2), room(rows * CHUNK * 2), room(rows * dim * 2), room(rows * dim * 2)};
-#pragma omp for schedule(dynamic)
+        /* Tiles go to threads by number, so that sums are the same to the last bit every time. */
+#pragma omp for schedule(static, 1)
         for (int64_t item = 0; item < heads * n_tiles; item++) {
             const int64_t head = item / n_tiles, big = head * own * group;
             attend_tile_backward(&tree, tiles + item % n_tiles * 3, queries + big, out + big, grads + big,

@@ -88,6 +88,21 @@ def test_the_kernels_pass_on_what_is_not_a_number() -> None:
 
 
 @needs_kernels
+def test_the_kernels_give_the_same_bits_every_time() -> None:
+    trunk = list(range(700))
+    tree = build_tree([trunk[:n] + [1000 + n] * 90 for n in range(100, 700, 60)])
+    plan = plan_attention(tree, torch.device("cpu"))
+    given = tensors(len(tree), 3, 3, 64)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        first, *others = [computed(_Tiled, given, plan, kernels(64)) for _ in range(5)]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, same) for other in others for one, same in zip(first, other, strict=True))
+
+
+@needs_kernels
 def test_without_a_compiler_the_trainer_says_so_and_takes_matrix_products(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
