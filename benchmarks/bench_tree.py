@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ FULL = {
     ),
 }
 QUICK = {
-    "agents: tools, edits and a helper": Shape(system=200, rollouts=3, turns=(2, 3), edits=1),
+    "agents: tools, edits and a helper": Shape(system=200, rollouts=2, turns=(2, 3), edits=1),
     "dialogues that share little": Shape(
         tasks=3, rollouts=2, system=10, question=(10, 20), turns=(1, 2), edits=0, helpers=0
     ),
@@ -53,8 +53,8 @@ QUICK = {
 
 @dataclass
 class Measured:
-    """`memory_mib` is the peak above what the process held before; None where the system does not tell. `work` are
-    floating-point operations, counted for our own passes."""
+    """`memory_mib` is what the largest micro-batch needs above weights and gradients; None where the system does not
+    tell. `work` are floating-point operations, counted for our own passes."""
 
     tokens: int
     seconds: float
@@ -129,41 +129,37 @@ class Bench:
 
         timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
         samples = list(samples_of(groups))
-        self._ours(timelines[:1], None)  # compiles, and makes room
-        measured: dict[Layout | None, list[Measured]] = {"rows": [], None: []}
+        layouts: tuple[Layout | None, ...] = ("rows", None)
+        counted = {layout: self._count(timelines, layout) for layout in layouts}
+        seconds: dict[Layout | None, list[float]] = {layout: [] for layout in layouts}
         for repetition in range(repetitions):
-            for layout in sorted(measured, key=str, reverse=repetition % 2 == 1):
-                measured[layout].append(self._ours(timelines, layout))
-                print(f"  {name}: {layout or 'tree'} {measured[layout][-1].seconds:.1f} s", flush=True)
+            for layout in layouts[:: 1 if repetition % 2 == 0 else -1]:
+                seconds[layout].append(_seconds(lambda layout=layout: self._train(timelines, layout)))
+                print(f"  {name}: {'tree' if layout is None else 'packed'} {seconds[layout][-1]:.1f} s", flush=True)
         naive = self._naive(samples, share)
         print(f"  {name}: naive {naive.seconds:.1f} s", flush=True)
-        return Trace(
-            name,
-            branching,
-            len(samples),
-            len(timelines),
-            naive=naive,
-            packed=_median(measured["rows"]),
-            tree=_median(measured[None]),
-        )
+        packed, tree = (replace(counted[layout], seconds=statistics.median(seconds[layout])) for layout in layouts)
+        return Trace(name, branching, len(samples), len(timelines), naive, packed, tree)
 
-    def _ours(self, timelines: Sequence[Any], layout: Any) -> Measured:
+    def _train(self, timelines: Sequence[Any], layout: Any) -> None:
+        """What a training step does from timelines to the gradient."""
         from astune.trainer.gradient import accumulate_gradient
         from astune.trainer.microbatch import pack, split
 
-        n_tokens, work = 0, 0.0
-
-        def passes() -> None:
-            nonlocal n_tokens, work
-            for part in split(timelines, self._tokens, layout=layout):
-                microbatch = pack(part, self._model.device, layout=layout)
-                accumulate_gradient(self._model, [microbatch], self._loss, 1.0)
-                n_tokens += len(microbatch.token_ids_T)
-                work += self._work(microbatch)
-
-        seconds, memory = _watch(passes)
+        for part in split(timelines, self._tokens, layout=layout):
+            accumulate_gradient(self._model, [pack(part, self._model.device, layout=layout)], self._loss, 1.0)
         self._model.masters.zero_gradients()
-        return Measured(n_tokens, seconds, memory, work)
+
+    def _count(self, timelines: Sequence[Any], layout: Any) -> Measured:
+        """Everything but seconds; the largest micro-batch is computed, which also warms up."""
+        from astune.trainer.microbatch import pack, split
+
+        parts = list(split(timelines, self._tokens, layout=layout))
+        microbatches = [pack(part, self._model.device, layout=layout) for part in parts]
+        n_tokens = [len(microbatch.token_ids_T) for microbatch in microbatches]
+        largest = parts[n_tokens.index(max(n_tokens))]
+        memory = _peak_mib(lambda: self._train(largest, layout))
+        return Measured(sum(n_tokens), 0.0, memory, sum(map(self._work, microbatches)))
 
     def _work(self, microbatch: Any) -> float:
         """Of the products with weights, of attention (two forward, five backward, one of them a second time), and of
@@ -185,7 +181,8 @@ class Bench:
         """Of every n-th micro-batch, counted for all of them."""
         batches = list(_padded_batches(samples, self._tokens))
         timed = batches[:: max(1, round(1 / share))]
-        seconds, memory = _watch(lambda: [self._naive_pass(batch) for batch in timed])
+        memory = _peak_mib(lambda: self._naive_pass(max(timed, key=_padded)))
+        seconds = _seconds(lambda: [self._naive_pass(batch) for batch in timed])
         self._plain.zero_grad(set_to_none=True)
         total, counted = (sum(map(_padded, part)) for part in (batches, timed))
         return Measured(total, seconds * total / counted, memory)
@@ -230,25 +227,25 @@ def _padded(batch: Sequence[Sample]) -> int:
     return len(batch) * max(len(sample.token_ids) for sample in batch)
 
 
-def _median(measured: Sequence[Measured]) -> Measured:
-    memories = [one.memory_mib for one in measured if one.memory_mib is not None]
-    seconds = statistics.median(one.seconds for one in measured)
-    return Measured(measured[0].tokens, seconds, max(memories, default=None), measured[0].work)
-
-
-def _watch(work: Callable[[], object]) -> tuple[float, float | None]:
-    """Seconds, and MiB above what the process held before; freed memory is given back first (Linux with glibc)."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+def _seconds(work: Callable[[], object]) -> float:
     gc.collect()
-    before = None
-    if status.exists():
-        ctypes.CDLL(None).malloc_trim(0)
-        reset.write_text("5")
-        before = _memory_mib(status, "VmRSS")
     start = time.perf_counter()
     work()
-    seconds = time.perf_counter() - start
-    return seconds, None if before is None else _memory_mib(status, "VmHWM") - before
+    return time.perf_counter() - start
+
+
+def _peak_mib(work: Callable[[], object]) -> float | None:
+    """What `work` needs above what the process held before; freed memory is given back first (Linux with glibc)."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    gc.collect()
+    if not status.exists():
+        work()
+        return None
+    ctypes.CDLL(None).malloc_trim(0)
+    reset.write_text("5")
+    before = _memory_mib(status, "VmRSS")
+    work()
+    return _memory_mib(status, "VmHWM") - before
 
 
 def _memory_mib(status: Path, name: str) -> float:
@@ -296,8 +293,8 @@ def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None)
 {describe(facts)}
 
 {(__doc__ or "").partition(chr(10) * 2)[2]}
-Tokens, seconds and peak memory (above weights and gradients) are those of naive / packed / tree. "Of the ideal" is the
-speed-up over packed as a part of the tokens saved.
+Tokens, seconds and peak memory (of the largest micro-batch, above weights and gradients) are those of naive / packed /
+tree. "Of the ideal" is the speed-up over packed as a part of the tokens saved.
 
 {table}
 {note}"""
