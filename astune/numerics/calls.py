@@ -30,7 +30,7 @@ class RecordedCall:
             positions=list(range(n_prompt, n_prompt + n_sampled)),
             engine_logprobs=self.logprobs,
             versions=[self.weights_version] * n_sampled,
-            advantage=0.0,
+            advantages=[0.0] * n_sampled,
             token_weight=0.0,
             group=0,
         )

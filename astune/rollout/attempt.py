@@ -120,6 +120,7 @@ class Attempt:
         if self._proxy is not None:
             episode.timings["env"] = self._proxy.env_seconds
             episode.judge_inputs = _jsonable(self._proxy.get_judge_input_dictionary())
+            episode.targets = {agent: tag for agent, tag in self._proxy.targets.items() if agent != tag}
         return episode
 
     async def _create_environment(self) -> list[Message]:
@@ -148,6 +149,7 @@ class Attempt:
                 self._task,
                 environment=self._environment,
                 forest=self._tracker.forest,
+                targets=proxy.targets,
                 registered=proxy.get_judge_input_dictionary(),
                 timeout_s=self._config.rollout.call_timeout_s,
             )

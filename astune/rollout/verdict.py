@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,10 +36,11 @@ async def ask_judge(
     *,
     environment: EnvironmentHandle | None,
     forest: Forest,
+    targets: Mapping[str, str],
     registered: dict[str, Any],
     timeout_s: float,
 ) -> Reward:
-    """The judge's reward for one episode.
+    """The judge's reward for one episode, whose agents have the tags `targets`.
 
     Raises:
         JudgeError: it failed, or gave nothing that is a reward.
@@ -55,7 +57,9 @@ async def ask_judge(
     hint = "raise rollout.call_timeout_s if the judge needs that long"
     async with boundary(JudgeError, what, timeout_s=timeout_s, hint=hint):
         verdict = await call_user_code(judge.compute_reward, inputs, name=f"astune-judge-{task.task_id}")
-    return _reward(verdict, what)
+    reward = _reward(verdict, what)
+    _require_fit(reward, forest, targets, what)
+    return reward
 
 
 def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
@@ -73,10 +77,6 @@ def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
 
 def _reward(verdict: Any, what: str) -> Reward:
     if isinstance(verdict, Reward):
-        if verdict.per_target:
-            raise JudgeError(
-                f"{what} gave rewards per target, which are not trained yet", hint="put one number into raw_reward"
-            )
         return verdict
     if not isinstance(verdict, tuple | list) or len(verdict) != 2:
         raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT)
@@ -88,3 +88,20 @@ def _reward(verdict: Any, what: str) -> Reward:
         return Reward(raw_reward=number, is_success=bool(success))
     except (TypeError, ValueError) as cause:
         raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT) from cause
+
+
+def _require_fit(reward: Reward, forest: Forest, targets: Mapping[str, str], what: str) -> None:
+    """Rewards per turn are one for each trained message; of those per target at least one is of a trained target."""
+    trained = [node for node in forest.nodes if node.sampled and node.trainable]
+    if reward.per_turn is not None and len(reward.per_turn) != len(trained):
+        raise JudgeError(
+            f"{what} gave {len(reward.per_turn)} rewards per turn, and {len(trained)} messages are trained",
+            hint="give one for each message of a trained agent, in the order in which they were sampled",
+        )
+    tags = {targets.get(node.agent, node.agent) for node in trained}
+    if reward.per_target is not None and tags.isdisjoint(reward.per_target):
+        raise JudgeError(
+            f"{what} gave rewards to the targets {sorted(reward.per_target)}, and {sorted(tags)} are trained",
+            hint="name targets by the tag of as_agentscope_model(agent_name, target_tag), which is the agent's name "
+            "where none was given",
+        )

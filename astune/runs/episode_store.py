@@ -128,7 +128,8 @@ class EpisodeStore(EpisodeReader):
         """Annotate each episode of a batch with its advantage, or with why its group was left out."""
         for group, advantages in zip(batch.groups, batch.advantages, strict=True):
             for episode, advantage in zip(group.episodes, advantages, strict=True):
-                self.annotate(episode.episode_id, advantages=[advantage], not_trained=group.dropped)
+                numbers = list(advantage.values()) if isinstance(advantage, dict) else [advantage]
+                self.annotate(episode.episode_id, advantages=numbers, not_trained=group.dropped)
 
     def flush(self) -> None:
         """Return once everything appended so far is on disk.

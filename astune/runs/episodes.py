@@ -14,7 +14,8 @@ The table, version 1 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
     n_turns       messages that the model wrote
     seconds       how long the episode took
     created_at    Unix time of recording
-    advantages    JSON list, one number for the episode or one for each timeline; null until known, a null in it is NaN
+    advantages    JSON list, one number for the episode or one for each trained message; null until known, a null in
+                  it is NaN
     not_trained   why the episode was left out of training; null where it was not
     blob          the episode itself, see `astune/runs/wire.py`
 

@@ -6,8 +6,8 @@ A blob is zstd-compressed UTF-8 JSON, one object an episode:
      "episode_id", "split": "train"|"validation", "step", "repeat", "attempt", "seed",
      "status": "success"|"failed"|"truncated"|"error", "error": text | null,
      "task": {"task_id", "main_query", "init_messages", "env_type", "metadata"},
-     "reward": {"raw_reward", "is_success", "per_target", "metadata"} | null,
-     "metrics": {name: number}, "timings": {phase: seconds}, "judge_inputs": {...},
+     "reward": {"raw_reward", "is_success", "per_target", "per_turn", "metadata"} | null,
+     "metrics": {name: number}, "timings": {phase: seconds}, "judge_inputs": {...}, "targets": {agent: tag},
      "forest": [node, ...]}
 
 A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
@@ -91,11 +91,13 @@ def snapshot(episode: Episode) -> dict[str, Any]:
             "raw_reward": reward.raw_reward,
             "is_success": reward.is_success,
             "per_target": to_json(reward.per_target),
+            "per_turn": to_json(reward.per_turn),
             "metadata": to_json(reward.metadata),
         },
         "metrics": to_json(episode.metrics),
         "timings": to_json(episode.timings),
         "judge_inputs": to_json(episode.judge_inputs),
+        "targets": to_json(episode.targets),
         "forest": [_node_to_json(node) for node in episode.forest.nodes],
     }
 
@@ -135,6 +137,7 @@ def unpack(blob: bytes) -> Episode:
         metrics=from_json(data["metrics"]),
         timings=from_json(data["timings"]),
         judge_inputs=from_json(data["judge_inputs"]),
+        targets=from_json(data.get("targets", {})),
     )
 
 

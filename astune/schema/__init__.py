@@ -1,7 +1,7 @@
 """The types that every room shares; depends on nothing but the standard library and pydantic."""
 
 from astune.schema.balance import TokenBalance
-from astune.schema.episode import Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
+from astune.schema.episode import Advantage, Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
 from astune.schema.errors import (
     AstuneError,
     ConfigError,
@@ -25,6 +25,7 @@ from astune.schema.threads import call_user_code, start_in_thread
 from astune.schema.timeline import Span, Timeline
 
 __all__ = [
+    "Advantage",
     "AstuneError",
     "Completion",
     "ConfigError",

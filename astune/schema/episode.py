@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from astune.schema.forest import Forest
+from astune.schema.forest import Forest, MessageNode
 from astune.schema.reward import Reward
 from astune.schema.task import Task
 from astune.schema.timeline import Timeline
 
 EpisodeStatus = Literal["success", "failed", "truncated", "error"]
 Split = Literal["train", "validation"]
+Advantage = float | dict[int, float]
+"""An episode's advantage: one number for all that it sampled, or one for each trained message by its node id; NaN
+where it has no reward."""
 
 
 @dataclass
@@ -38,11 +41,22 @@ class Episode:
     timings: dict[str, float] = field(default_factory=dict)
     judge_inputs: dict[str, Any] = field(default_factory=dict)
     """What the workflow registered for the judge and JSON can hold, kept for the viewer and for replay."""
+    targets: dict[str, str] = field(default_factory=dict)
+    """The target tag of each agent whose tag is not its own name."""
 
     @cached_property
     def timelines(self) -> list[Timeline]:
         """Flattened once; the forest of a finished episode does not change."""
         return self.forest.timelines()
+
+    @property
+    def trained_messages(self) -> list[MessageNode]:
+        """What the trained agents said, in the order of recording."""
+        return [node for node in self.forest.nodes if node.sampled and node.trainable]
+
+    def target_of(self, agent: str) -> str:
+        """The tag under which an agent is rewarded and trained."""
+        return self.targets.get(agent, agent)
 
     @property
     def raw_reward(self) -> float:
@@ -70,18 +84,19 @@ class EpisodeGroup:
     @property
     def has_variance(self) -> bool:
         """Whether any two rewards differ, so that the group says anything about what to do."""
-        return len(set(self.rewards)) > 1
+        rewards = [episode.reward for episode in self.episodes if episode.reward is not None]
+        return not all(reward.trains_like(rewards[0]) for reward in rewards[1:])
 
 
 @dataclass
 class TrainingBatch:
-    """What one optimiser step learns from: groups, and an advantage for each of their episodes.
+    """What one optimiser step learns from: groups, and the advantage of each of their episodes.
 
     `n_without_variance` counts finished groups that are not in `groups` since every advantage in them is zero.
     """
 
     step: int
     groups: list[EpisodeGroup]
-    advantages: list[list[float]]
+    advantages: list[list[Advantage]]
     """[groups][episodes of the group]"""
     n_without_variance: int = 0

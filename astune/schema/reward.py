@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 
 class Reward(BaseModel):
-    """A finite reward. `per_target`, one for each trained agent, is refused until it is trained."""
+    """What an episode is trained on: one number, or one for each target, or one for each turn.
+
+    `raw_reward` is what reports show and count, and what is trained where nothing finer is given.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     raw_reward: FiniteFloat
     is_success: bool
     per_target: dict[str, FiniteFloat] | None = None
+    """By the agents' target tag; a target that is not named is trained on `raw_reward`."""
+    per_turn: list[FiniteFloat] | None = None
+    """What each message that is trained earned at once, in the order of recording; a message is trained on what was
+    earned from it on."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.per_target is not None and self.per_turn is not None:
+            raise ValueError("a reward is given per target or per turn, not both")
+        return self
+
+    def trains_like(self, other: Reward) -> bool:
+        """Whether both say the same to the trainer."""
+        return (self.raw_reward, self.per_target, self.per_turn) == (other.raw_reward, other.per_target, other.per_turn)

@@ -1,8 +1,8 @@
 """Attention over a prefix tree, following a plan: no mask over the whole tree is ever built.
 
 It is reached through transformers' attention interface under the name `TREE_ATTENTION`, so a model needs no
-change. Outside `attending(plan)` it refuses to run. Plain matrix products, in which a key head's query heads
-are rows, are faster here than a fused kernel: the batches are many and short.
+change. Outside `attending(plan)` it refuses to run. Where there are no compiled kernels it consists of plain matrix
+products, in which a key head's query heads are rows.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from astune.schema import TrainerError
+from astune.trainer._tree_kernels import TreeKernels, kernels_for
 from astune.trainer.attention_plan import AttentionPlan, BranchBatch
 
 TREE_ATTENTION = "astune_tree"
@@ -34,7 +35,25 @@ def attending(plan: AttentionPlan) -> Iterator[None]:
         _current_plan.reset(token)
 
 
-class _TreeAttention(torch.autograd.Function):
+class _Tiled(torch.autograd.Function):
+    """The same as `_Batched`, by the compiled kernels."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, plan: AttentionPlan, kernels: TreeKernels
+    ) -> Tensor:
+        out, log2_sums = kernels.attend(query, key, value, plan, scale)
+        ctx.save_for_backward(query, key, value, out, log2_sums)
+        ctx.scale, ctx.plan, ctx.kernels = scale, plan, kernels
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grads = ctx.kernels.attend_backward(*ctx.saved_tensors, grad_outputs[0], ctx.plan, ctx.scale)
+        return *grads, None, None, None
+
+
+class _Batched(torch.autograd.Function):
     """query [H, T, G, D], key and value [H, T, D] -> [H, T, G, D], for H key heads of G query heads each.
 
     Scores are computed again in the backward pass, so that only queries, keys and values are kept.
@@ -142,7 +161,9 @@ def tree_attention(
     n_key_heads = key.shape[1]
     query_HTGD = query[0].unflatten(0, (n_key_heads, -1)).transpose(1, 2).contiguous()
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    out_HTGD = _TreeAttention.apply(query_HTGD, key[0].contiguous(), value[0].contiguous(), scale, plan)
+    inputs = query_HTGD, key[0].contiguous(), value[0].contiguous(), scale, plan
+    kernels = kernels_for(query, value)
+    out_HTGD = cast(Tensor, _Batched.apply(*inputs) if kernels is None else _Tiled.apply(*inputs, kernels))
     return out_HTGD.transpose(0, 1).flatten(1, 2)[None], None
 
 

@@ -1,14 +1,17 @@
-"""Which tokens of a prefix tree attend to which, as a few dense batches: made once, followed by every layer.
+"""Which tokens of a prefix tree attend to which: made once, followed by every layer.
 
-The tree is recut for attention. Beginnings too short to be worth a batch of their own are repeated in each of
-their branches, and long segments are cut into a chain; neither changes what a token sees. The branches of one
-parent then form a batch: each row of it attends to [the parent's whole path; itself causally].
+For the compiled kernels as tiles: a few tokens of a segment, and the ranges of the layout that they see. For matrix
+products as a few dense batches, for which the tree is recut. Beginnings too short to be worth a batch of their own are
+repeated in each of their branches, and long segments are cut into a chain; neither changes what a token sees. The
+branches of one parent then form a batch: each row of it attends to [the parent's whole path; itself causally].
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -16,10 +19,13 @@ from torch import Tensor
 
 from astune.trainer.trie import Ints, PrefixTree, Segment
 
+LANES = 16
+"""Tokens that the kernels read together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the tree is recut. A matter of speed only."""
+    """How the tree is recut for batches. A matter of speed only."""
 
     shortest_shared: int = 32
     """Tokens of a shared beginning below which repeating its attention is cheaper than another batch."""
@@ -53,23 +59,74 @@ class BranchBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiles:
+    """N tiles (first token, end, segment) of at most `tokens` tokens of one segment each.
+
+    Segment s sees the ranges [from, to) of the layout `range_R2[first_range[s]:first_range[s + 1]]`, each token as
+    far as they do not lie behind it. `width` bounds the tokens that one sees, each range counted in whole sixteens.
+    """
+
+    tile_N3: Tensor
+    first_range: Tensor
+    range_R2: Tensor
+    tokens: int
+    width: int
+
+
 class AttentionPlan:
-    batches: list[BranchBatch]
-    longest_sequence: int
+    """Both forms are made when first asked for."""
+
+    def __init__(self, tree: PrefixTree, device: torch.device, limits: Limits) -> None:
+        self._segments = tree.segments
+        self._device = device
+        self._limits = limits
+        self._tiles: dict[int, Tiles] = {}
+        self.longest_sequence = int(tree.position_ids.max()) + 1
+
+    @cached_property
+    def batches(self) -> list[BranchBatch]:
+        pieces = _pieces(self._segments, self._limits)
+        siblings: dict[int | None, list[_Piece]] = {}
+        for piece in pieces:
+            siblings.setdefault(piece.parent, []).append(piece)
+        batches: list[BranchBatch] = []
+        for parent, branches in siblings.items():
+            ancestor_A = _path(pieces, parent)
+            for bucket in _buckets(branches, len(ancestor_A), self._limits):
+                batches.append(_batch(ancestor_A, bucket, self._device))
+        return batches
+
+    def tiles(self, group: int, rows: int) -> Tiles:
+        """Tiles of about `rows` queries, of which each token has `group`; at least one token."""
+        tokens = max(1, rows // group)
+        if tokens not in self._tiles:
+            self._tiles[tokens] = _tiles(self._segments, tokens)
+        return self._tiles[tokens]
 
 
 def plan_attention(tree: PrefixTree, device: torch.device, limits: Limits | None = None) -> AttentionPlan:
-    limits = limits if limits is not None else Limits()
-    pieces = _pieces(tree.segments, limits)
-    siblings: dict[int | None, list[_Piece]] = {}
-    for piece in pieces:
-        siblings.setdefault(piece.parent, []).append(piece)
-    batches: list[BranchBatch] = []
-    for parent, branches in siblings.items():
-        ancestor_A = _path(pieces, parent)
-        for bucket in _buckets(branches, len(ancestor_A), limits):
-            batches.append(_batch(ancestor_A, bucket, device))
-    return AttentionPlan(batches, int(tree.position_ids.max()) + 1)
+    return AttentionPlan(tree, device, limits if limits is not None else Limits())
+
+
+def _tiles(segments: Sequence[Segment], tokens: int) -> Tiles:
+    seen: list[list[tuple[int, int]]] = []
+    tiles: list[tuple[int, int, int]] = []
+    for index, segment in enumerate(segments):
+        ranges = list(seen[segment.parent]) if segment.parent is not None else []
+        if ranges and ranges[-1][1] == segment.start:
+            ranges[-1] = ranges[-1][0], segment.end
+        else:
+            ranges.append((segment.start, segment.end))
+        seen.append(ranges)
+        starts = range(segment.start, segment.end, tokens)
+        tiles += [(start, min(start + tokens, segment.end), index) for start in starts]
+    return Tiles(
+        tile_N3=torch.tensor(tiles),
+        first_range=torch.tensor([0, *accumulate(map(len, seen))]),
+        range_R2=torch.tensor([pair for ranges in seen for pair in ranges]),
+        tokens=tokens,
+        width=max(sum(-(-to // LANES) * LANES - start // LANES * LANES for start, to in ranges) for ranges in seen),
+    )
 
 
 @dataclass(frozen=True, slots=True)

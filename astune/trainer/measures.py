@@ -15,8 +15,8 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Means over the finished episodes; rates are parts of 1.
 
     An episode that the judge counts as a success is one, also where it was truncated. A workflow's own metrics
-    are `episodes/<name>_mean`, each over the episodes that have it. Without a finished episode there is no mean, and
-    only the counts are there.
+    are `episodes/<name>_mean`, and a target's rewards `reward/target_<tag>_mean`, each over the episodes that have it.
+    Without a finished episode there is no mean, and only the counts are there.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     counts = {
@@ -32,6 +32,9 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     for episode in episodes:
         for name, value in episode.metrics.items():
             means.setdefault(f"episodes/{name}_mean", []).append(value)
+    for reward in rewards:
+        for target, value in (reward.per_target or {}).items():
+            means.setdefault(f"reward/target_{target}_mean", []).append(value)
     calls = [sum(node.sampled for node in episode.forest.nodes) for episode in episodes]
     return (
         counts

@@ -1,12 +1,14 @@
-"""A micro-batch: timelines that are computed together, as a prefix tree, and where their loss sits in it.
+"""A micro-batch: timelines that are computed together, and where their loss sits in it.
 
-How a batch is cut into micro-batches bounds memory and changes nothing else.
+They are laid out as a prefix tree where that saves tokens, else one after another. How a batch is cut into
+micro-batches and laid out decides time and memory, and changes nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,12 +18,17 @@ from astune.trainer.attention_plan import AttentionPlan, plan_attention
 from astune.trainer.head import Targets
 from astune.trainer.loss import LossInputs
 from astune.trainer.samples import WeightedTimeline
-from astune.trainer.trie import build_tree, tree_size
+from astune.trainer.trie import build_rows, build_tree, common_prefix, tree_size
+
+Layout = Literal["tree", "rows"]
+
+LEAST_SAVING = 0.05
+"""The part of the tokens that a tree has to save to be chosen; below, its attention may cost what it saves."""
 
 
 @dataclass(slots=True)
 class MicroBatch:
-    """T tokens in a tree, R rows of it from which E trained tokens are predicted."""
+    """T tokens laid out, R rows of them from which E trained tokens are predicted."""
 
     token_ids_T: Tensor
     position_ids_T: Tensor
@@ -33,8 +40,13 @@ class MicroBatch:
     """Tokens that the timelines have when each is read alone."""
 
 
-def pack(timelines: Sequence[WeightedTimeline], device: torch.device) -> MicroBatch:
-    tree = build_tree([timeline.input_ids for timeline in timelines])
+def pack(timelines: Sequence[WeightedTimeline], device: torch.device, *, layout: Layout | None = None) -> MicroBatch:
+    """Lay timelines out, by default as `choose_layout` says."""
+    sequences = [timeline.input_ids for timeline in timelines]
+    n_read = sum(map(len, sequences))
+    tree = build_tree(sequences)
+    if (layout or choose_layout(n_read, len(tree))) == "rows":
+        tree = build_rows(sequences)
     row_E = np.concatenate(
         [rows[np.asarray(timeline.positions) - 1] for rows, timeline in zip(tree.rows, timelines, strict=True)]
     )
@@ -54,30 +66,41 @@ def pack(timelines: Sequence[WeightedTimeline], device: torch.device) -> MicroBa
             token_E=per_token([[t.token_ids[index] for index in t.positions] for t in timelines], np.int64),
         ),
         inputs=LossInputs(
-            advantage_E=per_token([[t.advantage] * len(t.positions) for t in timelines], np.float32),
+            advantage_E=per_token([t.advantages for t in timelines], np.float32),
             weight_E=per_token([[t.token_weight] * len(t.positions) for t in timelines], np.float32),
             engine_logprob_E=per_token([t.engine_logprobs for t in timelines], np.float32),
             version_E=per_token([t.versions for t in timelines], np.int64),
         ),
-        n_read=sum(timeline.positions[-1] for timeline in timelines),
+        n_read=n_read,
     )
 
 
-def split(timelines: Sequence[WeightedTimeline], max_tokens: int) -> Iterator[list[WeightedTimeline]]:
-    """Cut a batch so that no part's tree has more than `max_tokens` tokens.
+def choose_layout(n_read: int, n_tree: int) -> Layout:
+    """How to lay out sequences of `n_read` tokens in all, of which a tree would hold `n_tree`.
+
+    8 answers of 100 tokens to a question of 300: 3,200 and 1,100 tokens      -> tree
+    8 answers to 8 questions that begin with the same four words              -> rows
+    """
+    return "tree" if n_tree <= (1 - LEAST_SAVING) * n_read else "rows"
+
+
+def split(
+    timelines: Sequence[WeightedTimeline], max_tokens: int, *, layout: Layout | None = None
+) -> Iterator[list[WeightedTimeline]]:
+    """Cut a batch so that no part has more than `max_tokens` tokens when it is laid out, by default as by `pack`.
 
     Groups stay whole and share a micro-batch while they fit, for groups share beginnings too. One that does not
     fit alone is cut between timelines; a single timeline is never cut, however long.
     """
     part: list[WeightedTimeline] = []
     for group in _groups(timelines):
-        if part and _size([*part, *group]) > max_tokens:
+        if part and _size([*part, *group]).laid_out(layout) > max_tokens:
             yield part
             part = []
-        if _size(group) <= max_tokens:
+        if _size(group).laid_out(layout) <= max_tokens:
             part += group
         else:
-            yield from _split_group(group, max_tokens)
+            yield from _split_group(group, max_tokens, layout)
     if part:
         yield part
 
@@ -89,16 +112,35 @@ def _groups(timelines: Sequence[WeightedTimeline]) -> Iterator[list[WeightedTime
     yield from by_group.values()
 
 
-def _split_group(group: list[WeightedTimeline], max_tokens: int) -> Iterator[list[WeightedTimeline]]:
+def _split_group(
+    group: list[WeightedTimeline], max_tokens: int, layout: Layout | None
+) -> Iterator[list[WeightedTimeline]]:
     """Neighbours in sorted order share the most, so they stay together."""
     part: list[WeightedTimeline] = []
-    for timeline in sorted(group, key=lambda timeline: timeline.token_ids):
-        if part and _size([*part, timeline]) > max_tokens:
+    size = _Size(0, 0)
+    previous = np.empty(0, np.int64)
+    for timeline in sorted(group, key=lambda timeline: timeline.input_ids):
+        sequence = np.asarray(timeline.input_ids, np.int64)
+        longer = _Size(size.n_read + len(sequence), size.n_tree + len(sequence) - common_prefix(previous, sequence))
+        if part and longer.laid_out(layout) > max_tokens:
             yield part
-            part = []
+            part, longer = [], _Size(len(sequence), len(sequence))
         part.append(timeline)
+        size, previous = longer, sequence
     yield part
 
 
-def _size(timelines: Sequence[WeightedTimeline]) -> int:
-    return tree_size([timeline.input_ids for timeline in timelines])
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Tokens of some sequences when each is read alone, and in a tree."""
+
+    n_read: int
+    n_tree: int
+
+    def laid_out(self, layout: Layout | None) -> int:
+        return self.n_tree if (layout or choose_layout(self.n_read, self.n_tree)) == "tree" else self.n_read
+
+
+def _size(timelines: Sequence[WeightedTimeline]) -> _Size:
+    sequences = [timeline.input_ids for timeline in timelines]
+    return _Size(sum(map(len, sequences)), tree_size(sequences))

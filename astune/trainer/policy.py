@@ -162,7 +162,8 @@ class PolicyTrainer:
 
     def packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
         """Timelines as the model reads them, in micro-batches that memory is bounded by."""
-        parts = split(timelines, self._config.trainer.tokens_per_microbatch)
+        together = split(timelines, self._config.trainer.tokens_per_microbatch)
+        parts = together if self._model.takes_trees else ([timeline] for timeline in timelines)
         return [pack(part, self._model.device) for part in parts]
 
     def _with_start(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:

@@ -1,7 +1,7 @@
-"""The model being trained: a compute copy that runs prefix trees, and the float32 masters behind it.
+"""The model being trained: a compute copy that reads micro-batches, and the float32 masters behind it.
 
-Any transformers causal LM whose layers use the attention interface and whose logits are a linear map of its last
-hidden states will do; `PolicyModel.load` checks the model at hand against its own plain forward pass.
+Any transformers causal LM whose logits are a linear map of its last hidden states will do. Where its layers go through
+the attention interface it computes prefix trees; `PolicyModel.load` finds out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from astune.engine.allocator import keep_freed_memory
 from astune.engine.device import pick_device, pick_dtype
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
-from astune.trainer.attention import TREE_ATTENTION, attending
-from astune.trainer.attention_plan import plan_attention
+from astune.trainer._probe import prepare
+from astune.trainer.attention import attending
 from astune.trainer.head import Head
 from astune.trainer.lora import add_adapters, merged_tensors, without_adapters
 from astune.trainer.masters import Masters
 from astune.trainer.microbatch import MicroBatch
-from astune.trainer.trie import build_tree
 
 
 class PolicyModel:
-    """`module` computes in `dtype`; what is trained of it has a master in `masters`."""
+    """`module` computes in `dtype`; what is trained of it has a master in `masters`.
 
-    def __init__(self, module: nn.Module, *, dtype: torch.dtype, device: torch.device, lora: bool) -> None:
+    Where `takes_trees` is False a micro-batch must hold a single timeline.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, dtype: torch.dtype, device: torch.device, lora: bool, takes_trees: bool
+    ) -> None:
         self.module = module
+        self.takes_trees = takes_trees
         self.dtype = dtype
         self.device = device
         self.lora = lora
@@ -51,9 +56,9 @@ class PolicyModel:
         module = cast(nn.Module, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)).to(device).eval()
         if config.lora.rank > 0:
             module = add_adapters(module, config.lora, seed=seed)
-        model = cls(module, dtype=dtype, device=device, lora=config.lora.rank > 0)
-        model._use_trees()
-        return model
+        lora = config.lora.rank > 0
+        takes_trees = prepare(cast(Any, module).get_base_model() if lora else module)
+        return cls(module, dtype=dtype, device=device, lora=lora, takes_trees=takes_trees)
 
     def keep_start(self) -> None:
         """Remember the present weights for `start_logprobs`; adapters need no copy, they are switched off."""
@@ -74,10 +79,12 @@ class PolicyModel:
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """The last hidden states [R, D] from which the micro-batch's trained tokens are predicted."""
-        with attending(batch.plan):
-            output = self.causal_lm.base_model(
-                input_ids=batch.token_ids_T[None], position_ids=batch.position_ids_T[None], use_cache=False
-            )
+        inputs: dict[str, Any] = {"input_ids": batch.token_ids_T[None], "use_cache": False}
+        if self.takes_trees:
+            with attending(batch.plan):
+                output = self.causal_lm.base_model(**inputs, position_ids=batch.position_ids_T[None])
+        else:
+            output = self.causal_lm.base_model(**inputs)
         return output.last_hidden_state[0].index_select(0, batch.row_R)
 
     def head(self, temperature: float) -> Head:
@@ -120,36 +127,3 @@ class PolicyModel:
     @property
     def _output_layer(self) -> nn.Linear:
         return self.causal_lm.get_output_embeddings()
-
-    @torch.no_grad()
-    def _use_trees(self) -> None:
-        """Switch to tree attention and fast layers, then compare a small tree with the model's own forward pass."""
-        vocabulary = self._output_layer.weight.shape[0]
-        ids = torch.arange(12).mul_(7919).remainder_(vocabulary).tolist()
-        sequences = [ids[:5] + ids[5:8], ids[:5] + ids[8:12]]
-        plain = [
-            self.module(input_ids=torch.tensor([sequence], device=self.device), use_cache=False).logits[0]
-            for sequence in sequences
-        ]
-        use_fast_layers(self.causal_lm)
-        self.causal_lm.set_attn_implementation(TREE_ATTENTION)
-        tree = build_tree(sequences)
-        with attending(plan_attention(tree, self.device)):
-            output = self.causal_lm.base_model(
-                input_ids=torch.from_numpy(tree.token_ids).to(self.device)[None],
-                position_ids=torch.from_numpy(tree.position_ids).to(self.device)[None],
-                use_cache=False,
-            )
-        logits = self._output_layer(output.last_hidden_state[0])
-        ours = torch.cat([logits[torch.from_numpy(rows).to(self.device)] for rows in tree.rows]).double()
-        theirs = torch.cat(plain).double()
-        error = float((ours - theirs).norm() / theirs.norm())
-        tolerance = 0.1 if self.dtype == torch.bfloat16 else 1e-3
-        if not error < tolerance:
-            name = type(self.causal_lm).__name__
-            raise TrainerError(
-                f"{name}: training computes other logits than the model's own forward pass "
-                f"(relative error {error:.2g})",
-                hint="its attention does not go through transformers' attention interface, or its logits are not a "
-                "linear map of its last hidden states; choose another architecture",
-            )

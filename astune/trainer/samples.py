@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from astune.schema import Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
+from astune.schema import Advantage, Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
 
 TokenWeights = Literal["episode", "timeline", "token"]
 
@@ -29,7 +29,7 @@ class WeightedTimeline:
     engine_logprobs: list[float]
     versions: list[int]
     """The weights version that sampled each trained token."""
-    advantage: float
+    advantages: list[float]
     token_weight: float
     group: int
 
@@ -48,7 +48,11 @@ class TokenAccounts:
 
 
 def weigh(
-    groups: Sequence[EpisodeGroup], advantages: Sequence[Sequence[float]], scheme: TokenWeights, *, share: float = 1.0
+    groups: Sequence[EpisodeGroup],
+    advantages: Sequence[Sequence[Advantage]],
+    scheme: TokenWeights,
+    *,
+    share: float = 1.0,
 ) -> list[WeightedTimeline]:
     """Flatten groups into timelines whose token weights sum to 1.
 
@@ -69,7 +73,7 @@ def weigh(
         [
             (episode, advantage, trained)
             for episode, advantage in zip(group.episodes, row, strict=True)
-            if not math.isnan(advantage) and (trained := [t for t in episode.timelines if t.n_trained])
+            if _has_reward(advantage) and (trained := [t for t in episode.timelines if t.n_trained])
         ]
         for group, row in zip(groups, advantages, strict=True)
     ]
@@ -85,7 +89,7 @@ def weigh(
                     "timeline": n_timelines * timeline.n_trained,
                     "token": n_tokens,
                 }
-                timelines.append(_weighted(timeline, episode, advantage * share, 1 / parts[scheme], group))
+                timelines.append(_weighted(timeline, episode, advantage, share, 1 / parts[scheme], group))
     return timelines
 
 
@@ -100,7 +104,7 @@ def account(batch: TrainingBatch) -> TokenAccounts:
                     if span.sampled and (span.node_id not in reasons or span.mask_reason is None):
                         reasons[span.node_id] = span.mask_reason, span.end - span.start
             for reason, n_tokens in reasons.values():
-                reason = "episode without a reward" if math.isnan(advantage) else reason
+                reason = reason if _has_reward(advantage) else "episode without a reward"
                 if reason is None:
                     accounts.trained += n_tokens
                 else:
@@ -108,23 +112,34 @@ def account(batch: TrainingBatch) -> TokenAccounts:
     return accounts
 
 
-def _weighted(timeline: Timeline, episode: Episode, advantage: float, weight: float, group: int) -> WeightedTimeline:
-    positions = [index for index, trained in enumerate(timeline.loss_mask) if trained]
+def _has_reward(advantage: Advantage) -> bool:
+    return isinstance(advantage, dict) or not math.isnan(advantage)
+
+
+def _weighted(
+    timeline: Timeline, episode: Episode, advantage: Advantage, share: float, weight: float, group: int
+) -> WeightedTimeline:
+    positions: list[int] = []
+    advantages: list[float] = []
+    for span in timeline.spans:
+        if span.sampled and span.mask_reason is None:
+            positions += range(span.start, span.end)
+            of_span = advantage[span.node_id] if isinstance(advantage, dict) else advantage
+            advantages += [of_span * share] * (span.end - span.start)
     logprobs = [timeline.logprobs[index] for index in positions]
     if positions[0] == 0:
         raise TrainerError(
             f"episode {episode.episode_id} was sampled without a prompt: its first token has nothing to follow from",
             hint="every prompt needs at least one token; see the workflow's first message and the chat template",
         )
-    if not all(map(math.isfinite, logprobs)) or not math.isfinite(advantage):
+    if not all(map(math.isfinite, [*logprobs, *advantages])):
         raise TrainerError(
             f"episode {episode.episode_id} has a log-probability or an advantage that is not finite",
             hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
             "or the judge's reward",
         )
-    return WeightedTimeline(
-        timeline.token_ids, positions, logprobs, _versions(timeline, episode), advantage, weight, group
-    )
+    versions = _versions(timeline, episode)
+    return WeightedTimeline(timeline.token_ids, positions, logprobs, versions, advantages, weight, group)
 
 
 def _versions(timeline: Timeline, episode: Episode) -> list[int]:

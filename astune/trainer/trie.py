@@ -62,7 +62,7 @@ def build_tree(sequences: Sequence[Sequence[int]]) -> PrefixTree:
     n_tokens = 0
     for index in order:
         sequence = arrays[index]
-        shared = _common_prefix(previous, sequence)
+        shared = common_prefix(previous, sequence)
         while open_runs and open_runs[-1].depth >= shared:
             open_runs.pop()
         fresh = len(sequence) - shared
@@ -85,14 +85,33 @@ def build_tree(sequences: Sequence[Sequence[int]]) -> PrefixTree:
     )
 
 
+def build_rows(sequences: Sequence[Sequence[int]]) -> PrefixTree:
+    """The same sequences one after another, each a tree of its own: nothing is shared."""
+    ends = np.cumsum([len(sequence) for sequence in sequences]).tolist()
+    starts = [0, *ends[:-1]]
+    return PrefixTree(
+        token_ids=np.concatenate([np.asarray(sequence, np.int64) for sequence in sequences]),
+        position_ids=np.concatenate([np.arange(len(sequence)) for sequence in sequences]),
+        segments=[Segment(start, end, 0, None, end) for start, end in zip(starts, ends, strict=True)],
+        rows=[np.arange(start, end) for start, end in zip(starts, ends, strict=True)],
+    )
+
+
 def tree_size(sequences: Sequence[Sequence[int]]) -> int:
     """The number of tokens that `build_tree` would lay out, without building it."""
     size, previous = 0, np.empty(0, np.int64)
     for sequence in sorted(list(sequence) for sequence in sequences):
         array = np.asarray(sequence, dtype=np.int64)
-        size += len(array) - _common_prefix(previous, array)
+        size += len(array) - common_prefix(previous, array)
         previous = array
     return size
+
+
+def common_prefix(left: Ints, right: Ints) -> int:
+    """How many tokens two sequences begin with alike."""
+    n = min(len(left), len(right))
+    differs = left[:n] != right[:n]
+    return int(differs.argmax()) if differs.any() else n
 
 
 @dataclass(slots=True)
@@ -104,12 +123,6 @@ class _Run:
     depth: int
     owner: _Run | None
     cuts: set[int]
-
-
-def _common_prefix(left: Ints, right: Ints) -> int:
-    n = min(len(left), len(right))
-    differs = left[:n] != right[:n]
-    return int(differs.argmax()) if differs.any() else n
 
 
 def _segments(runs: Sequence[_Run], n_tokens: int) -> list[Segment]:

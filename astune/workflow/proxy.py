@@ -151,6 +151,7 @@ class AstuneProxy(AgentModel):
         self.turns_exhausted = False
         self._environment = environment
         self._trainable_targets = trainable_targets
+        self._targets = {DEFAULT_AGENT: DEFAULT_AGENT}
         self._max_steps = max_steps
         self._timeout_s = timeout_s
         self._on_wait = on_wait
@@ -168,9 +169,19 @@ class AstuneProxy(AgentModel):
         """The first failure of engine or environment, also where the workflow swallowed it."""
         return self._model.failure or self._failure
 
+    @property
+    def targets(self) -> dict[str, str]:
+        """The target tag of each agent by its name."""
+        return dict(self._targets)
+
     def as_agentscope_model(self, agent_name: str, target_tag: str | None = None) -> AgentModel:
         """The model for one agent of several; it is trained if its tag is among the workflow's targets."""
         tag = target_tag if target_tag is not None else agent_name
+        if self._targets.setdefault(agent_name, tag) != tag:
+            raise WorkflowError(
+                f"the agent {agent_name!r} was given the target tags {self._targets[agent_name]!r} and {tag!r}",
+                hint="give agents of different tags different names",
+            )
         return AgentModel(
             self._model,
             agent=agent_name,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from engine_helpers import assert_exact, load, transformers_model
 from torch import Tensor
 
-from astune.engine import _kernels
+from astune.engine import _kernels, compiled
 from astune.engine._kernels import are_available, can_attend, kernels, room_for_scores
 from astune.schema import SamplingParams
 
@@ -119,7 +119,7 @@ def test_odd_heads_and_values_of_another_size_go_another_way() -> None:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(_kernels, "_COMPILER", "no-such-compiler")
+    monkeypatch.setattr(compiled, "_COMPILER", "no-such-compiler")
     _kernels._kernels.cache_clear()
     yield
     _kernels._kernels.cache_clear()

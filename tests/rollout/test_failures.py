@@ -179,7 +179,8 @@ async def test_a_failing_episode_is_retried_then_its_group_dropped_with_the_caus
     assert not playing.engine.open_sessions
 
 
-PER_TARGET = Reward(raw_reward=0.5, is_success=True, per_target={"wolf": 1.0})
+NOBODY = Reward(raw_reward=0.5, is_success=True, per_target={"wolf": 1.0})
+TOO_MANY_TURNS = Reward(raw_reward=0.5, is_success=True, per_turn=[1.0, 0.0])
 
 
 class Judging:
@@ -206,7 +207,8 @@ class Judging:
         ("1", True),
         (1, 2, 3),
         ValueError("oh"),
-        PER_TARGET,
+        NOBODY,
+        TOO_MANY_TURNS,
     ],
     ids=repr,
 )
@@ -226,7 +228,13 @@ async def test_what_an_agent_changes_in_its_task_stays_in_its_episode(stage: Cal
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status"), [((0.25, 0), "failed"), (Reward(raw_reward=2, is_success=True), "success")]
+    ("verdict", "status"),
+    [
+        ((0.25, 0), "failed"),
+        (Reward(raw_reward=2, is_success=True), "success"),
+        (Reward(raw_reward=2, is_success=True, per_target={"agent": 1, "wolf": 0}), "success"),
+        (Reward(raw_reward=2, is_success=True, per_turn=[1]), "success"),
+    ],
 )
 async def test_both_spellings_of_a_reward_are_understood(
     verdict: Any, status: str, stage: Callable[..., Stage]

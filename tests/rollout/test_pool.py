@@ -265,6 +265,17 @@ async def test_only_targets_are_trained(targets: Any, stage: Callable[..., Stage
     balance = playing.pool.balance([group], before, playing.engine.stats())
     assert (balance.trained, balance.masked["not a training target"], balance.difference) == (4, 4, 0)
     assert [timeline.agent for timeline in group.episodes[0].timelines] == ["Alice", "Bob"]
+    assert group.episodes[0].targets == {"Alice": "wolf", "Bob": "wo"}
+
+
+async def test_an_agent_has_one_target_tag(stage: Callable[..., Stage]) -> None:
+    class Renames(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            proxy.as_agentscope_model("Alice", target_tag="wolf")
+            proxy.as_agentscope_model("Alice", target_tag="farmer")
+
+    [group] = await stage(Renames).play([task()])
+    assert "'Alice' was given the target tags 'wolf' and 'farmer'" in (group.failed_attempts[0].error or "")
 
 
 async def test_a_proxy_that_outlives_its_episode_reaches_nothing(stage: Callable[..., Stage]) -> None:

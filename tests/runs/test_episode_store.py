@@ -67,11 +67,11 @@ def test_advantages_and_the_reason_of_a_dropped_group_are_written_beside_the_rec
     with EpisodeStore(tmp_path / "episodes.sqlite") as store:
         for one in kept + dropped:
             store.append(one)
-        store.annotate_batch(TrainingBatch(1, groups, [[1.0, -1.0], [0.0, 0.0]]))
+        store.annotate_batch(TrainingBatch(1, groups, [[1.0, {1: -1.0, 3: 0.5}], [0.0, 0.0]]))
         store.flush()
         rows = store.list()
         assert store.read(kept[0].episode_id) == kept[0]
-    assert [row.advantages for row in rows] == [[1.0], [-1.0], [0.0], [0.0]]
+    assert [row.advantages for row in rows] == [[1.0], [-1.0, 0.5], [0.0], [0.0]]
     assert [row.not_trained for row in rows] == [None, None, "no variance", "no variance"]
 
 

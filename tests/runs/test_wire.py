@@ -56,7 +56,16 @@ def forests(draw: st.DrawFn) -> Forest:
 
 @st.composite
 def episodes(draw: st.DrawFn) -> Episode:
-    reward = draw(st.none() | st.builds(Reward, raw_reward=finite, is_success=st.booleans(), metadata=payloads))
+    finer = st.just({}) | st.fixed_dictionaries({"per_target": st.dictionaries(any_text, finite, max_size=3)})
+    finer |= st.fixed_dictionaries({"per_turn": st.lists(finite, max_size=3)})
+    rewards = st.builds(
+        lambda more, **known: Reward(**known, **more),
+        finer,
+        raw_reward=finite,
+        is_success=st.booleans(),
+        metadata=payloads,
+    )
+    reward = draw(st.none() | rewards)
     return Episode(
         episode_id=draw(any_text),
         task=Task(task_id=draw(any_text), main_query=draw(any_text) or "q", metadata=draw(payloads)),
@@ -72,6 +81,7 @@ def episodes(draw: st.DrawFn) -> Episode:
         metrics=draw(st.dictionaries(any_text, st.floats(allow_nan=False), max_size=3)),
         timings=draw(st.dictionaries(any_text, finite, max_size=3)),
         judge_inputs=draw(payloads),
+        targets=draw(st.dictionaries(any_text, any_text, max_size=3)),
     )
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
+from astune.schema import Episode, TrainerError
 from astune.trainer.advantages import advantages_of, group_advantages
 
 NAN = float("nan")
@@ -63,3 +66,84 @@ def test_groups_may_differ_in_size_and_hold_an_episode_without_a_reward() -> Non
     assert math.isnan(first[2])
     assert second == [-1.0, 1.0]
     assert advantages_of([], normalise=True) == []
+
+
+def talk(agents: Sequence[str], **reward: Any) -> Episode:
+    """One message an agent, in this order."""
+    said = [node(number, number - 1, [2], sampled=1, agent=agent) for number, agent in enumerate(agents, start=1)]
+    return episode([node(0, None, [1]), *said], **reward)
+
+
+def by_message(episodes: Sequence[Episode], *, normalise: bool = False) -> list[list[float]]:
+    [row] = advantages_of([group(episodes)], normalise=normalise)
+    return [list(each.values()) if isinstance(each, dict) else [each] for each in row]
+
+
+def test_a_target_is_compared_with_the_episodes_of_the_group_that_have_it() -> None:
+    rewards = [(1.0, 0.0), (0.0, 1.0), (None, 0.0), (1.0, 1.0)]
+    episodes = [
+        talk(["farmer", "wolf"], per_target={"wolf": wolf, "farmer": farmer})
+        if wolf is not None
+        else talk(["farmer", "farmer"], per_target={"farmer": farmer})
+        for wolf, farmer in rewards
+    ]
+    assert by_message(episodes) == [
+        pytest.approx([-0.5, 1 / 3]),
+        pytest.approx([0.5, -2 / 3]),
+        pytest.approx([-0.5, -0.5]),
+        pytest.approx([0.5, 1 / 3]),
+    ]
+
+
+def test_the_baseline_of_a_target_counts_episodes_and_not_how_often_it_spoke() -> None:
+    chatty = talk(["wolf"] * 7, per_target={"wolf": 3.0})
+    silent = [talk(["wolf"], per_target={"wolf": 0.0}) for _ in range(2)]
+    assert by_message([chatty, *silent]) == [[2.0] * 7, [-1.0], [-1.0]]
+
+
+def test_agents_of_one_tag_are_one_target_and_a_target_without_a_reward_has_that_of_the_episode() -> None:
+    tags = {"Ann": "wolf", "Bob": "wolf"}
+    episodes = [
+        talk(["Ann", "Bob", "Eve"], reward=reward, per_target={"wolf": wolf}, targets=tags)
+        for reward, wolf in ((0.0, 4.0), (1.0, 0.0))
+    ]
+    assert by_message(episodes) == [[2.0, 2.0, -0.5], [-2.0, -2.0, 0.5]]
+
+
+def test_the_worked_example_of_rewards_by_turn_holds() -> None:
+    episodes = [talk(["agent"] * 3, per_turn=[0.0, 0.0, 1.0]), talk(["agent"] * 2, per_turn=[0.0, 1.0])]
+    assert by_message(episodes) == [[0.0, 0.0, 0.5], [0.0, 0.0]]
+
+
+@given(st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2, max_size=6), st.booleans())
+def test_rewards_by_turn_that_come_at_the_end_are_those_of_the_episode(rewards: list[float], normalise: bool) -> None:
+    whole = by_message([talk(["agent"] * 3, reward=reward) for reward in rewards], normalise=normalise)
+    late = by_message([talk(["agent"] * 3, per_turn=[0.0, 0.0, reward]) for reward in rewards], normalise=normalise)
+    for one, other in zip(whole, late, strict=True):
+        assert other == pytest.approx(one * 3)
+
+
+def test_what_was_earned_before_a_turn_is_no_reason_to_repeat_it() -> None:
+    episodes = [talk(["agent"] * 2, per_turn=[1.0, 0.0]), talk(["agent"] * 2, per_turn=[0.0, 0.0])]
+    assert by_message(episodes, normalise=True) == [[1.0, 0.0], [-1.0, 0.0]]
+
+
+@pytest.mark.parametrize("finer", [{"per_turn": [1.0]}, {"per_target": {"agent": 1.0}}])
+def test_an_episode_without_a_reward_has_no_advantage_and_no_place_in_a_finer_baseline(finer: dict[str, Any]) -> None:
+    other = {"per_turn": [3.0]} if "per_turn" in finer else {"per_target": {"agent": 3.0}}
+    row = by_message([talk(["agent"], **finer), talk(["agent"], reward=None), talk(["agent"], **other)])
+    assert (row[0], row[2]) == ([-1.0], [1.0])
+    assert math.isnan(row[1][0])
+
+
+def test_a_group_with_two_kinds_of_rewards_is_refused() -> None:
+    episodes = [talk(["agent"], per_turn=[1.0]), talk(["agent"], per_target={"agent": 1.0})]
+    with pytest.raises(TrainerError, match="per target and per turn"):
+        advantages_of([group(episodes)], normalise=True)
+
+
+def test_a_group_varies_where_any_of_its_rewards_does() -> None:
+    assert not group([talk(["agent"], per_turn=[1.0]), talk(["agent"], per_turn=[1.0])]).has_variance
+    assert group([talk(["agent"] * 2, per_turn=[1.0, 0.0]), talk(["agent"] * 2, per_turn=[0.0, 1.0])]).has_variance
+    assert group([talk(["a"], per_target={"a": 1.0}), talk(["a"], per_target={"a": 2.0})]).has_variance
+    assert not group([talk(["a"], reward=1.0), talk(["a"], reward=1.0), talk(["a"], reward=None)]).has_variance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,29 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("Gemma", {"head_dim": 16}),
     ("GPTNeoX", {"num_key_value_heads": 4}),
 ]
+ALONE: list[tuple[str, dict[str, Any]]] = [
+    ("Mamba", {"state_size": 8}),
+    (
+        "Qwen3Next",
+        {
+            "head_dim": 16,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
+    ),
+    ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": None}),
+    ("Bloom", {}),
+]
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("Granite", {"logits_scaling": 8.0}, "other logits than the model's own forward pass"),
-    ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16}, "softcap"),
+    ("Granite", {"logits_scaling": 8.0}, "not a linear map"),
+    ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": 1.0}, "not a linear map"),
     ("Mistral", {"sliding_window": 16}, "attends to 16 tokens only"),
 ]
 
@@ -72,8 +93,27 @@ def test_a_family_is_trained_with_the_gradient_of_its_own_forward_pass(
     assert distance(model.masters.gradients(), theirs) < 1e-5
 
 
+@pytest.mark.parametrize(("architecture", "changes"), ALONE, ids=[name for name, _ in ALONE])
+def test_a_family_that_cannot_share_a_tree_is_found_out_said_and_trained_one_timeline_at_a_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, architecture: str, changes: dict[str, Any]
+) -> None:
+    folder = save_random(architecture, changes, tmp_path)
+    batch = random_batch(0)
+    timelines = weigh(batch.groups, batch.advantages, "episode")
+    with caplog.at_level(logging.WARNING):
+        model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
+    assert not model.takes_trees
+    [line] = [record.message for record in caplog.records if "cannot share" in record.message]
+    assert line.startswith(f"{architecture}ForCausalLM cannot share the beginnings of timelines (")
+    _, theirs = reference_gradient(folder, timelines, LossConfig(), dtype="float32")
+    accumulate_gradient(model, [pack([each], torch.device("cpu")) for each in timelines], LossConfig(), 1.0)
+    assert distance(model.masters.gradients(), theirs) < 1e-5
+    report = PolicyTrainer.load(folder, config()).step(batch)
+    assert report.metrics["microbatches"] == len(timelines)
+
+
 @pytest.mark.parametrize(("architecture", "changes", "reason"), REFUSED)
-def test_a_family_that_cannot_share_a_tree_is_refused_with_the_reason(
+def test_a_family_that_cannot_be_trained_exactly_is_refused_with_the_reason(
     tmp_path: Path, architecture: str, changes: dict[str, Any], reason: str
 ) -> None:
     folder = save_random(architecture, changes, tmp_path)

@@ -91,10 +91,10 @@ def test_bfloat16_trees_add_no_error_beyond_that_of_bfloat16_itself(small_folder
 def test_a_row_that_several_branches_follow_and_equal_answers_are_both_trained(small_folder: Path) -> None:
     prompt = [5, 6, 7, 8]
     timelines = [
-        WeightedTimeline([*prompt, 1, 2], [4, 5], [-1.0, -1.0], [0, 0], 1.0, 0.1, 0),
-        WeightedTimeline([*prompt, 1, 2], [4, 5], [-2.0, -3.0], [0, 0], -0.5, 0.2, 0),
-        WeightedTimeline([*prompt, 3, 2], [4, 5], [-1.0, -1.0], [0, 0], 0.7, 0.1, 0),
-        WeightedTimeline(prompt, [2, 3], [-1.0, -1.0], [0, 0], 0.3, 0.1, 0),
+        WeightedTimeline([*prompt, 1, 2], [4, 5], [-1.0, -1.0], [0, 0], [1.0, 1.0], 0.1, 0),
+        WeightedTimeline([*prompt, 1, 2], [4, 5], [-2.0, -3.0], [0, 0], [-0.5, 0.5], 0.2, 0),
+        WeightedTimeline([*prompt, 3, 2], [4, 5], [-1.0, -1.0], [0, 0], [0.7, 0.7], 0.1, 0),
+        WeightedTimeline(prompt, [2, 3], [-1.0, -1.0], [0, 0], [0.3, 0.9], 0.1, 0),
     ]
     model = load(small_folder)
     assert len(pack(timelines, CPU).token_ids_T) == len(prompt) + 2
@@ -135,11 +135,11 @@ def conversations(folder: Path) -> list[WeightedTimeline]:
             parts = [prompt, ids(f"<calc>{call}</calc>"), ids(" The result is 64. So the answer is"), ids(f" {a + b}.")]
             starts = [sum(map(len, parts[:n])) for n in range(5)]
             trained = [*range(starts[1], starts[2]), *range(starts[3], starts[4])]
-            advantage = (1.7, 0.4, -0.9, -1.2)[number]
+            advantages = [(1.7, 0.4, -0.9, -1.2)[number]] * len(trained)
             logprobs = [-0.5] * len(trained)
             timelines.append(
                 WeightedTimeline(
-                    [*chain(*parts)], trained, logprobs, [0] * len(trained), advantage, 1 / 8 / len(trained), group
+                    [*chain(*parts)], trained, logprobs, [0] * len(trained), advantages, 1 / 8 / len(trained), group
                 )
             )
     return timelines

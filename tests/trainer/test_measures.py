@@ -21,6 +21,18 @@ def test_means_are_over_finished_episodes_and_a_workflows_own_numbers_over_those
     assert metrics["episodes/sampled_tokens_mean"] == 2.0
 
 
+def test_each_target_has_a_mean_over_the_episodes_that_reward_it() -> None:
+    nodes = [node(0, None, [1, 2]), node(1, 0, [3, 4, 5], sampled=2)]
+    episodes = [
+        episode(nodes, per_target={"wolf": 1.0, "farmer": 0.0}),
+        episode(nodes, per_target={"wolf": 0.0}),
+        episode(nodes),
+    ]
+    metrics = episode_metrics([group(episodes)])
+    assert (metrics["reward/target_wolf_mean"], metrics["reward/target_farmer_mean"]) == (0.5, 0.0)
+    assert metrics["reward/mean"] == 1.0
+
+
 def test_without_a_finished_episode_there_are_only_counts() -> None:
     assert set(episode_metrics([group([])])) == {
         "episodes/finished",

@@ -55,6 +55,18 @@ def test_a_step_raises_the_probability_of_what_was_good_and_lowers_that_of_what_
     assert trainer.version == 3
 
 
+def test_each_message_of_an_episode_is_pushed_by_its_own_advantage(small_folder: Path) -> None:
+    """As where the judge rewards targets or turns: the first answer was good, the one that a branch gave was not."""
+    answers = [node(0, None, [1, 2, 3]), node(1, 0, [10, 11, 12], sampled=3), node(2, 0, [20, 21, 22], sampled=3)]
+    batch = TrainingBatch(0, [group([episode(answers)])], [[{1: 1.0, 2: -1.0}]])
+    trainer = PolicyTrainer.load(small_folder, config(optim={"lr": 1e-2}))
+    good, bad = logprob(trainer, small_folder, [10, 11, 12]), logprob(trainer, small_folder, [20, 21, 22])
+    for _ in range(3):
+        assert trainer.step(batch).trained_tokens == 6
+    assert logprob(trainer, small_folder, [10, 11, 12]) > good + 0.5
+    assert logprob(trainer, small_folder, [20, 21, 22]) < bad - 0.5
+
+
 def grad_norm(folder: Path, n_groups: int, n_without_variance: int, **trainer: Any) -> float:
     """Of a batch of groups that all vary alike."""
     one = preference()

@@ -25,7 +25,7 @@ def weights(batch: TrainingBatch, scheme: str) -> dict[str, float]:
             assert sum(t.token_weight * len(t.positions) for t in alone) == pytest.approx(1)
             assert {t.group for t in alone} <= {number}
     for timeline in weigh(batch.groups, batch.advantages, scheme):  # type: ignore[arg-type]
-        total[f"{timeline.group}:{timeline.advantage}"] += timeline.token_weight * len(timeline.positions)
+        total[f"{timeline.group}:{timeline.advantages[0]}"] += timeline.token_weight * len(timeline.positions)
     return total
 
 
@@ -56,7 +56,7 @@ def test_the_share_of_groups_scales_advantages_and_no_weight(scheme: str) -> Non
     groups = [group([episode(linear(10)), episode(linear(30))])]
     timelines = weigh(groups, [[1.0, -1.0]], scheme, share=0.25)  # type: ignore[arg-type]
     assert sum(each.token_weight * len(each.positions) for each in timelines) == pytest.approx(1)
-    assert [each.advantage for each in timelines] == [0.25, -0.25]
+    assert [set(each.advantages) for each in timelines] == [{0.25}, {-0.25}]
 
 
 def test_a_branching_episode_weighs_no_more_than_a_linear_one() -> None:
@@ -65,10 +65,10 @@ def test_a_branching_episode_weighs_no_more_than_a_linear_one() -> None:
     timelines = weigh(groups, [[1.0, -1.0]], "episode")
     weight_of = dict.fromkeys((1.0, -1.0), 0.0)
     for timeline in timelines:
-        weight_of[timeline.advantage] += timeline.token_weight * len(timeline.positions)
+        weight_of[timeline.advantages[0]] += timeline.token_weight * len(timeline.positions)
     assert weight_of == pytest.approx({1.0: 0.5, -1.0: 0.5})
     by_timeline = weigh(groups, [[1.0, -1.0]], "timeline")
-    assert sum(t.token_weight * len(t.positions) for t in by_timeline if t.advantage > 0) == pytest.approx(2 / 3)
+    assert sum(t.token_weight * len(t.positions) for t in by_timeline if t.advantages[0] > 0) == pytest.approx(2 / 3)
 
 
 def test_every_sampled_token_is_trained_once_or_masked_with_a_reason() -> None:
@@ -99,3 +99,19 @@ def test_a_recorded_logprob_that_is_not_finite_is_refused_by_name() -> None:
     with pytest.raises(TrainerError, match="calc-8 has a log-probability") as caught:
         weigh([group([episode(nodes, name="calc-8")])], [[1.0]], "episode")
     assert "float32" in caught.value.hint
+
+
+def test_each_message_carries_its_own_advantage_where_advantages_are_by_message() -> None:
+    """The second message was branched from twice and is trained in the first timeline only."""
+    nodes = [
+        node(0, None, [1]),
+        node(1, 0, [7, 2, 2], sampled=2),
+        node(2, 1, [3]),
+        node(3, 2, [4, 4, 4], sampled=3),
+        node(4, 1, [5]),
+        node(5, 4, [6], sampled=1),
+    ]
+    first, second = weigh([group([episode(nodes)])], [[{1: 0.5, 3: -1.0, 5: 2.0}]], "episode", share=0.5)
+    assert (first.positions, first.advantages) == ([2, 3, 5, 6, 7], [0.25, 0.25, -0.5, -0.5, -0.5])
+    assert (second.positions, second.advantages) == ([5], [1.0])
+    assert first.token_weight == second.token_weight == pytest.approx(1 / 6)

@@ -39,15 +39,25 @@ def config(
     )
 
 
-def node(node_id: int, parent: int | None, token_ids: list[int], *, sampled: int = 0, **more: Any) -> MessageNode:
+def node(
+    node_id: int, parent: int | None, token_ids: list[int], *, sampled: int = 0, agent: str = "agent", **more: Any
+) -> MessageNode:
     """A message that was read, or whose last `sampled` tokens were sampled at log-probability -4.5 each."""
     if not sampled:
-        return MessageNode(node_id, parent, "user", "", token_ids, "agent", **more)
+        return MessageNode(node_id, parent, "user", "", token_ids, agent, **more)
     more = {"trainable": True, "finish_reason": "stop", "weights_version": 0, "logprobs": [-4.5] * sampled, **more}
-    return MessageNode(node_id, parent, "assistant", "", token_ids, "agent", **more)
+    return MessageNode(node_id, parent, "assistant", "", token_ids, agent, **more)
 
 
-def episode(nodes: Sequence[MessageNode], *, reward: float | None = 1.0, name: str = "episode") -> Episode:
+def episode(
+    nodes: Sequence[MessageNode],
+    *,
+    reward: float | None = 1.0,
+    name: str = "episode",
+    targets: dict[str, str] | None = None,
+    **finer: Any,
+) -> Episode:
+    """`finer` rewards are `per_target` or `per_turn`."""
     return Episode(
         episode_id=name,
         task=Task(task_id="task", main_query="?"),
@@ -58,7 +68,8 @@ def episode(nodes: Sequence[MessageNode], *, reward: float | None = 1.0, name: s
         seed=0,
         forest=Forest(list(nodes)),
         status="error" if reward is None else "success",
-        reward=None if reward is None else Reward(raw_reward=reward, is_success=reward > 0),
+        reward=None if reward is None else Reward(raw_reward=reward, is_success=reward > 0, **finer),
+        targets=targets or {},
     )
 
 
@@ -96,12 +107,22 @@ def random_batch(seed: int, *, n_groups: int = 3, n_episodes: int = 4, turns: in
 def reference_gradient(
     folder: Path, timelines: Sequence[WeightedTimeline], loss: LossConfig, *, temperature: float = 1.0, dtype: str
 ) -> tuple[float, dict[str, Tensor]]:
+    """`one_by_one` of the model in `folder`."""
+    return one_by_one(own_model(folder, dtype), timelines, loss, temperature=temperature)
+
+
+def own_model(folder: Path, dtype: str) -> nn.Module:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+
+
+def one_by_one(
+    module: nn.Module, timelines: Sequence[WeightedTimeline], loss: LossConfig, *, temperature: float = 1.0
+) -> tuple[float, dict[str, Tensor]]:
     """The loss and its gradient one timeline at a time, by transformers' own forward pass; sums in float64.
 
     The softmax too: in float32 its sum over 49,152 tokens is off by 1e-5, which for a token of probability 0.99
     is a thousandth of its gradient.
     """
-    module: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     total = 0.0
     sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in module.named_parameters()}
     for timeline in timelines:
@@ -112,7 +133,7 @@ def reference_gradient(
         chosen = logprobs.gather(1, ids[0, positions, None])[:, 0]
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         inputs = LossInputs(
-            advantage_E=torch.full_like(chosen, timeline.advantage).detach(),
+            advantage_E=torch.tensor(timeline.advantages),
             weight_E=torch.full_like(chosen, timeline.token_weight).detach(),
             engine_logprob_E=torch.tensor(timeline.engine_logprobs),
             version_E=torch.tensor(timeline.versions),

@@ -1,0 +1,370 @@
+"""A training step's forward and backward pass as a prefix tree, packed, and one padded sample a call.
+
+The real small model on this machine's CPU, bf16 products and float32 sums as in training. Each trace goes three ways:
+
+- naive: one call to the model is one sample, padded to the longest of its micro-batch, through transformers' own
+  forward pass with `sdpa` and logits for the answers only
+- packed: our timelines one after another, nothing shared
+- tree: our timelines as the batcher lays them out, which is how they are trained
+
+A naive pass over a whole trace takes many minutes, so only an even share of its micro-batches is timed, and counted
+for all by their padded tokens. Packed and tree take turns. The ideal is that seconds fall as tokens do. Where paths are
+long it cannot be reached: the tokens that a tree saves are those with the shortest path, so that attention, whose work
+grows with the path, is saved less, and each answer passes the head once either way. "Of the work" therefore compares
+with the floating-point operations that are saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.agent_traces import Sample, Shape, made_groups, recorded_groups, samples_of
+from benchmarks.report import describe, machine, markdown_table, write_results
+
+OF_IDEAL_BAR = 0.85
+NAIVE_BAR = 5.0
+SLOWER_BAR = 1.05
+MUCH_SHARED = 0.5
+"""Sharing above which the ideal has to be reached."""
+
+FULL = {
+    "agents: tools, edits and a helper": Shape(),
+    "agents that only append": Shape(edits=0, helpers=0),
+    "dialogues that share little": Shape(
+        tasks=12, rollouts=2, system=20, question=(20, 40), turns=(2, 4), answer=(60, 120), edits=0, helpers=0
+    ),
+}
+QUICK = {
+    "agents: tools, edits and a helper": Shape(system=200, rollouts=2, turns=(2, 3), edits=1),
+    "dialogues that share little": Shape(
+        tasks=3, rollouts=2, system=10, question=(10, 20), turns=(1, 2), edits=0, helpers=0
+    ),
+}
+
+
+@dataclass
+class Measured:
+    """`memory_mib` is what the largest micro-batch needs above weights and gradients; None where the system does not
+    tell. `work` are floating-point operations, counted for our own passes."""
+
+    tokens: int
+    seconds: float
+    memory_mib: float | None
+    work: float = 0.0
+
+
+@dataclass
+class Trace:
+    """What was measured of one trace."""
+
+    name: str
+    branching: bool
+    calls: int
+    timelines: int
+    naive: Measured
+    packed: Measured
+    tree: Measured
+
+    @property
+    def sharing(self) -> float:
+        return 1 - self.tree.tokens / self.packed.tokens
+
+    @property
+    def of_ideal(self) -> float:
+        """The measured speed-up over packed timelines as a part of the tokens saved."""
+        return (self.packed.seconds / self.tree.seconds) / (self.packed.tokens / self.tree.tokens)
+
+    @property
+    def of_work(self) -> float:
+        """The same as a part of the floating-point operations saved."""
+        return (self.packed.seconds / self.tree.seconds) / (self.packed.work / self.tree.work)
+
+    @property
+    def over_naive(self) -> float:
+        return self.naive.seconds / self.tree.seconds
+
+    def missed(self) -> Iterator[str]:
+        if self.sharing > MUCH_SHARED and self.of_ideal < OF_IDEAL_BAR:
+            yield f"{self.name}: {self.of_ideal:.2f} of the ideal, {OF_IDEAL_BAR} is the bar"
+        if self.branching and self.over_naive < NAIVE_BAR:
+            yield f"{self.name}: {self.over_naive:.1f}x over naive, {NAIVE_BAR} is the bar"
+        if self.tree.seconds > SLOWER_BAR * self.packed.seconds:
+            yield f"{self.name}: {self.tree.seconds / self.packed.seconds:.2f}x the seconds of packed timelines"
+
+
+class Bench:
+    """One model, loaded twice: as it is trained, and as transformers has it."""
+
+    def __init__(self, folder: Path, tokens_per_microbatch: int) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from astune.config.schema import LossConfig, ModelConfig
+        from astune.trainer.policy_model import PolicyModel
+
+        self._model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="bfloat16"), seed=0)
+        self._plain: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, attn_implementation="sdpa"
+        ).eval()
+        self._tokens = tokens_per_microbatch
+        self._loss = LossConfig()
+
+    @property
+    def vocabulary(self) -> int:
+        return self._plain.config.vocab_size
+
+    def measure(self, name: str, groups: Sequence[Any], *, branching: bool, repetitions: int, share: float) -> Trace:
+        from astune.trainer.advantages import advantages_of
+        from astune.trainer.microbatch import Layout
+        from astune.trainer.samples import weigh
+
+        timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
+        samples = list(samples_of(groups))
+        layouts: tuple[Layout | None, ...] = ("rows", None)
+        counted = {layout: self._count(timelines, layout) for layout in layouts}
+        seconds: dict[Layout | None, list[float]] = {layout: [] for layout in layouts}
+        for repetition in range(repetitions):
+            for layout in layouts[:: 1 if repetition % 2 == 0 else -1]:
+                seconds[layout].append(_seconds(lambda layout=layout: self._train(timelines, layout)))
+                print(f"  {name}: {'tree' if layout is None else 'packed'} {seconds[layout][-1]:.1f} s", flush=True)
+        naive = self._naive(samples, share)
+        print(f"  {name}: naive {naive.seconds:.1f} s", flush=True)
+        packed, tree = (replace(counted[layout], seconds=statistics.median(seconds[layout])) for layout in layouts)
+        return Trace(name, branching, len(samples), len(timelines), naive, packed, tree)
+
+    def _train(self, timelines: Sequence[Any], layout: Any) -> None:
+        """What a training step does from timelines to the gradient."""
+        from astune.trainer.gradient import accumulate_gradient
+        from astune.trainer.microbatch import pack, split
+
+        for part in split(timelines, self._tokens, layout=layout):
+            accumulate_gradient(self._model, [pack(part, self._model.device, layout=layout)], self._loss, 1.0)
+        self._model.masters.zero_gradients()
+
+    def _count(self, timelines: Sequence[Any], layout: Any) -> Measured:
+        """Everything but seconds; the largest micro-batch is computed, which also warms up."""
+        from astune.trainer.microbatch import pack, split
+
+        parts = list(split(timelines, self._tokens, layout=layout))
+        microbatches = [pack(part, self._model.device, layout=layout) for part in parts]
+        n_tokens = [len(microbatch.token_ids_T) for microbatch in microbatches]
+        largest = parts[n_tokens.index(max(n_tokens))]
+        memory = _peak_mib(lambda: self._train(largest, layout))
+        return Measured(sum(n_tokens), 0.0, memory, sum(map(self._work, microbatches)))
+
+    def _work(self, microbatch: Any) -> float:
+        """Of the products with weights, of attention (two forward, five backward, one of them a second time), and of
+        the head."""
+        config = self._plain.config
+        n_head = config.hidden_size * config.vocab_size
+        n_layers = sum(parameter.numel() for parameter in self._plain.model.layers.parameters())
+        n_seen = int((microbatch.position_ids_T + 1).sum())
+        attended = (
+            config.num_hidden_layers * config.num_attention_heads * self._plain.model.layers[0].self_attn.head_dim
+        )
+        return (
+            6.0 * n_layers * len(microbatch.token_ids_T)
+            + 14.0 * attended * n_seen
+            + 6.0 * n_head * len(microbatch.row_R)
+        )
+
+    def _naive(self, samples: Sequence[Sample], share: float) -> Measured:
+        """Of every n-th micro-batch, counted for all of them."""
+        batches = list(_padded_batches(samples, self._tokens))
+        timed = batches[:: max(1, round(1 / share))]
+        memory = _peak_mib(lambda: self._naive_pass(max(timed, key=_padded)))
+        seconds = _seconds(lambda: [self._naive_pass(batch) for batch in timed])
+        self._plain.zero_grad(set_to_none=True)
+        total, counted = (sum(map(_padded, part)) for part in (batches, timed))
+        return Measured(total, seconds * total / counted, memory)
+
+    def _naive_pass(self, batch: Sequence[Sample]) -> None:
+        import torch
+
+        from astune.trainer.loss import LossInputs, policy_loss
+
+        longest = max(len(sample.token_ids) for sample in batch)
+        said = max(sample.n_said for sample in batch)
+        # Padded on the left, as answers then end together and one slice holds the logits of all.
+        ids_BT = torch.tensor([[0] * (longest - len(s.token_ids)) + s.token_ids for s in batch])
+        read_BT = torch.tensor([[0] * (longest - len(s.token_ids)) + [1] * len(s.token_ids) for s in batch])
+        trained_BS = torch.tensor([[False] * (said - s.n_said) + [True] * s.n_said for s in batch])
+        logits_BSV = self._plain(
+            input_ids=ids_BT,
+            attention_mask=read_BT,
+            position_ids=(read_BT.cumsum(1) - 1).clamp(min=0),
+            use_cache=False,
+            logits_to_keep=said + 1,
+        ).logits[:, :-1]
+        logprob_EV = logits_BSV[trained_BS].float().log_softmax(-1)
+        logprob_E = logprob_EV.gather(1, ids_BT[:, -said:][trained_BS][:, None])[:, 0]
+        ones_E = torch.ones_like(logprob_E).detach()
+        inputs = LossInputs(
+            ones_E, ones_E / len(ones_E), logprob_E.detach(), torch.zeros_like(ones_E, dtype=torch.long)
+        )
+        policy_loss(logprob_E, torch.zeros_like(ones_E), inputs, self._loss)[0].backward()
+
+
+def _padded_batches(samples: Sequence[Sample], max_tokens: int) -> Iterator[list[Sample]]:
+    """In the order of recording, in which neighbours are of about the same length."""
+    batch: list[Sample] = []
+    for sample in samples:
+        if batch and _padded([*batch, sample]) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(sample)
+    yield batch
+
+
+def _padded(batch: Sequence[Sample]) -> int:
+    return len(batch) * max(len(sample.token_ids) for sample in batch)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _peak_mib(work: Callable[[], object]) -> float | None:
+    """What `work` needs above what the process held before; freed memory is given back first (Linux with glibc)."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    gc.collect()
+    if not status.exists():
+        work()
+        return None
+    ctypes.CDLL(None).malloc_trim(0)
+    reset.write_text("5")
+    before = _memory_mib(status, "VmRSS")
+    work()
+    return _memory_mib(status, "VmHWM") - before
+
+
+def _memory_mib(status: Path, name: str) -> float:
+    [line] = [line for line in status.read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) / 1024
+
+
+def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None) -> bool:
+    """Print and write what came; True where every bar is reached."""
+    rows = [
+        (
+            trace.name,
+            trace.calls,
+            trace.timelines,
+            " / ".join(str(one.tokens) for one in (trace.naive, trace.packed, trace.tree)),
+            " / ".join(f"{one.seconds:.1f}" for one in (trace.naive, trace.packed, trace.tree)),
+            " / ".join(
+                "?" if one.memory_mib is None else f"{one.memory_mib:.0f}"
+                for one in (trace.naive, trace.packed, trace.tree)
+            ),
+            f"{trace.sharing:.0%}",
+            f"{trace.of_ideal:.2f}",
+            f"{trace.of_work:.2f}",
+            f"{trace.over_naive:.1f}x",
+        )
+        for trace in traces
+    ]
+    head = (
+        "trace",
+        "calls",
+        "timelines",
+        "tokens",
+        "seconds",
+        "peak MiB",
+        "shared",
+        "of the ideal",
+        "of the work",
+        "over naive",
+    )
+    table = markdown_table(head, rows)
+    missed = [line for trace in traces for line in trace.missed()]
+    note = f"\n{skipped}\n" if skipped else ""
+    text = f"""# Prefix trees in training
+
+{describe(facts)}
+
+{(__doc__ or "").partition(chr(10) * 2)[2]}
+Tokens, seconds and peak memory (of the largest micro-batch, above weights and gradients) are those of naive / packed /
+tree. "Of the ideal" is the speed-up over packed as a part of the tokens saved.
+
+{table}
+{note}"""
+    results = [
+        asdict(trace)
+        | {
+            "sharing": trace.sharing,
+            "of_ideal": trace.of_ideal,
+            "of_work": trace.of_work,
+            "over_naive": trace.over_naive,
+        }
+        for trace in traces
+    ]
+    write_results("tree", {"machine": facts, "results": results, "missed": missed}, text)
+    print(f"\n{table}\n{note}")
+    for line in missed:
+        print(f"MISSED {line}", file=sys.stderr)
+    for trace in traces:
+        print(
+            f"{trace.name}: {trace.packed.seconds / trace.tree.seconds:.2f}x over packed with "
+            f"{trace.packed.tokens / trace.tree.tokens:.2f}x fewer tokens, {trace.of_ideal:.2f} of the ideal "
+            f"({trace.of_work:.2f} of the work saved); "
+            f"{trace.over_naive:.1f}x over padded one-call-one-sample training"
+        )
+    return not missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="builtin:smollm2-135m")
+    parser.add_argument("--run", type=Path, default=Path("launcher_record"), help="a recorded run to measure as well")
+    parser.add_argument("--quick", action="store_true", help="small traces, for a look at the tool and not at figures")
+    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--naive-share", type=float, default=0.05, help="part of the naive micro-batches that is timed")
+    parser.add_argument("--tokens-per-microbatch", type=int, default=8192)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    from astune.engine.model_files import resolve_model
+    from astune.schema import RunStoreError
+
+    facts = machine()
+    print(describe(facts))
+    bench = Bench(resolve_model(arguments.model), arguments.tokens_per_microbatch)
+    made = QUICK if arguments.quick else FULL
+    cases = [
+        (name, made_groups(shape, vocabulary=bench.vocabulary, seed=arguments.seed), shape.edits > 0)
+        for name, shape in made.items()
+    ]
+    skipped = None
+    try:
+        recorded = recorded_groups(arguments.run, tasks=2 if arguments.quick else 8)
+        cases.append(("recorded", recorded, False))
+    except RunStoreError as missing:
+        skipped = f"No recorded run was measured: {missing}."
+    traces = [
+        bench.measure(
+            name,
+            groups,
+            branching=branching,
+            repetitions=arguments.repetitions,
+            share=arguments.naive_share,
+        )
+        for name, groups, branching in cases
+    ]
+    if not _report(facts, traces, skipped):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
