@@ -53,8 +53,8 @@ QUICK = {
 
 @dataclass
 class Measured:
-    """`memory_mib` is what the largest micro-batch needs above weights and gradients; None where the system does not
-    tell. `work` are floating-point operations, counted for our own passes."""
+    """`memory_mib` is what the largest micro-batch needs above weights and gradients; None where it was not
+    measured. `work` are floating-point operations, counted for our own passes."""
 
     tokens: int
     seconds: float
@@ -129,16 +129,19 @@ class Bench:
 
         timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
         samples = list(samples_of(groups))
-        layouts: tuple[Layout | None, ...] = ("rows", None)
-        counted = {layout: self._count(timelines, layout) for layout in layouts}
+        layouts: tuple[Layout | None, ...] = (
+            None,
+            "rows",
+        )  # rows last, so that their memory is there when they are timed
+        counted = {layout: self._count(timelines, layout, with_memory=branching) for layout in layouts}
         seconds: dict[Layout | None, list[float]] = {layout: [] for layout in layouts}
         for repetition in range(repetitions):
             for layout in layouts[:: 1 if repetition % 2 == 0 else -1]:
                 seconds[layout].append(_seconds(lambda layout=layout: self._train(timelines, layout)))
                 print(f"  {name}: {'tree' if layout is None else 'packed'} {seconds[layout][-1]:.1f} s", flush=True)
-        naive = self._naive(samples, share)
+        naive = self._naive(samples, share, with_memory=branching)
         print(f"  {name}: naive {naive.seconds:.1f} s", flush=True)
-        packed, tree = (replace(counted[layout], seconds=statistics.median(seconds[layout])) for layout in layouts)
+        tree, packed = (replace(counted[layout], seconds=statistics.median(seconds[layout])) for layout in layouts)
         return Trace(name, branching, len(samples), len(timelines), naive, packed, tree)
 
     def _train(self, timelines: Sequence[Any], layout: Any) -> None:
@@ -150,15 +153,15 @@ class Bench:
             accumulate_gradient(self._model, [pack(part, self._model.device, layout=layout)], self._loss, 1.0)
         self._model.masters.zero_gradients()
 
-    def _count(self, timelines: Sequence[Any], layout: Any) -> Measured:
-        """Everything but seconds; the largest micro-batch is computed, which also warms up."""
+    def _count(self, timelines: Sequence[Any], layout: Any, *, with_memory: bool) -> Measured:
+        """Everything but seconds. Memory takes a pass over the largest micro-batch, which also warms up."""
         from astune.trainer.microbatch import pack, split
 
         parts = list(split(timelines, self._tokens, layout=layout))
         microbatches = [pack(part, self._model.device, layout=layout) for part in parts]
         n_tokens = [len(microbatch.token_ids_T) for microbatch in microbatches]
         largest = parts[n_tokens.index(max(n_tokens))]
-        memory = _peak_mib(lambda: self._train(largest, layout))
+        memory = _peak_mib(lambda: self._train(largest, layout)) if with_memory else None
         return Measured(sum(n_tokens), 0.0, memory, sum(map(self._work, microbatches)))
 
     def _work(self, microbatch: Any) -> float:
@@ -177,11 +180,11 @@ class Bench:
             + 6.0 * n_head * len(microbatch.row_R)
         )
 
-    def _naive(self, samples: Sequence[Sample], share: float) -> Measured:
+    def _naive(self, samples: Sequence[Sample], share: float, *, with_memory: bool) -> Measured:
         """Of every n-th micro-batch, counted for all of them."""
         batches = list(_padded_batches(samples, self._tokens))
         timed = batches[:: max(1, round(1 / share))]
-        memory = _peak_mib(lambda: self._naive_pass(max(timed, key=_padded)))
+        memory = _peak_mib(lambda: self._naive_pass(max(timed, key=_padded))) if with_memory else None
         seconds = _seconds(lambda: [self._naive_pass(batch) for batch in timed])
         self._plain.zero_grad(set_to_none=True)
         total, counted = (sum(map(_padded, part)) for part in (batches, timed))
@@ -265,7 +268,7 @@ def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None)
             " / ".join(str(one.tokens) for one in (trace.naive, trace.packed, trace.tree)),
             " / ".join(f"{one.seconds:.1f}" for one in (trace.naive, trace.packed, trace.tree)),
             " / ".join(
-                "?" if one.memory_mib is None else f"{one.memory_mib:.0f}"
+                "-" if one.memory_mib is None else f"{one.memory_mib:.0f}"
                 for one in (trace.naive, trace.packed, trace.tree)
             ),
             f"{trace.sharing:.0%}",
@@ -295,8 +298,8 @@ def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None)
 {describe(facts)}
 
 {(__doc__ or "").partition(chr(10) * 2)[2]}
-Tokens, seconds and peak memory (of the largest micro-batch, above weights and gradients) are those of naive / packed /
-tree. "Of the ideal" is the speed-up over packed as a part of the tokens saved.
+Tokens, seconds and peak memory (of the largest micro-batch of the first trace, above weights and gradients) are those
+of naive / packed / tree. "Of the ideal" is the speed-up over packed as a part of the tokens saved.
 
 {table}
 {note}"""

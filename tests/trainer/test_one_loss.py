@@ -104,7 +104,7 @@ def line(token_ids: list[int], *positions: int) -> WeightedTimeline:
 @example(timelines=[line([1, 2, 3], 1, 2), line([1, 2, 3], 2), line([1, 2], 1)], limits=SMALL, entropy=0.0)
 @example(timelines=[line([1, 2, token], 2) for token in range(9)], limits=SMALL, entropy=0.0)
 @example(timelines=[line([*range(n), 50], n) for n in range(1, 60)], limits=SMALL, entropy=0.0)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_tree_rows_and_timelines_one_by_one_give_one_gradient(
     ours: PolicyModel, theirs: nn.Module, timelines: list[WeightedTimeline], limits: Limits, entropy: float
 ) -> None:
