@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from astune.trainer.mismatch import Mismatch
 
 
+ROWS = (
+    "tokens",
+    "mean difference",
+    *("  p50", "  p90", "  p99", "  p999", "  max"),
+    "KL, estimator k3",
+    "KL, estimator k1",
+    "evidence against the draws",
+)
+
+
 def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: int) -> int:
     config = load_config(conf, overrides)
     from astune.backbone import local
@@ -91,31 +101,29 @@ def show_numerics(report: NumericsReport, console: Console) -> None:
 
 
 def _table(report: NumericsReport) -> Table:
-    """A column for each weights version of each step, a row for each measure."""
+    """A column for each weights version of each step and one for its limits, a row for each measure."""
     table = Table(
         box=box.SIMPLE_HEAD, title=f"trainer less engine, log-probabilities, {report.dtype}", title_justify="left"
     )
     table.add_column("sampled with weights version")
-    columns: list[tuple[Mismatch, str]] = []
+    columns: list[list[str]] = []
     for step in report.steps:
         for version, part in step.mismatch.by_version().items():
             table.add_column(f"{version} (step {step.step})", justify="right")
-            columns.append((part, f"{step.evidence:.1f}"))
-    table.add_column("limit", justify="right")
-    limits = report.limits
-
-    def row(name: str, values: Sequence[str], limit: str = "") -> None:
-        table.add_row(name, *values, limit)
-
-    row("tokens", [f"{part.n_tokens:,}" for part, _ in columns])
-    row("mean difference", [_number(part.mean) for part, _ in columns], _number(limits.mean))
-    for name in ("p50", "p90", "p99", "p999", "max"):
-        limit = _number(limits.p99) if name == "p99" else ""
-        row(f"  {name}", [_number(part.quantiles()[name]) for part, _ in columns], limit)
-    row("KL, estimator k3", [_number(part.kl) for part, _ in columns], _number(limits.kl))
-    row("KL, estimator k1", [_number(part.kl_k1) for part, _ in columns])
-    row("evidence against the draws", [evidence for _, evidence in columns], _number(limits.evidence))
+            columns.append(_measures(part, step.evidence))
+        table.add_column("limit", justify="right", style="dim")
+        limits = step.limits
+        columns.append(["", _number(limits.mean), "", "", _number(limits.p99), "", "", _number(limits.kl), ""])
+        columns[-1].append(_number(limits.evidence))
+    for name, *values in zip(ROWS, *columns, strict=True):
+        table.add_row(name, *values)
     return table
+
+
+def _measures(part: Mismatch, evidence: float) -> list[str]:
+    """In the order of ROWS."""
+    numbers = [part.mean, *part.quantiles().values(), part.kl, part.kl_k1]
+    return [f"{part.n_tokens:,}", *map(_number, numbers), f"{evidence:.1f}"]
 
 
 def _tried(trials: Sequence[Trial]) -> Table:

@@ -43,13 +43,18 @@ LARGEST_NOISE = 0.5
 class StepNumerics:
     """One step: `version` is that of the trainer's weights, `mismatch` holds those that the engine recorded.
 
-    `evidence` against the draws is that of `Draws.evidence`.
+    `limits` are those of the step's own weights and tokens; `evidence` against the draws is that of `Draws.evidence`.
     """
 
     step: int
     version: int
     mismatch: Mismatch
+    limits: Limits
     evidence: float
+
+    @property
+    def exceeded(self) -> dict[str, tuple[float, float]]:
+        return self.limits.exceeded_by(self.mismatch)
 
     @property
     def wrong_versions(self) -> list[int]:
@@ -61,7 +66,6 @@ class NumericsReport:
     """What was measured; where it is beyond the limits, `beyond` says so and `trials` what was tried to explain it."""
 
     dtype: str
-    limits: Limits = FLOAT32
     steps: list[StepNumerics] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
@@ -103,7 +107,6 @@ class NumericsCheck:
         self._order = order
         self._folder = folder
         self._on_phase = on_phase
-        self._limits = FLOAT32
         self._earlier: list[tuple[int, PolicyModel]] = []
         self._random = torch.Generator().manual_seed(config.seed)
 
@@ -120,8 +123,6 @@ class NumericsCheck:
             calls = recorded_calls(groups)
             self._on_phase(f"step {step} of {steps}: the trainer's log-probabilities")
             measured = await asyncio.to_thread(self._measure, step, groups, calls)
-            if step == 1:
-                report.limits = self._limits = await asyncio.to_thread(self._limits_on, calls)
             report.steps.append(measured)
             report.beyond.extend(self._beyond(measured))
             if report.beyond:
@@ -130,7 +131,7 @@ class NumericsCheck:
                 break
             if step < steps:
                 self._on_phase(f"step {step} of {steps}: handing the weights over")
-                await asyncio.to_thread(self._move_weights, calls)
+                await asyncio.to_thread(self._move_weights, calls, MOVED * measured.limits.mean)
                 await self._engine.load_weights(self._policy.weights)
         return report
 
@@ -156,22 +157,20 @@ class NumericsCheck:
         version = self._policy.version
         advantages = advantages_of(groups, normalise=self._config.trainer.loss.normalise_advantages)
         report = self._policy.step(TrainingBatch(step, groups, advantages))
-        head = self._policy.model.head(self._config.rollout.temperature)
-        return StepNumerics(step, version, report.mismatch, Draws.of(self._read(calls), head).evidence())
-
-    def _limits_on(self, calls: list[RecordedCall]) -> Limits:
-        """What rounding explains on these tokens."""
-        model = self._policy.model
-        if model.dtype == torch.float32:
-            return FLOAT32
-        microbatches = self._packed(spread(calls, TRIED_CALLS))
-        return rounding_limits(rounding_of(model, torch.float32, microbatches, self._config.rollout.temperature))
+        model, temperature = self._policy.model, self._config.rollout.temperature
+        microbatches = self._packed(calls)
+        draws = Draws.of(Reading.of(model, microbatches), model.head(temperature))
+        limits = FLOAT32
+        if model.dtype != torch.float32:
+            limits = rounding_limits(rounding_of(model, torch.float32, microbatches, temperature))
+        return StepNumerics(step, version, report.mismatch, limits, draws.evidence())
 
     def _beyond(self, measured: StepNumerics) -> list[str]:
-        exceeded = self._limits.exceeded_by(measured.mismatch)
-        found = [f"{name} {value:.2g} is above {limit:.2g}" for name, (value, limit) in exceeded.items()]
-        if measured.evidence > self._limits.evidence:
-            found.append(f"the evidence against the draws, {measured.evidence:.1f}, is above {self._limits.evidence:g}")
+        found = [f"{name} {value:.2g} is above {limit:.2g}" for name, (value, limit) in measured.exceeded.items()]
+        if measured.evidence > measured.limits.evidence:
+            found.append(
+                f"the evidence against the draws, {measured.evidence:.1f}, is above {measured.limits.evidence:g}"
+            )
         if measured.wrong_versions:
             found.append(f"tokens carry weights version {measured.wrong_versions[0]}, expected {measured.version}")
         return found
@@ -183,19 +182,22 @@ class NumericsCheck:
                 some,
                 version=measured.version,
                 earlier=self._earlier,
-                limits=self._limits,
+                limits=measured.limits,
                 temperature=self._config.rollout.temperature,
                 folder=self._folder,
             )
 
-        if self._limits.exceeded_by(measured.mismatch):
+        if measured.exceeded:
             return list(suspects(spread(calls, TRIED_CALLS)).of_the_differences())
-        if measured.evidence > self._limits.evidence:
+        if measured.evidence > measured.limits.evidence:
             return list(suspects(calls).of_the_draws())
         return [wrong_label(measured)]
 
-    def _move_weights(self, calls: list[RecordedCall]) -> None:
-        """Add noise to the weights until old ones would show: all, and the head's alone where it is trained."""
+    def _move_weights(self, calls: list[RecordedCall], enough: float) -> None:
+        """Add noise to the weights until log-probabilities have moved by `enough` in the mean, so that old ones show.
+
+        The head's alone has to move them as far, where it is trained.
+        """
         model, temperature = self._policy.model, self._config.rollout.temperature
         old = model.frozen()
         self._earlier = [(self._policy.version - 1, old), *self._earlier[-1:]]  # each is a copy of the model
@@ -210,7 +212,7 @@ class NumericsCheck:
             moved = [after_E - before_E]
             if head_is_trained:
                 moved.append(after_E - reading.logprobs(old.head(temperature)))
-            if min(float(difference_E.abs().mean()) for difference_E in moved) > MOVED * self._limits.mean:
+            if min(float(difference_E.abs().mean()) for difference_E in moved) > enough:
                 return
             noise *= 2
         raise TrainerError(
