@@ -39,7 +39,9 @@ def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadR
     if config_name is None:
         return _plain(template, stop_token_ids)
     try:
-        return _harmony(template) if config_name == "GptOssRendererConfig" else _by_library(template, config_name)
+        if config_name == "GptOssRendererConfig":
+            return _harmony(template, stop_token_ids)
+        return _by_library(template, config_name, stop_token_ids)
     except ImportError as cause:
         raise ConfigError(
             f"model.path: reading the answers of {template.name} needs the package renderers, which does not import: "
@@ -53,36 +55,44 @@ def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadR
 
 def _plain(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        ended = bool(sampled_ids) and sampled_ids[-1] in stop_token_ids
-        text = template.decode(sampled_ids[:-1] if ended else sampled_ids)
+        text = template.decode(_without_last(sampled_ids, stop_token_ids))
         return plain_tools.read(text) if tools else Reply(text)
 
     return read
 
 
-def _by_library(template: ChatTemplate, config_name: str) -> ReadReply:
+def _by_library(template: ChatTemplate, config_name: str, stop_token_ids: Collection[int]) -> ReadReply:
     import renderers
 
     reader: Any = renderers.create_renderer(template.tokenizer, getattr(renderers, config_name)())
+    unknown = set(stop_token_ids) - set(reader.get_stop_token_ids())
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        sampled_ids = _without_last(sampled_ids, unknown)
         return _reply(reader.parse_response(list(sampled_ids), tools=list(tools) or None, prompt_ids=list(prompt_ids)))
 
     return read
 
 
-def _harmony(template: ChatTemplate) -> ReadReply:
+def _harmony(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
     """gpt-oss; the library's renderer would fetch a vocabulary from the net that its parser does not need."""
     from renderers.parsing import parse_gpt_oss
 
     names = ("return", "call", "start", "end", "channel", "message", "constrain")
     control = {f"{name}_id": template.encode(f"<|{name}|>")[0] for name in names}
     opening = template.encode("<|start|>assistant")
+    unknown = set(stop_token_ids) - {control["return_id"], control["call_id"]}
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        sampled_ids = _without_last(sampled_ids, unknown)
         return _reply(parse_gpt_oss(template.tokenizer, [*opening, *sampled_ids], **control))
 
     return read
+
+
+def _without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) -> Sequence[int]:
+    """Without the token that ended the answer, where it is one of these."""
+    return sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in stop_token_ids else sampled_ids
 
 
 def _reply(parsed: Any) -> Reply:

@@ -41,7 +41,7 @@ def canonical(message: Message) -> Message:
             hint='messages are a list of {"role": ..., "content": ...}',
         )
     plain: Message = {"role": role, "content": text_of(message.get("content"))}
-    if len(message) == 2:
+    if message.keys() == {"role", "content"}:
         return plain
     for key in _OPTIONAL:
         if message.get(key):

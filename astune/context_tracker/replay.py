@@ -32,10 +32,16 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
     logprobs = node.logprobs or []
     if len(logprobs) > len(node.token_ids) or not all(isfinite(value) and value <= 0 for value in logprobs):
         yield f"node {node.node_id}: its log-probabilities are none"
+    sampled_ids = node.token_ids[len(node.prompt_delta) :]
     path = forest.path(node.parent)
     if not path:
         yield f"node {node.node_id}: an answer to nothing"
         return
+    reply = renderer.parse(sampled_ids, [*forest.path_ids(node.parent), *node.prompt_delta], path[0].tools)
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
+    read = (node.content, node.reasoning, calls, node.malformed_calls)
+    if read != (reply.content, reply.reasoning, reply.tool_calls, reply.malformed):
+        yield f"node {node.node_id}: its tokens read {reply.content[:60]!r}, and the record says {node.content[:60]!r}"
     answered = max((at for at, read in enumerate(path) if read.sampled), default=-1)
     messages = [message_of(read) for read in path]
     recorded = [*(token for read in path[answered + 1 :] for token in read.token_ids), *node.prompt_delta]
@@ -44,8 +50,8 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
             rendered = renderer.render(messages, path[0].tools)
         else:
             answer = path[answered]
-            sampled_ids = answer.token_ids[len(answer.prompt_delta) :]
-            rendered = renderer.extend(messages[: answered + 1], sampled_ids, messages[answered + 1 :], path[0].tools)
+            said = answer.token_ids[len(answer.prompt_delta) :]
+            rendered = renderer.extend(messages[: answered + 1], said, messages[answered + 1 :], path[0].tools)
     except AstuneError as cause:
         yield f"node {node.node_id}: its conversation cannot be rendered: {cause}"
         return

@@ -40,8 +40,9 @@ class ChatTemplate:
         self._backend.no_padding()
         self.added_ids = frozenset(tokenizer.added_tokens_decoder)
         self.eos_ids = tuple(dict.fromkeys([*_as_ids(tokenizer.eos_token_id), *generation_eos_ids]))
-        literals = sorted((str(token) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
-        self._control = re.compile("|".join(re.escape(literal) for literal in literals if len(literal) > 1) or "(?!)")
+        self._guarded_names = self._control_texts()
+        self._control = re.compile("|".join(map(re.escape, self._guarded_names)) or "(?!)")
+        self._guard = re.compile("\ue000(" + "|".join(map(str, range(len(self._guarded_names)))) + ")\ue001")
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate:
@@ -62,18 +63,48 @@ class ChatTemplate:
             list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
         )
 
+    def guarded(self, value: Any) -> Any:
+        """A copy of what users and models wrote, in whatever structure, in which names of control tokens are letters.
+
+        `encode` gives them back as such; the template only sees private characters in their place.
+        """
+        if isinstance(value, str):
+            return self._control.sub(lambda match: f"\ue000{self._guarded_names.index(match[0])}\ue001", value)
+        if isinstance(value, dict):
+            return {key: self.guarded(inner) for key, inner in value.items()}
+        return [self.guarded(inner) for inner in value] if isinstance(value, list | tuple) else value
+
     def encode(self, text: str) -> list[int]:
-        """Tokens of text in which the names of control tokens mean those tokens."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+        """Tokens of text in which the names of control tokens mean those tokens, and guarded ones are letters."""
+        return self.encode_with_offsets(text)[0]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[int]]:
         """`encode`, and where in the text each token starts."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        token_ids: list[int] = []
+        starts: list[int] = []
+        position, begun = 0, ""
+        for match in [*self._guard.finditer(text), None]:
+            # A name is cut behind its first character, so that no control token can form.
+            name = self._guarded_names[int(match[1])] if match else ""
+            end = match.start() if match else len(text)
+            encoding = self._backend.encode(begun + text[position:end] + name[:1], add_special_tokens=False)
+            token_ids += encoding.ids
+            starts += [position + max(0, offset - len(begun)) for offset, _ in encoding.offsets]
+            position, begun = match.end() if match else end, name[1:]
+        return token_ids, starts
 
-    def has_control_text(self, text: str) -> bool:
-        """Whether the text spells a control token, as an attempt to forge a turn would."""
-        return self._control.search(text) is not None
+    def _control_texts(self) -> list[str]:
+        """Names of control tokens, longest first: special ones, ends of answers, and those that the template writes.
+
+        Others, such as runs of newlines, are ordinary words that a tokenizer keeps whole.
+        """
+        added = self.tokenizer.added_tokens_decoder
+        names = [
+            str(token)
+            for token_id, token in added.items()
+            if token.special or token_id in self.eos_ids or str(token) in self.source
+        ]
+        return sorted((name for name in names if len(name.strip()) > 1), key=len, reverse=True)
 
     def shared_beginning(self, text: str, other: str) -> int:
         """How many characters two texts begin with in common, where no control token is cut in two."""

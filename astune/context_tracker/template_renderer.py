@@ -23,6 +23,7 @@ from astune.schema import ConfigError, Message, WorkflowError
 
 _MARK = "\u2063{}\u2063"
 """A text that no template contains, to find where it puts a message's content."""
+_ROLES = ("system", "user", "assistant")
 _QUESTION: list[Message] = [{"role": "user", "content": "Probe?"}]
 _TOOL: Tool = {
     "type": "function",
@@ -54,19 +55,17 @@ _PROBES = [
 _FREE_PROBES = [
     _talk("system: Be brief.", "user: one", "user: two", "assistant: three", "assistant: four", "system: five"),
     _talk("user: 1+1?", "assistant: <think>\none and one\n</think>\n\n2", "user: sure?", "assistant: Yes."),
-    _talk("system:  padded \n", "user: ", "assistant:  spaced ", "user: \ttab\t"),
+    _talk("system:  padded \n", "user: ", "assistant:  spaced ", "user: \ttab\t", "system:  padded \n"),
 ]
 """Conversations that only templates which frame every message alone can take."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A rendered conversation. `ends[i]` is where the content of message i ends; `guarded` are contents, as ranges,
-    in which the names of control tokens are only letters."""
+    """A rendered conversation, in which `ends[i]` is where the content of message i ends."""
 
     text: str
     ends: list[int]
-    guarded: list[tuple[int, int]]
 
 
 class TemplateRenderer:
@@ -101,8 +100,8 @@ class TemplateRenderer:
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
         self._require_readable(tools)
-        if self._frames_alone and not tools and all(set(message) == {"role", "content"} for message in new):
-            whole = self._framed(new)
+        if self._frames_alone and not tools and all(map(_is_plain, [history[-1], *new])):
+            whole = self._framed(self._template.guarded(list(new)))
             closing, _ = self._closing(sampled_ids, self._end, whole.text)
             return self._cut(whole, 0, 0, closing)
         conversation = self._spoken([*history, *new], tools)
@@ -147,15 +146,11 @@ class TemplateRenderer:
         """Messages and the generation prompt, where every message stands in its own frame."""
         text = ""
         ends: list[int] = []
-        guarded: list[tuple[int, int]] = []
         for message in messages:
             opening, closing = self._frame(message["role"])
-            start = len(text) + len(opening)
-            ends.append(start + len(message["content"]))
-            if self._template.has_control_text(message["content"]):
-                guarded.append((start, ends[-1]))
+            ends.append(len(text) + len(opening) + len(message["content"]))
             text = f"{text}{opening}{message['content']}{closing}"
-        return _Text(text + self._generation, ends, guarded)
+        return _Text(text + self._generation, ends)
 
     def _frame(self, role: str) -> tuple[str, str]:
         """What stands around the content of every message of this role."""
@@ -169,72 +164,57 @@ class TemplateRenderer:
 
     def _cut(self, whole: _Text, start: int, known: int, closing: list[int]) -> Rendered:
         """Tokens of the text from `start` on, cut behind each message's content; what closes it belongs to the next."""
-        token_ids, starts = self._encode(whole, start)
+        token_ids, starts = self._template.encode_with_offsets(whole.text[start:])
         deltas: list[list[int]] = []
         position = 0
         for end in whole.ends[known:]:
-            following = next((i for i in range(position, len(starts)) if starts[i] >= end), len(starts))
+            following = next((i for i in range(position, len(starts)) if starts[i] >= end - start), len(starts))
             deltas.append(token_ids[position:following])
             position = following
         parts = [*deltas, token_ids[position:]]
         parts[0] = closing + parts[0]
         return Rendered(parts[:-1], parts[-1])
 
-    def _encode(self, whole: _Text, start: int) -> tuple[list[int], list[int]]:
-        token_ids: list[int] = []
-        starts: list[int] = []
-        for first, last in [*(span for span in whole.guarded if span[0] >= start), (len(whole.text),) * 2]:
-            ids, offsets = self._template.encode_with_offsets(whole.text[start:first])
-            plain = self._template.encode_plain(whole.text[first:last]) if last > first else []
-            token_ids += ids + plain
-            starts += [start + offset for offset in offsets] + [first] * len(plain)
-            start = last
-        return token_ids, starts
-
     def _rendered(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> _Text:
         """The conversation with its generation prompt."""
         text = self._plain_text(conversation, tools, generation=True)
-        spans = self._spans_by_marks(conversation, tools, text) or self._spans_by_search(conversation, text)
-        guarded = [
-            span
-            for span, message in zip(spans, conversation, strict=True)
-            if self._template.has_control_text(message["content"])
-        ]
-        return _Text(text, [end for _, end in spans], guarded)
+        return _Text(text, self._ends_by_marks(conversation, tools, text) or self._ends_by_search(conversation, text))
 
-    def _spans_by_marks(
-        self, conversation: Sequence[Message], tools: Sequence[Tool], text: str
-    ) -> list[tuple[int, int]] | None:
-        """Where the contents stand, found by rendering marks in their place; None where that changes anything else."""
+    def _ends_by_marks(self, conversation: Sequence[Message], tools: Sequence[Tool], text: str) -> list[int] | None:
+        """Where the contents end, found by rendering marks in their place; None where that changes anything else."""
         marked = [{**message, "content": _MARK.format(i)} for i, message in enumerate(conversation)]
         try:
             rest = self._plain_text(marked, tools, generation=True)
         except WorkflowError:
             return None
-        spans: list[tuple[int, int]] = []
+        ends: list[int] = []
         rebuilt = ""
         for i, message in enumerate(conversation):
             frame, mark, rest = rest.partition(_MARK.format(i))
             if not mark:
                 return None
             rebuilt += frame + message["content"]
-            spans.append((len(rebuilt) - len(message["content"]), len(rebuilt)))
-        return spans if rebuilt + rest == text else None
+            ends.append(len(rebuilt))
+        return ends if rebuilt + rest == text else None
 
-    def _spans_by_search(self, conversation: Sequence[Message], text: str) -> list[tuple[int, int]]:
-        spans: list[tuple[int, int]] = []
-        position = 0
+    def _ends_by_search(self, conversation: Sequence[Message], text: str) -> list[int]:
+        """Where the contents end, found one behind the other; a template may trim them, or write them as JSON.
+
+        Raises:
+            WorkflowError: the template leaves out what somebody else than the model said.
+        """
+        ends: list[int] = []
+        last_read = 0
         for message in conversation:
-            content = message["content"].strip()
-            at = text.find(content, position)
-            if at < 0 and message["role"] != "assistant":
-                raise self._left_out(message["role"], content)
-            if at < 0 and self._template.has_control_text(content):
-                raise WorkflowError(f"a message spells a control token of {self._template.name}: {content[:60]!r}")
-            start = at if at >= 0 else position
-            position = start + len(content) if at >= 0 else position
-            spans.append((start, position))
-        return spans
+            answered = message["role"] == "assistant"
+            end = _end_of(message["content"], text, ends[-1] if ends else 0)
+            if end is None and not answered:  # an answer that is left out may have been found too far behind
+                end = _end_of(message["content"], text, last_read)
+                if end is None:
+                    raise self._left_out(message["role"], message["content"])
+            ends.append((ends[-1] if ends else 0) if end is None else end)
+            last_read = last_read if answered else ends[-1]
+        return ends
 
     def _plain_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool = False) -> str:
         if not messages:
@@ -242,7 +222,7 @@ class TemplateRenderer:
         try:
             if not self._knows_tools:
                 return self._template.render(plain_tools.folded(messages), generation=generation)
-            return self._template.render(messages, tools, generation=generation)
+            return self._template.render(messages, self._template.guarded(list(tools)), generation=generation)
         except Exception as cause:  # whatever a template may raise
             raise WorkflowError(
                 f"the chat template of {self._template.name} cannot express the conversation: {cause}",
@@ -251,14 +231,15 @@ class TemplateRenderer:
 
     def _spoken(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
         """Messages as the template takes them."""
+        guarded = self._template.guarded(list(messages))
         if not self._knows_tools:
-            return plain_tools.spoken(messages, tools)
-        return [self._with_arguments(message) for message in messages]
+            return plain_tools.spoken(guarded, self._template.guarded(list(tools)))
+        return [self._with_arguments(message) for message in guarded]
 
     def _with_arguments(self, message: Message) -> Message:
         spoken = dict(message)
-        if message.get("reasoning_content"):
-            spoken["thinking"] = message["reasoning_content"]
+        if message.get("reasoning_content") and not (message["content"] and message.get("tool_calls")):
+            spoken["thinking"] = message["reasoning_content"]  # what gpt-oss calls it, and takes beside a call alone
         if message.get("tool_calls") and not self._arguments_as_text:
             spoken["tool_calls"] = [
                 {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
@@ -305,6 +286,8 @@ class TemplateRenderer:
         self._end = end
         self._end_ids = encode(end)
         start = [token for token in encode(generation)[:1] if token in self._template.added_ids]
+        if start and self._writes_within_answers(self.decode(start)):
+            start = []
         self._stop_token_ids = tuple(dict.fromkeys([*self._end_ids[:1], *self._template.eos_ids, *start]))
         if self._end_ids and self._end_ids[0] not in self._template.added_ids:
             raise self._refusal("an answer does not end with a token of its own", "an end-of-turn token", end)
@@ -312,6 +295,19 @@ class TemplateRenderer:
         self._frames_alone = self._find_framing(generation, end)
         self._read = reader_for(self._template, self._stop_token_ids)
         self._reads_calls = not self._knows_tools or self._finds_probe_call()
+
+    def _writes_within_answers(self, name: str) -> bool:
+        """Whether an answer that holds a thought, or a call, holds this token more than once."""
+        asked = self._template.render(_QUESTION)
+        thought = {"role": "assistant", "content": "2", "reasoning_content": "1+1", "thinking": "1+1"}
+        for answer in (thought, self._with_arguments({**_CALLED, "reasoning_content": "1+1"})):
+            try:
+                answered = self._template.render([*_QUESTION, answer])
+            except Exception:  # it cannot express this one
+                continue
+            if answered[self._template.shared_beginning(answered, asked) :].count(name) > 1:
+                return True
+        return False
 
     def _find_tools(self) -> bool:
         """Whether the template describes tools and writes calls; also learns how it wants their arguments."""
@@ -341,16 +337,20 @@ class TemplateRenderer:
 
     def _find_framing(self, generation: str, end: str) -> bool:
         """Whether every message stands in its own frame, whatever stands around it."""
-        for probe in [*_PROBES, *_FREE_PROBES]:
-            try:
+        alone = self._template.render(_QUESTION)
+        try:
+            for probe in [*_PROBES, *_FREE_PROBES]:
                 for n in range(1, len(probe)):
-                    alone = self._template.render([*_QUESTION, probe[n]])[len(self._template.render(_QUESTION)) :]
-                    if self._template.render(probe[: n + 1]) != self._template.render(probe[:n]) + alone:
+                    opening, closing = self._frame(probe[n]["role"])
+                    framed = opening + probe[n]["content"] + closing
+                    if self._template.render([*_QUESTION, probe[n]]) != alone + framed:
                         return False
-                    if probe[n]["role"] == "assistant" and alone != generation + probe[n]["content"] + end:
+                    if self._template.render(probe[: n + 1]) != self._template.render(probe[:n]) + framed:
                         return False
-            except Exception:  # roles that must alternate
+            if self._frame("assistant") != (generation, end):
                 return False
+        except Exception:  # roles that must alternate, or are left out
+            return False
         return True
 
     def _verify(self) -> None:
@@ -385,6 +385,20 @@ class TemplateRenderer:
             f"expected {expected[window]!r}, found {found[window]!r}",
             hint=_HINT,
         )
+
+
+def _is_plain(message: Message) -> bool:
+    return message.keys() == {"role", "content"} and message["role"] in _ROLES
+
+
+def _end_of(content: str, text: str, position: int) -> int | None:
+    """Where the content ends in the text behind a position, as it is, trimmed, or within JSON."""
+    trimmed = content.strip()
+    for spelled in (content, trimmed, json.dumps(trimmed, ensure_ascii=False)[1:-1], json.dumps(trimmed)[1:-1]):
+        at = text.find(spelled, position)
+        if at >= 0:
+            return at + len(spelled)
+    return None
 
 
 def _keeps(answer: str, message: Message) -> bool:

@@ -49,6 +49,7 @@ class PendingCall:
 class _Conversation:
     """An agent's messages as it sent them, and in canonical form."""
 
+    agent: str
     sent: list[Message]
     plain: list[Message]
     tools_key: str
@@ -70,8 +71,7 @@ class ContextTracker:
 
     def __init__(self, renderer: Renderer, max_model_len: int, comparison: Comparison = EXACT) -> None:
         self.forest = Forest()
-        self.relaxed = 0
-        """Messages, and sets of tools, that an answer was recorded behind although they were not exactly the same."""
+        self._passed_over: set[tuple[int, Identity | str]] = set()
         self._comparison = comparison
         self._renderer = renderer
         self._max_model_len = max_model_len
@@ -82,6 +82,11 @@ class ContextTracker:
         self._tips: dict[str, _Tip] = {}
         """By agent."""
         self._lock = threading.Lock()
+
+    @property
+    def relaxed(self) -> int:
+        """Messages, and sets of tools, that counted as recorded ones although they were not exactly the same."""
+        return len(self._passed_over)
 
     def prepare(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, agent: str, trainable: bool
@@ -95,7 +100,7 @@ class ContextTracker:
         if not messages:
             raise WorkflowError("the model was called without messages", hint="pass at least one message")
         tip = self._tip(agent, messages, tools)
-        conversation = _conversation(messages, tools, tip)
+        conversation = _conversation(agent, messages, tools, tip)
         plain = conversation.plain
         with self._lock:
             parent, n_known = self._last_answer(conversation, tip)
@@ -143,7 +148,7 @@ class ContextTracker:
                 trainable=pending.trainable,
                 fork_cause=self._cause(parent, pending, []),
             )
-            message = message_of(sampled)
+            message = copy.deepcopy(message_of(sampled))  # the agent may go on to change it
             who = identity(message)
             self._append(sampled, {who, who._replace(reasoning=None)}, pending)  # agents may leave out the thought
             if parent is not None:
@@ -157,7 +162,7 @@ class ContextTracker:
         if tip is None or tip.conversation.tools_key != _tools_key(tools):
             return None
         sent = tip.conversation.sent
-        return tip if list(messages[: len(sent)]) == sent else None
+        return tip if len(messages) >= len(sent) and all(map(_same, messages, sent)) else None
 
     def _last_answer(self, conversation: _Conversation, tip: _Tip | None) -> tuple[int | None, int]:
         """The deepest recorded answer that the conversation passes through, and how many messages lead to it."""
@@ -168,24 +173,42 @@ class ContextTracker:
             level, start = [tip.node], len(tip.conversation.sent)
         for position in range(start, len(conversation.plain)):
             who = self._comparison.key(identity(conversation.plain[position]))
-            level = [child for node in level for child in self._children(node, who, conversation.tools_key)]
+            level = [child for node in level for child in self._children(node, who, conversation)]
             if not level:
                 break
-            answers = [node for node in level if node is not None and self.forest.nodes[node].sampled]
+            answers = [node for node in level if self.forest.nodes[node].sampled]
             if answers:
-                found = answers[-1], position + 1
-        if found[0] is None and tip is not None:
-            return self._last_answer(conversation, None)
+                found = self._said_to(conversation, answers, position), position + 1
+        if tip is not None and any(message["role"] == "assistant" for message in conversation.plain[found[1] :]):
+            return self._last_answer(conversation, None)  # it may lie on another branch
         return found
 
-    def _children(self, node: int | None, who: Identity, tools_key: str) -> list[int]:
-        """The recorded children that are this message; an agent may put its own name on what the model answered."""
-        key = tools_key if node is None and not self._comparison.ignore_tools else ""
-        children = self._index.get((node, key, who), [])
-        if who.name is None or who.role != "assistant":
-            return children
-        unnamed = self._index.get((node, key, who._replace(name=None)), [])
-        return [*children, *(child for child in unnamed if self.forest.nodes[child].sampled)]
+    def _said_to(self, conversation: _Conversation, answers: Sequence[int], position: int) -> int:
+        """Which of several equal answers the agent goes on from: its own, with the thought that it sent."""
+        thought = conversation.plain[position].get("reasoning_content")
+
+        def fitness(answer: int) -> tuple[bool, bool, int]:
+            node = self.forest.nodes[answer]
+            return node.agent == conversation.agent, node.reasoning == thought, answer
+
+        return max(answers, key=fitness)
+
+    def _children(self, node: int | None, who: Identity, conversation: _Conversation) -> list[int]:
+        """The recorded children that are this message.
+
+        An agent may put its own name on an answer of the model, and leave out what the model thought; another agent
+        whose thought is left out cannot be told from it, and is not meant.
+        """
+        key = conversation.tools_key if node is None and not self._comparison.ignore_tools else ""
+        found = self._index.get((node, key, who), [])
+        if who.role == "assistant" and who.name is not None:
+            unnamed = self._index.get((node, key, who._replace(name=None)), [])
+            found = [*found, *(child for child in unnamed if self.forest.nodes[child].sampled)]
+        return [child for child in found if who.reasoning or not self._is_anothers_thought(child, conversation.agent)]
+
+    def _is_anothers_thought(self, answer: int, agent: str) -> bool:
+        node = self.forest.nodes[answer]
+        return node.sampled and bool(node.reasoning) and node.agent != agent
 
     def _extension(
         self, answer: int | None, messages: list[Message], n_known: int, tools: Sequence[Tool]
@@ -193,7 +216,7 @@ class ContextTracker:
         if answer is None:
             return None
         node = self.forest.nodes[answer]
-        history = [*messages[: n_known - 1], message_of(node)]
+        history = [message_of(read) for read in self.forest.path(answer)]
         sampled_ids = node.token_ids[len(node.prompt_delta) :]
         return self._renderer.extend(history, sampled_ids, messages[n_known:], tools)
 
@@ -205,6 +228,7 @@ class ContextTracker:
         for known in self._index.get(key, ()):
             node = self.forest.nodes[known]
             if not node.sampled and node.token_ids == token_ids:
+                self._note(node, message)
                 return known
         node = MessageNode(
             node_id=len(self.forest.nodes),
@@ -239,12 +263,17 @@ class ContextTracker:
         """Compare exactly what was taken for the same."""
         path = self.forest.path(pending.parent)
         for node, message in zip(path, pending.conversation.plain, strict=False):
-            recorded, sent = identity(message_of(node)), identity(message)
-            if node.sampled:  # agents may name an answer, and leave out the thought
-                recorded, sent = recorded._replace(name=None, reasoning=None), sent._replace(name=None, reasoning=None)
-            self.relaxed += recorded != sent
-        if path:
-            self.relaxed += self._tools_of_root[path[0].node_id] != pending.conversation.tools_key
+            self._note(node, message)
+        tools_key = pending.conversation.tools_key
+        if path and self._tools_of_root[path[0].node_id] != tools_key:
+            self._passed_over.add((path[0].node_id, tools_key))
+
+    def _note(self, node: MessageNode, message: Message) -> None:
+        recorded, sent = identity(message_of(node)), identity(message)
+        if node.sampled:  # agents may name an answer, and leave out the thought
+            recorded, sent = recorded._replace(name=None, reasoning=None), sent._replace(name=None, reasoning=None)
+        if recorded != sent:
+            self._passed_over.add((node.node_id, sent))
 
     def _cause(self, parent: int | None, pending: PendingCall, new: Sequence[Message]) -> str | None:
         """Why another child of `parent` is needed; None for its first one."""
@@ -271,10 +300,15 @@ def _tools_key(tools: Sequence[Tool]) -> str:
     return repr(list(tools)) if tools else ""
 
 
-def _conversation(messages: Sequence[Message], tools: Sequence[Tool], tip: _Tip | None) -> _Conversation:
+def _conversation(agent: str, messages: Sequence[Message], tools: Sequence[Tool], tip: _Tip | None) -> _Conversation:
     """With copies of what the agent sent, which it may go on to change."""
-    known = tip.conversation if tip is not None else _Conversation([], [], "")
-    new = messages[len(known.sent) :]
-    return _Conversation(
-        [*known.sent, *copy.deepcopy(list(new))], [*known.plain, *map(canonical, new)], _tools_key(tools)
-    )
+    sent, plain = (tip.conversation.sent, tip.conversation.plain) if tip is not None else ([], [])
+    new = messages[len(sent) :]
+    return _Conversation(agent, [*sent, *copy.deepcopy(list(new))], [*plain, *map(canonical, new)], _tools_key(tools))
+
+
+def _same(one: Message, other: Message) -> bool:
+    """Equal in every value and type; 1 and True are equal to Python, and different JSON to a model."""
+    if one != other:
+        return False
+    return all(type(value) is str for value in one.values()) or repr(one) == repr(other)

@@ -22,6 +22,7 @@ from astune.context_tracker import (
     Renderer,
     Reply,
     Tool,
+    canonical,
     conversations,
     faults,
 )
@@ -402,3 +403,66 @@ def test_a_record_that_was_tampered_with_has_its_fault_named(renderer: Renderer)
     assert [fault.partition(" from token")[0] for fault in faults(forest, renderer)] == ["node 4: its prompt differs"]
     forest.nodes[2].logprobs = [1.0]
     assert "node 2: its log-probabilities are none" in list(faults(forest, renderer))
+
+
+def test_each_agent_goes_on_from_its_own_answer_though_another_said_the_same(renderer: Renderer) -> None:
+    tracker = ContextTracker(renderer, ROOMY)
+    ask: list[Message] = [{"role": "user", "content": "Ready?"}]
+    letters = [renderer.render([{"role": "user", "content": letter}], ()).deltas[0][-1] for letter in "yes"]
+    word = renderer.render([{"role": "user", "content": "yes"}], ()).deltas[0][-1:]
+    spellings = {"alice": letters, "bob": word}
+    assert renderer.decode(letters) == renderer.decode(word)
+    said: dict[str, Message] = {}
+    for agent, ids in spellings.items():
+        pending = tracker.prepare(ask, agent=agent, trainable=True)
+        said[agent] = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "length", 0))
+    for agent, ids in spellings.items():
+        pending = tracker.prepare([*ask, said[agent], ask[0]], agent=agent, trainable=True)
+        assert tracker.forest.nodes[pending.parent or 0].agent == agent
+        assert ids == pending.prompt_ids[len(renderer.render(ask, ()).token_ids) :][: len(ids)]
+
+
+def test_an_answer_on_another_branch_is_found_though_the_agents_last_call_was_elsewhere(renderer: Renderer) -> None:
+    talk = talked(renderer)
+    long = list(talk.history)
+    talk.history = long[:2]
+    talk.call(([300], "end"))
+    talk.history = [*long, {"role": "user", "content": "U3"}]
+    assert talk.call(([301], "end")).parent == 4, "the second answer of the first branch"
+
+
+def test_what_the_agent_does_to_an_answer_does_not_reach_the_record(smol_folder: Path) -> None:
+    renderer = TemplateRenderer(family_template("qwen2_5", smol_folder))
+    tracker = ContextTracker(renderer, ROOMY)
+    [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
+    tools = [dict(tool) for tool in TOOLS]
+    pending = tracker.prepare([ask], tools, agent="agent", trainable=True)
+    ids = renderer.answer_ids([ask, called], tools)
+    answer = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    answer["tool_calls"][0]["function"]["arguments"] = {}
+    tools.clear()
+    assert list(faults(tracker.forest, renderer)) == []
+    assert len(tracker.forest.nodes[0].tools) == 2
+
+
+def test_one_is_not_true(renderer: Renderer) -> None:
+    tracker = ContextTracker(renderer, ROOMY)
+    history: list[Message] = [
+        {"role": "user", "content": "U"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"n": 1}}}],
+        },
+        {"role": "tool", "content": "R", "tool_call_id": "1"},
+    ]
+    for value in (1, True):
+        history[1]["tool_calls"][0]["function"]["arguments"]["n"] = value
+        pending = tracker.prepare(history, agent="agent", trainable=True)
+        tracker.commit(pending, Completion([100], [-1.0], "length", 0))
+    assert [node.fork_cause for node in tracker.forest.nodes if node.fork_cause] == ["message edited"]
+
+
+def test_a_call_without_content_keeps_its_calls(renderer: Renderer) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert canonical({"role": "assistant", "tool_calls": [call]})["tool_calls"] == [call]
