@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from astune.schema.forest import Forest
+from astune.schema.grammar import ConstrainedTokens
 from astune.schema.reward import Reward
 from astune.schema.task import Task
 from astune.schema.timeline import Timeline
@@ -38,11 +39,13 @@ class Episode:
     timings: dict[str, float] = field(default_factory=dict)
     judge_inputs: dict[str, Any] = field(default_factory=dict)
     """What the workflow registered for the judge and JSON can hold, kept for the viewer and for replay."""
+    constrained_tokens: ConstrainedTokens = "replay"
+    """What its timelines do with tokens that were sampled under a grammar."""
 
     @cached_property
     def timelines(self) -> list[Timeline]:
         """Flattened once; the forest of a finished episode does not change."""
-        return self.forest.timelines()
+        return self.forest.timelines(self.constrained_tokens)
 
     @property
     def raw_reward(self) -> float:
