@@ -17,6 +17,7 @@ from pathlib import Path
 from torch import Tensor
 
 from astune.config.schema import AstuneConfig, OptimConfig
+from astune.engine.grammar import Grammars
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
 from astune.trainer.gradient import accumulate_gradient
@@ -44,6 +45,7 @@ class PolicyTrainer:
         self._model = model
         self._config = config
         self._folder = folder
+        self._grammars = Grammars(folder, model.vocab_size)
         self._version = 0
         if config.trainer.loss.kl_coef > 0:
             model.keep_start()
@@ -150,7 +152,7 @@ class PolicyTrainer:
 
     def _packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
         parts = split(timelines, self._config.trainer.tokens_per_microbatch)
-        microbatches = [pack(part, self._model.device) for part in parts]
+        microbatches = [pack(part, self._model.device, self._grammars) for part in parts]
         if self._config.trainer.loss.kl_coef > 0:
             for microbatch in microbatches:
                 start_logprob_E = self._model.start_logprobs(microbatch, self._config.rollout.temperature)

@@ -111,14 +111,18 @@ class PolicyModel:
         return cast(Any, self.module).get_base_model() if self.lora else self.module
 
     @property
+    def vocab_size(self) -> int:
+        """The width of the logits."""
+        return self._output_layer.weight.shape[0]
+
+    @property
     def _output_layer(self) -> nn.Linear:
         return self.causal_lm.get_output_embeddings()
 
     @torch.no_grad()
     def _use_trees(self) -> None:
         """Switch to tree attention and fast layers, then compare a small tree with the model's own forward pass."""
-        vocabulary = self._output_layer.weight.shape[0]
-        ids = torch.arange(12).mul_(7919).remainder_(vocabulary).tolist()
+        ids = torch.arange(12).mul_(7919).remainder_(self.vocab_size).tolist()
         sequences = [ids[:5] + ids[5:8], ids[:5] + ids[8:12]]
         plain = [
             self.module(input_ids=torch.tensor([sequence], device=self.device), use_cache=False).logits[0]

@@ -12,16 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from astune.schema import Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
+from astune.schema import Constraint, Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
 
 TokenWeights = Literal["episode", "timeline", "token"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedRun:
+    """Tokens `[start, end)` of a timeline: one trained completion that was sampled under a grammar."""
+
+    start: int
+    end: int
+    constraint: Constraint
 
 
 @dataclass(slots=True)
 class WeightedTimeline:
     """A token sequence, which of its tokens carry loss, and what each of them weighs in the batch.
 
-    `positions` are indices into `token_ids`, ascending and above 0; the other lists run parallel to it.
+    `positions` are indices into `token_ids`, ascending and above 0; `engine_logprobs` runs parallel to it.
     """
 
     token_ids: list[int]
@@ -30,6 +39,7 @@ class WeightedTimeline:
     advantage: float
     token_weight: float
     group: int
+    constrained: list[ConstrainedRun] = field(default_factory=list[ConstrainedRun])
 
     @property
     def input_ids(self) -> list[int]:
@@ -120,4 +130,9 @@ def _weighted(timeline: Timeline, episode: Episode, advantage: float, weight: fl
             hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
             "or the judge's reward",
         )
-    return WeightedTimeline(timeline.token_ids, positions, logprobs, advantage, weight, group)
+    constrained = [
+        ConstrainedRun(span.start, span.end, span.constraint)
+        for span in timeline.spans
+        if span.constraint is not None and span.mask_reason is None
+    ]
+    return WeightedTimeline(timeline.token_ids, positions, logprobs, advantage, weight, group, constrained)
