@@ -170,7 +170,7 @@ class LossConfig(StrictModel):
     """Truncation of the ratio of trainer to engine probabilities, which corrects for their different arithmetic;
     null switches the correction off, with a warning."""
     constrained_tokens: ConstrainedTokens = "replay"
-    """Tokens that were sampled under a grammar (structured answers, forced tool calls): `replay` computes the grammar's
+    """Tokens that were sampled under a grammar, as in structured answers: `replay` computes the grammar's
     masks again and trains the probabilities within them, which are those that were sampled from; `mask` leaves all
     of these tokens out of the loss, for agents whose structured answers are only means."""
     updates_per_step: int = Field(default=1, ge=1)

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.grammar import Bits, unpack
 from astune.schema import SamplingParams
 
 _BLOCK = 256
@@ -55,15 +54,6 @@ def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random
     finite_B = torch.isfinite(total_B) & torch.isfinite(logprobs_B)
     rows = zip(tokens_B.tolist(), logprobs_B.tolist(), finite_B.tolist(), strict=True)
     return [Sampled(*row) for row in rows]
-
-
-def forbid_others(logits_BV: Tensor, allowed: dict[int, Bits]) -> None:
-    """Leave the rows named in `allowed` only their allowed tokens, in place; other rows are not touched."""
-    if not allowed:
-        return
-    forbidden_NV = torch.from_numpy(~unpack(list(allowed.values()), logits_BV.shape[1])).to(logits_BV.device)
-    for row, forbidden_V in zip(allowed, forbidden_NV, strict=True):
-        logits_BV[row].masked_fill_(forbidden_V, float("-inf"))
 
 
 def _inverse_transform(weights_BNM: Tensor, draws_B: Tensor) -> tuple[Tensor, Tensor]:

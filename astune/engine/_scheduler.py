@@ -16,10 +16,10 @@ import torch
 
 from astune.engine._batch import PackedBatch
 from astune.engine._hf_model import TokenModel
-from astune.engine._sampling import Sampled, forbid_others, random_stream, sample
+from astune.engine._sampling import Sampled, random_stream, sample
 from astune.engine._slots import Slot, SlotCache, as_tokens, common_prefix
 from astune.engine.base import EngineStats
-from astune.engine.grammar import Bits, Matcher
+from astune.engine.grammar import Bits, Matcher, forbid_others
 from astune.schema import Completion, EngineError, SamplingParams
 
 _PREFILL_TOKENS = 2048

@@ -16,16 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astune.engine.grammar import Bits, unpack
+from astune.engine.grammar import Bits, forbid_others
 from astune.trainer.loss import LossSums
 
 LOGITS_PER_CHUNK = 1 << 25
 """Elements of one chunk's logits, 64 MiB in bfloat16; the matrix products want some hundred rows."""
 LOGITS_PER_BLOCK = 1 << 20
 """Elements of what is float32 at once; 4 MiB stay near the cores."""
-
-FORBIDDEN = -1e30
-"""The logit of a token that the grammar forbade. Its probability is 0, and unlike minus infinity 0 times it is 0."""
 
 TokenLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]]
 """(log-probability [E], entropy [E], which targets) of a chunk -> the chunk's part of the loss."""
@@ -44,15 +41,12 @@ class RowMasks:
     def __getitem__(self, rows: slice) -> RowMasks:
         return RowMasks(self.masks, self.mask_R[rows])
 
-    def forbid_others(self, logits_CV: Tensor, rows_per_block: int) -> None:
-        """Take every other token's probability away, in place."""
-        constrained = np.flatnonzero(self.mask_R >= 0)
+    def apply(self, logits_CV: Tensor, rows_per_block: int) -> None:
+        """Take the probability from the tokens that they do not allow, in place."""
+        constrained = np.flatnonzero(self.mask_R >= 0).tolist()
         for start in range(0, len(constrained), rows_per_block):
             rows = constrained[start : start + rows_per_block]
-            allowed_BV = unpack([self.masks[index] for index in self.mask_R[rows]], logits_CV.shape[1])
-            forbidden_BV = torch.from_numpy(~allowed_BV).to(logits_CV.device)
-            for row, forbidden_V in zip(rows.tolist(), forbidden_BV, strict=True):
-                logits_CV[row].masked_fill_(forbidden_V, FORBIDDEN)
+            forbid_others(logits_CV, {row: self.masks[self.mask_R[row]] for row in rows})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +156,7 @@ class Head:
         if self.bias_V is not None:
             out.add_(self.bias_V)
         if masks is not None:
-            masks.forbid_others(out, self._rows_per_block)
+            masks.apply(out, self._rows_per_block)
         return out
 
     def _softmax(self, logits_CV: Tensor) -> Softmax:

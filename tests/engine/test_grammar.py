@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
-from astune.engine.grammar import Grammars, unpack
+from astune.engine.grammar import Grammars, forbid_others, unpack
 from astune.schema import Constraint, EngineError, Grammar, GrammarKind
 
 STOPS = (2, 0)
@@ -48,7 +49,7 @@ def test_a_mask_holds_every_token_that_a_text_of_the_language_can_go_on_with_and
         matcher = grammars.matcher(constraint("regex", "-?[0-9]{1,3}( kg| metres)?"))
         written = ""
         while True:
-            found = set(np.flatnonzero(unpack([matcher.allowed()], VOCABULARY)[0]).tolist())
+            found = set(np.flatnonzero(unpack(matcher.allowed(), VOCABULARY)).tolist())
             expected = {token for token, text in enumerate(texts) if text and written + text in beginnings}
             expected |= set(STOPS) if written in language else set()
             following = {text[len(written) :][:1] for text in language if text.startswith(written)}
@@ -74,27 +75,31 @@ def test_control_tokens_are_allowed_only_where_the_text_may_end_or_the_grammar_n
     grammars: Grammars, smol_folder: Path
 ) -> None:
     special = AutoTokenizer.from_pretrained(smol_folder).all_special_ids
-    [anything] = unpack([grammars.matcher(constraint("regex", "(?s:.*)")).allowed()], VOCABULARY)
+    anything = unpack(grammars.matcher(constraint("regex", "(?s:.*)")).allowed(), VOCABULARY)
     assert {token for token in special if anything[token]} == set(STOPS)
     assert anything.sum() > 0.99 * VOCABULARY
     matcher = grammars.matcher(constraint("lark", "start: <|im_start|> /[0-9]/"))
-    [first] = unpack([matcher.allowed()], VOCABULARY)
-    assert np.flatnonzero(first).tolist() == [1]
+    assert np.flatnonzero(unpack(matcher.allowed(), VOCABULARY)).tolist() == [1]
 
 
 def test_rows_of_the_head_that_no_token_belongs_to_are_never_allowed(smol_folder: Path) -> None:
     padded = Grammars(smol_folder, VOCABULARY + 77)
-    [mask_V] = unpack([padded.matcher(constraint("regex", "(?s:.*)")).allowed()], VOCABULARY + 77)
+    mask_V = unpack(padded.matcher(constraint("regex", "(?s:.*)")).allowed(), VOCABULARY + 77)
     assert mask_V.shape == (VOCABULARY + 77,)
     assert not mask_V[VOCABULARY:].any()
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['{"n": 3, "tags": ["a", "b"]}', '{"n":3,"tags":["a","b"]}', '{\n  "n": 3,\n  "tags": [\n    "a"\n  ]\n}'],
+    ("text", "allowed"),
+    [
+        ('{"n": 3, "tags": ["a", "b"]}', True),
+        ('{"n":3,"tags":["a","b"]}', True),
+        ('{"n": 3,  "tags": ["a"]}', False),
+        ('{\n  "n": 3, "tags": ["a"]}', False),
+    ],
 )
-def test_json_may_stand_on_one_line_or_be_indented(grammars: Grammars, texts: list[str], text: str) -> None:
-    """The text can be written with tokens that were allowed in their places."""
+def test_json_stands_on_one_line(grammars: Grammars, texts: list[str], text: str, allowed: bool) -> None:
+    """Whether the text can be written with tokens that are allowed in their places."""
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}}},
@@ -104,19 +109,15 @@ def test_json_may_stand_on_one_line_or_be_indented(grammars: Grammars, texts: li
     matcher = grammars.matcher(constraint("json_schema", json.dumps(schema)))
     written = ""
     while written != text:
-        found = np.flatnonzero(unpack([matcher.allowed()], VOCABULARY)[0]).tolist()
-        [token, *_] = [token for token in found if texts[token] and text[len(written) :].startswith(texts[token])]
-        matcher.accept(token)
-        written += texts[token]
-    assert unpack([matcher.allowed()], VOCABULARY)[0][list(STOPS)].all()
-
-
-def test_blanks_in_json_come_to_an_end(grammars: Grammars, texts: list[str]) -> None:
-    limits = constraint("json_schema", '{"type": "array", "items": {"type": "integer"}}')
-    blank = texts.index(" ")
-    assert len(grammars.masks(limits, [texts.index("["), texts.index("\n"), *[blank] * 20])) == 22
-    with pytest.raises(EngineError, match="token 22 of a completion is none"):
-        grammars.masks(limits, [texts.index("["), texts.index("\n"), *[blank] * 21])
+        found = np.flatnonzero(unpack(matcher.allowed(), VOCABULARY)).tolist()
+        fitting = [token for token in found if texts[token] and text[len(written) :].startswith(texts[token])]
+        if not fitting:
+            break
+        matcher.accept(fitting[0])
+        written += texts[fitting[0]]
+    assert (written == text) is allowed
+    if allowed:
+        assert unpack(matcher.allowed(), VOCABULARY)[list(STOPS)].all()
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,25 @@ def test_a_grammar_that_does_not_compile_is_an_error_with_the_librarys_reason(
     assert "\n" not in refused.value.message
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_without_a_mask_and_allowed_tokens_keep_their_logits_and_others_lose_all_probability(
+    dtype: torch.dtype,
+) -> None:
+    logits = torch.randn(5, 1003, generator=torch.Generator().manual_seed(0)).to(dtype) * 10
+    before = logits.clone()
+    bits = np.random.default_rng(0).integers(0, 256, 126, dtype=np.uint8)
+    forbid_others(logits, {1: bits, 3: ~bits})
+    assert torch.equal(logits[[0, 2, 4]], before[[0, 2, 4]])
+    allowed = torch.from_numpy(unpack(bits, 1003)).bool()
+    for row, mask in ((1, allowed), (3, ~allowed)):
+        assert torch.equal(logits[row][mask], before[row][mask])
+        expected = before[row].float().masked_fill(~mask, -torch.inf).log_softmax(0)
+        found = logits[row].float().log_softmax(0)
+        assert torch.equal(found[mask], expected[mask])
+        assert (found.exp()[~mask] == 0).all()
+    forbid_others(logits, {})
+
+
 def test_a_grammar_without_stop_tokens_is_refused_since_it_could_never_end(grammars: Grammars) -> None:
     with pytest.raises(EngineError, match="needs stop tokens"):
         grammars.matcher(constraint("regex", "a", ()))
@@ -148,6 +168,13 @@ def test_a_token_that_was_not_allowed_stops_the_matcher_with_a_reason(grammars: 
     matcher.accept(texts.index("q"))
     with pytest.raises(EngineError, match=r"cannot go on: .*doesn't satisfy the grammar"):
         matcher.allowed()
+
+
+def test_tokens_that_are_no_completion_of_the_grammar_are_refused(grammars: Grammars, texts: list[str]) -> None:
+    limits = constraint("regex", "[ab]{3}c")
+    assert len(grammars.masks(limits, [*map(texts.index, "abb")])) == 3
+    with pytest.raises(EngineError, match="token 2 of a completion is none"):
+        grammars.masks(limits, [*map(texts.index, "abc")])
 
 
 def test_matchers_of_one_grammar_do_not_know_of_each_other(grammars: Grammars, texts: list[str]) -> None:

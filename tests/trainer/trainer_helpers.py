@@ -118,7 +118,8 @@ def reference_gradient(
             assert grammars is not None
             masks = grammars.masks(run.constraint, timeline.token_ids[run.start : run.end])
             forbidden = torch.zeros_like(logits, dtype=torch.bool)
-            forbidden[run.start - 1 : run.end - 1] = ~torch.from_numpy(unpack(masks, logits.shape[1]))
+            for row, mask in enumerate(masks, start=run.start - 1):
+                forbidden[row] = torch.from_numpy(unpack(mask, logits.shape[1])) == 0
             logits = logits.masked_fill(forbidden, -torch.inf)
         positions = torch.tensor(timeline.positions)
         logprobs = logits[positions - 1].log_softmax(-1)
