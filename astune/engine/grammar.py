@@ -149,6 +149,8 @@ def forbid_others(logits_BV: Tensor, allowed: Mapping[int, Bits]) -> None:
 
     Their logits fall by 1e30: no probability is left, and no arithmetic with it gives NaN, as it would with infinity.
     """
+    if not allowed:
+        return
     integer, fall = _FALL[logits_BV.dtype]
     add_NV = np.empty((len(allowed), logits_BV.shape[1]), integer)
     for add_V, bits in zip(add_NV, allowed.values(), strict=True):

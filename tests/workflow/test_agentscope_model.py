@@ -14,7 +14,6 @@ from agentscope.formatter import DashScopeChatFormatter, OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.model import ChatResponse
 from agentscope.tool import Toolkit, ToolResponse
-from pydantic import BaseModel
 
 from astune import AstuneProxy, Environment, EnvState, EnvStep, Task
 from astune.context_tracker import ContextTracker, Renderer, load_renderer
@@ -147,15 +146,6 @@ async def test_tools_need_a_template_that_can_express_them_or_are_hidden(rendere
     hidden, tracker = await new_proxy(renderer, disable_tools=True)
     await ReActAgent("a", "S", hidden, OpenAIChatFormatter(), toolkit=toolkit)(Msg("user", "Hi", "user"))
     assert len(tracker.forest.timelines()) == 1
-
-
-async def test_structured_output_is_refused_with_what_to_do(renderer: Renderer) -> None:
-    class Answer(BaseModel):
-        number: int
-
-    proxy, _ = await new_proxy(renderer)
-    with pytest.raises(WorkflowError, match="ask for the structure in the prompt"):
-        await proxy([{"role": "user", "content": "Hi"}], structured_model=Answer)
 
 
 @pytest.mark.parametrize("content", ["stop", [{"type": "text", "text": "stop"}]])
