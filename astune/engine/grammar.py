@@ -6,7 +6,7 @@ who asks for none pays nothing. The engine samples within the masks, and the tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -26,12 +26,12 @@ Bits = NDArray[np.uint8]
 """A mask of allowed tokens: token t is bit t % 8 of byte t // 8, at the lower end first."""
 
 _COMPILED = 256
-"""Compiled grammars kept; one takes some 100 KB, and a task may bring a grammar of its own."""
+"""Compiled grammars kept; one takes tens of KB, and a task may bring a grammar of its own."""
 _FALL = {
     torch.bfloat16: (np.int16, torch.tensor(-1e30, dtype=torch.bfloat16).view(torch.int16).item()),
     torch.float32: (np.int32, torch.tensor(-1e30, dtype=torch.float32).view(torch.int32).item()),
 }
-"""What is added to a forbidden token's logit, as bits: made of a mask without a condition, in a fifth of the time."""
+"""What is added to a forbidden token's logit, as the bits of a number; to choose by condition would take longer."""
 _SHOWN = 120
 """Characters of a grammar that an error repeats."""
 _HINT = "see what llguidance supports, and simplify the grammar"
@@ -40,9 +40,10 @@ _HINT = "see what llguidance supports, and simplify the grammar"
 class Matcher:
     """Follows one completion, token by token."""
 
-    def __init__(self, matcher: LLMatcher, grammar: Grammar) -> None:
+    def __init__(self, matcher: LLMatcher, grammar: Grammar, forget: Callable[[], None]) -> None:
         self._matcher = matcher
         self._grammar = grammar
+        self._forget = forget
 
     def allowed(self) -> Bits:
         """Which tokens may come next; the stop tokens where the text may end here.
@@ -52,6 +53,7 @@ class Matcher:
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error() or not bits.any():
+            self._forget()  # the states that all its matchers share may be used up; the next one begins with none
             reason = _plain(self._matcher.get_error()) or "no token of the model's vocabulary can come next"
             raise EngineError(f"a completion under {_named(self._grammar)} cannot go on: {reason}", hint=_HINT)
         return bits
@@ -83,7 +85,7 @@ class Grammars:
             EngineError: the grammar does not compile, with llguidance's reason; or llguidance is not installed.
         """
         with self._lock:
-            return Matcher(self._compiled(constraint).deep_copy(), constraint.grammar)
+            return Matcher(self._compiled(constraint).deep_copy(), constraint.grammar, self._compiled.cache_clear)
 
     def masks(self, constraint: Constraint, token_ids: Sequence[int]) -> list[Bits]:
         """Which tokens could have come in the place of each of a completion's tokens.

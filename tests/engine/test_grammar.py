@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -175,6 +176,25 @@ def test_tokens_that_are_no_completion_of_the_grammar_are_refused(grammars: Gram
     assert len(grammars.masks(limits, [*map(texts.index, "abb")])) == 3
     with pytest.raises(EngineError, match="token 2 of a completion is none"):
         grammars.masks(limits, [*map(texts.index, "abc")])
+
+
+@pytest.mark.slow
+def test_a_grammar_whose_states_run_out_is_compiled_anew(grammars: Grammars, texts: list[str]) -> None:
+    """The expression has 2^18 states, more than llguidance keeps, and all matchers of a grammar share them."""
+    limits = constraint("regex", "(a|b)*a(a|b){17}")
+    rng = random.Random(0)
+    letters = [texts.index("a"), texts.index("b")]
+
+    def follow(completions: int) -> None:
+        for _ in range(completions):
+            matcher = grammars.matcher(limits)
+            for _ in range(400):
+                matcher.accept(rng.choice(letters))
+            matcher.allowed()
+
+    with pytest.raises(EngineError, match="too many states"):
+        follow(5000)
+    follow(20)
 
 
 def test_matchers_of_one_grammar_do_not_know_of_each_other(grammars: Grammars, texts: list[str]) -> None:
