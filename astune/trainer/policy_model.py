@@ -122,7 +122,8 @@ class PolicyModel:
     @torch.no_grad()
     def _use_trees(self) -> None:
         """Switch to tree attention and fast layers, then compare a small tree with the model's own forward pass."""
-        ids = torch.arange(12).mul_(7919).remainder_(self.vocab_size).tolist()
+        vocabulary = self._output_layer.weight.shape[0]
+        ids = torch.arange(12).mul_(7919).remainder_(vocabulary).tolist()
         sequences = [ids[:5] + ids[5:8], ids[:5] + ids[8:12]]
         plain = [
             self.module(input_ids=torch.tensor([sequence], device=self.device), use_cache=False).logits[0]
