@@ -75,8 +75,7 @@ def tree_gradient(
     return float(sums.loss), gradient
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("tokens", [60, 8192])
+@pytest.mark.parametrize(("seed", "tokens"), [(0, 8192), (1, 8192), (2, 8192), (3, 60), (4, 60), (5, 60)])
 def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path, seed: int, tokens: int) -> None:
     loss = LossConfig(entropy_coef=0.01 * (seed % 2))
     temperature = (1.0, 0.7)[seed % 2]
