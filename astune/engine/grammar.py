@@ -159,8 +159,8 @@ def forbid_others(logits_BV: Tensor, allowed: Mapping[int, Bits]) -> None:
         # 1 and 0 become 0 and -1, whose bits are all set, and these become the bits of 0.0 and -1e30.
         np.subtract(unpack(bits, len(add_V)), 1, out=add_V, dtype=integer)
         np.bitwise_and(add_V, fall, out=add_V)
-    for row, add_V in zip(allowed, torch.from_numpy(add_NV).view(logits_BV.dtype).to(logits_BV.device), strict=True):
-        logits_BV[row].add_(add_V)
+    rows_N = torch.tensor(list(allowed), device=logits_BV.device)
+    logits_BV.index_add_(0, rows_N, torch.from_numpy(add_NV).view(logits_BV.dtype).to(logits_BV.device))
 
 
 def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
