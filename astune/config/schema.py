@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
+from astune.schema import ConstrainedTokens
+
 
 class StrictModel(BaseModel):
     """Unknown keys are refused, defaults are checked, and a field's docstring is its description."""
@@ -178,6 +180,10 @@ class LossConfig(StrictModel):
     importance_cap: float | None = Field(default=2.0, gt=0)
     """Truncation of the ratio of trainer to engine probabilities, which corrects for their different arithmetic;
     null switches the correction off, with a warning."""
+    constrained_tokens: ConstrainedTokens = "replay"
+    """Tokens that were sampled under a grammar, as in structured answers: `replay` computes the grammar's
+    masks again and trains the probabilities within them, which are those that were sampled from; `mask` leaves all
+    of these tokens out of the loss, for agents whose structured answers are only means."""
     updates_per_step: int = Field(default=1, ge=1)
     """Optimiser updates on one batch. Above 1 the batch is split by groups, and clipping begins to matter."""
 

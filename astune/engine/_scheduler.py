@@ -19,6 +19,7 @@ from astune.engine._hf_model import TokenModel
 from astune.engine._sampling import Sampled, random_stream, sample
 from astune.engine._slots import Slot, SlotCache, as_tokens, common_prefix
 from astune.engine.base import EngineStats
+from astune.engine.grammar import Bits, Matcher, forbid_others
 from astune.schema import Completion, EngineError, SamplingParams
 
 _PREFILL_TOKENS = 2048
@@ -41,10 +42,14 @@ class Request:
     params: SamplingParams
     session: str
     waiter: Waiter
+    matcher: Matcher | None = None
+    """Follows the completion through its grammar; None where the model is free."""
     cancelled: bool = False
     slot: Slot | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    problem: EngineError | None = None
+    """Why it cannot go on."""
     stream: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +157,7 @@ class Scheduler:
             item.slot.tokens.extend(item.tokens)
         if not sampling:
             return
+        forbid_others(logits_BV, _allowed(sampling))
         drawn = sample(logits_BV, [i.request.params for i in sampling], [i.request.stream for i in sampling])
         self._count(sampled_tokens=len(drawn))
         for item, one in zip(sampling, drawn, strict=True):
@@ -176,15 +182,18 @@ class Scheduler:
         request.logprobs.append(drawn.logprob)
         params = request.params
         if not drawn.finite:
-            self._count(cancelled_tokens=len(request.token_ids))
             self._cache.clear(_slot_of(request))
-            self._leave(request)
-            error = EngineError(
+            request.problem = EngineError(
                 "the model's output is not finite, so nothing can be sampled from it",
                 hint="the weights are damaged or training diverged: lower trainer.optim.lr",
             )
-            self._outcomes.append((request.waiter, error))
+        if request.problem is not None:
+            self._count(cancelled_tokens=len(request.token_ids))
+            self._leave(request)
+            self._outcomes.append((request.waiter, request.problem))
             return
+        if request.matcher is not None:
+            request.matcher.accept(drawn.token)
         stopped = drawn.token in params.stop_token_ids
         if stopped or len(request.token_ids) == params.max_tokens:
             self._leave(request)
@@ -198,6 +207,19 @@ class Scheduler:
 
     def _count(self, **more: int) -> None:
         self._stats = replace(self._stats, **{name: getattr(self._stats, name) + value for name, value in more.items()})
+
+
+def _allowed(sampling: list[_Work]) -> dict[int, Bits]:
+    """The mask of each row that has a grammar; on an accelerator the forward pass is still under way meanwhile."""
+    masks: dict[int, Bits] = {}
+    for row, item in enumerate(sampling):
+        if item.request.matcher is None:
+            continue
+        try:
+            masks[row] = item.request.matcher.allowed()
+        except EngineError as problem:
+            item.request.problem = problem
+    return masks
 
 
 def _slot_of(request: Request) -> Slot:

@@ -55,7 +55,8 @@ class InferenceEngine(Protocol):
         """Sample one completion. Cancelling the awaiting task cancels the request.
 
         Raises:
-            EngineError: the prompt and `max_tokens` exceed the context, or the engine failed.
+            EngineError: the prompt and `max_tokens` exceed the context, the engine cannot keep to `params.grammar`,
+                or it failed.
         """
         ...
 

@@ -23,6 +23,7 @@ from astune.engine._slots import SlotCache
 from astune.engine.allocator import keep_freed_memory
 from astune.engine.base import EngineStats, WeightsSource
 from astune.engine.device import pick_device, pick_dtype
+from astune.engine.grammar import Grammars
 from astune.schema import Completion, EngineError, SamplingParams
 
 _SLOTS_A_REQUEST = 2
@@ -41,6 +42,7 @@ class InProcessEngine:
         self,
         model: TokenModel,
         *,
+        grammars: Grammars,
         dtype: torch.dtype,
         device: torch.device,
         engine: EngineConfig,
@@ -48,6 +50,7 @@ class InProcessEngine:
         deterministic: bool,
     ) -> None:
         self._model = model
+        self._grammars = grammars
         self._max_model_len = max_model_len
         self._lockstep = deterministic
         cache = SlotCache(
@@ -99,8 +102,10 @@ class InProcessEngine:
                 hint=f"set rollout.max_model_len to {context} or less",
             )
         supported = _cpu_llama.is_supported(transformers_model)
+        token_model = _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
         return cls(
-            _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model),
+            token_model,
+            grammars=Grammars(folder, token_model.vocab_size),
             dtype=dtype,
             device=device,
             engine=engine,
@@ -123,8 +128,10 @@ class InProcessEngine:
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = array("q", prompt_ids)
         self._check(prompt, params)
+        # Compiling a grammar may take a second: not on the event loop, nor on the worker that steps the others.
+        matcher = await asyncio.to_thread(self._grammars.matcher, params.constraint) if params.constraint else None
         waiter = _Waiter(self)
-        request = Request(prompt, params, session, waiter)
+        request = Request(prompt, params, session, waiter, matcher)
         with self._changed:
             self._raise_if_ended()
             self._arrived.append(request)

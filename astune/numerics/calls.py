@@ -12,7 +12,7 @@ from astune.trainer.samples import WeightedTimeline
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
+    """One free call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
 
     messages: list[Message]
     n_first: int
@@ -37,11 +37,14 @@ class RecordedCall:
 
 
 def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
-    """Every call whose answer is trained."""
+    """Every call whose answer is trained and was sampled freely.
+
+    Probabilities under a grammar are renormalised within it; they would compare as if another model had sampled.
+    """
     calls: list[RecordedCall] = []
     for episode in (episode for group in groups for episode in group.episodes):
         for node, prompt_ids, completion in episode.forest.replay():
-            if node.trainable and completion.token_ids:
+            if node.trainable and node.constraint is None and completion.token_ids:
                 path = episode.forest.path(node.parent)
                 calls.append(
                     RecordedCall(

@@ -90,7 +90,13 @@ class Attempt:
         self._wait("workflow")
         self._output = await execute(workflow, self._task, self._proxy)
         self.model.require_open()
-        require_something_to_train(workflow, self._task, self._tracker.forest, self.model.overflow)
+        require_something_to_train(
+            workflow,
+            self._task,
+            self._tracker.forest,
+            self.model.overflow,
+            constrained_tokens=self._config.trainer.loss.constrained_tokens,
+        )
         self._wait("judge")
         self._reward = await self._judge(self._proxy)
 
@@ -115,6 +121,7 @@ class Attempt:
             status = "truncated"
         episode = self._request.episode(seed=self._seed, forest=self._tracker.forest, status=status, error=error)
         episode.reward = reward
+        episode.constrained_tokens = self._config.trainer.loss.constrained_tokens
         episode.metrics = self._metrics()
         episode.timings = {"model": self.model.seconds, "judge": self._judge_seconds}
         if self._proxy is not None:

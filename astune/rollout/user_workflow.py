@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.schema import AstuneConfig
-from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
+from astune.schema import AstuneError, ConstrainedTokens, ContextOverflow, Forest, Task, WorkflowError, call_user_code
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -66,13 +66,18 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
 
 
 def require_something_to_train(
-    workflow: Workflow, task: Task, forest: Forest, overflow: ContextOverflow | None
+    workflow: Workflow,
+    task: Task,
+    forest: Forest,
+    overflow: ContextOverflow | None,
+    *,
+    constrained_tokens: ConstrainedTokens,
 ) -> None:
     """Refuse an episode without a trainable token, and say how it came to that.
 
     Raises:
         ContextOverflow: the first prompt did not fit.
-        WorkflowError: the model was never called, or by nobody who is trained.
+        WorkflowError: the model was never called, or by nobody who is trained, or only under grammars that are masked.
     """
     name = type(workflow).__name__
     if forest.sampled_tokens() == 0:
@@ -85,6 +90,11 @@ def require_something_to_train(
         raise WorkflowError(
             f"{name} trains {sorted(targets_of(workflow) or ())}, but the model was called by {agents}",
             hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all",
+        )
+    if constrained_tokens == "mask" and all(node.constraint is not None for node in forest.nodes if node.trainable):
+        raise WorkflowError(
+            f"{name} on task {task.task_id}: every answer was sampled under a grammar, and such tokens are not trained",
+            hint="set trainer.loss.constrained_tokens to replay",
         )
 
 

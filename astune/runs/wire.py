@@ -8,16 +8,19 @@ A blob is zstd-compressed UTF-8 JSON, one object an episode:
      "task": {"task_id", "main_query", "init_messages", "env_type", "metadata"},
      "reward": {"raw_reward", "is_success", "per_target", "per_turn", "metadata"} | null,
      "metrics": {name: number}, "timings": {phase: seconds}, "judge_inputs": {...}, "targets": {agent: tag},
+     "constrained_tokens": "replay"|"mask",
      "forest": [node, ...]}
 
 A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
 
     {"node_id", "parent": id | null, "role", "content", "agent", "token_ids": [int],
      "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls": [text], "logprobs": [float] | null,
-     "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null}
+     "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null,
+     "constraint": {"kind", "text", "stop_token_ids": [int]} | null}
 
 `token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read.
-Keys from `name` on are left out where they hold their default (null, [] or false).
+Keys from `name` on are left out where they hold their default (null, [] or false). Episodes recorded before there were
+grammars lack `constrained_tokens`, and read as "replay".
 
 JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key:
 `{"$float": "nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`,
@@ -38,7 +41,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from astune.schema import Episode, Forest, MessageNode, Reward, RunStoreError, Task
+from astune.schema import Constraint, Episode, Forest, Grammar, MessageNode, Reward, RunStoreError, Task
 
 FORMAT = 1
 _OPTIONAL: dict[str, Any] = {
@@ -53,6 +56,7 @@ _OPTIONAL: dict[str, Any] = {
     "weights_version": None,
     "trainable": False,
     "fork_cause": None,
+    "constraint": None,
 }
 _TEXTS = (
     *("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls"),
@@ -98,6 +102,7 @@ def snapshot(episode: Episode) -> dict[str, Any]:
         "timings": to_json(episode.timings),
         "judge_inputs": to_json(episode.judge_inputs),
         "targets": to_json(episode.targets),
+        "constrained_tokens": episode.constrained_tokens,
         "forest": [_node_to_json(node) for node in episode.forest.nodes],
     }
 
@@ -138,6 +143,7 @@ def unpack(blob: bytes) -> Episode:
         timings=from_json(data["timings"]),
         judge_inputs=from_json(data["judge_inputs"]),
         targets=from_json(data.get("targets", {})),
+        constrained_tokens=data.get("constrained_tokens", "replay"),
     )
 
 
@@ -165,6 +171,7 @@ def _node_to_json(node: MessageNode) -> dict[str, Any]:
         "weights_version": node.weights_version,
         "trainable": node.trainable,
         "fork_cause": to_json(node.fork_cause),
+        "constraint": _constraint_to_json(node.constraint),
     }
     return data | {key: value for key, value in optional.items() if value != _OPTIONAL[key]}
 
@@ -176,7 +183,20 @@ def _node_from_json(data: dict[str, Any]) -> MessageNode:
     for key in _TEXTS:
         if key in data:
             data[key] = from_json(data[key])
+    if "constraint" in data:
+        data["constraint"] = _constraint_from_json(data["constraint"])
     return MessageNode(**data)
+
+
+def _constraint_to_json(constraint: Constraint | None) -> dict[str, Any] | None:
+    if constraint is None:
+        return None
+    grammar = constraint.grammar
+    return {"kind": grammar.kind, "text": to_json(grammar.text), "stop_token_ids": list(constraint.stop_token_ids)}
+
+
+def _constraint_from_json(data: dict[str, Any]) -> Constraint:
+    return Constraint(Grammar(data["kind"], from_json(data["text"])), tuple(data["stop_token_ids"]))
 
 
 def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:

@@ -18,6 +18,7 @@ from astune.schema.errors import (
 )
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode
+from astune.schema.grammar import ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
@@ -29,6 +30,8 @@ __all__ = [
     "AstuneError",
     "Completion",
     "ConfigError",
+    "ConstrainedTokens",
+    "Constraint",
     "ContextOverflow",
     "DeadlineExceeded",
     "EngineError",
@@ -38,6 +41,8 @@ __all__ = [
     "EpisodeStatus",
     "FinishReason",
     "Forest",
+    "Grammar",
+    "GrammarKind",
     "JudgeError",
     "Message",
     "MessageNode",

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from astune.schema.forest import Forest, MessageNode
+from astune.schema.grammar import ConstrainedTokens
 from astune.schema.reward import Reward
 from astune.schema.task import Task
 from astune.schema.timeline import Timeline
@@ -43,11 +44,13 @@ class Episode:
     """What the workflow registered for the judge and JSON can hold, kept for the viewer and for replay."""
     targets: dict[str, str] = field(default_factory=dict)
     """The target tag of each agent whose tag is not its own name."""
+    constrained_tokens: ConstrainedTokens = "replay"
+    """What its timelines do with tokens that were sampled under a grammar."""
 
     @cached_property
     def timelines(self) -> list[Timeline]:
         """Flattened once; the forest of a finished episode does not change."""
-        return self.forest.timelines()
+        return self.forest.timelines(self.constrained_tokens)
 
     @property
     def trained_messages(self) -> list[MessageNode]:

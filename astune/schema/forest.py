@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from astune.schema.grammar import ConstrainedTokens, Constraint
 from astune.schema.sampling import Completion, FinishReason
 from astune.schema.timeline import Span, Timeline
 
@@ -43,6 +44,8 @@ class MessageNode:
     trainable: bool = False
     fork_cause: str | None = None
     """Why this node starts a branch although its parent already had a child; None for the first child."""
+    constraint: Constraint | None = None
+    """What a sampled message was sampled under; None where the model was free."""
 
     @property
     def sampled(self) -> bool:
@@ -88,7 +91,7 @@ class Forest:
     def sampled_tokens(self) -> int:
         return sum(node.n_sampled for node in self.nodes)
 
-    def timelines(self) -> list[Timeline]:
+    def timelines(self, constrained_tokens: ConstrainedTokens = "replay") -> list[Timeline]:
         """Flatten each root-to-leaf path that holds a sampled message.
 
             nodes    S -> U1 -> A1 -> U2 -> A2        and the agent edited U1:
@@ -97,7 +100,8 @@ class Forest:
         gives  S U1 [A1] U2 [A2]   and   S U1* A1' U2 [A3].
 
         A sampled message is trained exactly once, in the first timeline that passes through it; in later
-        ones it is masked as "trained in another timeline". One that is no training target is masked everywhere.
+        ones it is masked as "trained in another timeline". One that is no training target is masked everywhere,
+        and so is one that was sampled under a grammar where `constrained_tokens` is "mask".
         """
         parents = {node.parent for node in self.nodes}
         leaves = [node.node_id for node in self.nodes if node.node_id not in parents]
@@ -106,11 +110,11 @@ class Forest:
         for leaf in leaves:
             path = self.path(leaf)
             if any(node.sampled for node in path):
-                timelines.append(_flatten(path, trained))
+                timelines.append(_flatten(path, trained, constrained_tokens))
         return timelines
 
 
-def _flatten(path: list[MessageNode], trained: set[int]) -> Timeline:
+def _flatten(path: list[MessageNode], trained: set[int], constrained_tokens: ConstrainedTokens) -> Timeline:
     """Join one path; adds the sampled nodes whose tokens carry loss here to `trained`."""
     timeline = Timeline(token_ids=[], loss_mask=[], logprobs=[], agent=path[-1].agent, spans=[])
     for node in path:
@@ -118,6 +122,8 @@ def _flatten(path: list[MessageNode], trained: set[int]) -> Timeline:
         if node.sampled:
             if not node.trainable:
                 reason = "not a training target"
+            elif node.constraint is not None and constrained_tokens == "mask":
+                reason = "sampled under a grammar"
             elif node.node_id in trained:
                 reason = "trained in another timeline"
             else:
@@ -145,5 +151,6 @@ def _append(timeline: Timeline, node: MessageNode, token_ids: list[int], *, samp
             sampled=sampled,
             mask_reason=reason,
             weights_version=node.weights_version if sampled else None,
+            constraint=node.constraint if sampled else None,
         )
     )

@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
+from astune.schema.grammar import Constraint, Grammar
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -15,6 +17,7 @@ class SamplingParams:
 
     `temperature` 0 means the most likely token. `seed` fixes the request's own random stream,
     whatever else runs beside it. A completion ends with the first of `stop_token_ids`, which it includes.
+    `grammar` is what its text must be; None leaves the model free.
     """
 
     max_tokens: int
@@ -23,11 +26,17 @@ class SamplingParams:
     top_k: int = 0
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    grammar: Grammar | None = None
 
     @property
     def truncates(self) -> bool:
         """True where recorded log-probabilities would not be those of the trained distribution."""
         return self.top_p < 1.0 or self.top_k > 0
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """Which tokens the completion may have; None where the model is free."""
+        return Constraint(self.grammar, self.stop_token_ids) if self.grammar is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +44,8 @@ class Completion:
     """What an engine sampled.
 
     `logprobs[i]` is the natural log-probability of `token_ids[i]` under the distribution that it was
-    sampled from (temperature applied), with the weights of `weights_version`. For temperature 0 it is
-    the log-probability at temperature 1.
+    sampled from (temperature applied, other tokens than the grammar allows left out), with the weights of
+    `weights_version`. For temperature 0 it is the log-probability at temperature 1.
     """
 
     token_ids: list[int]

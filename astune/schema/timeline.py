@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from astune.schema.grammar import Constraint
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Tokens `[start, end)` of a timeline that come from one message and were read, or were sampled.
 
     `mask_reason` says why sampled tokens carry no loss in this timeline; None where they do, or where
-    the tokens were read.
+    the tokens were read. `constraint` is what sampled tokens were sampled under; None where the model was free.
     """
 
     start: int
@@ -21,6 +23,7 @@ class Span:
     sampled: bool
     mask_reason: str | None = None
     weights_version: int | None = None
+    constraint: Constraint | None = None
 
 
 @dataclass(slots=True)

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from astune.engine.grammar import Bits, forbid_others
 from astune.trainer.loss import LossSums
 
 LOGITS_PER_CHUNK = 1 << 25
@@ -26,14 +29,36 @@ TokenLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]]
 
 
 @dataclass(frozen=True, slots=True)
+class RowMasks:
+    """The grammars' masks of allowed tokens, each once; they are unpacked a few rows at a time.
+
+    `mask_R` is the index of each row's mask in `masks`, -1 for a row after which every token could follow.
+    """
+
+    masks: list[Bits]
+    mask_R: NDArray[np.int64]
+
+    def __getitem__(self, rows: slice) -> RowMasks:
+        return RowMasks(self.masks, self.mask_R[rows])
+
+    def apply(self, logits_CV: Tensor, rows_per_block: int) -> None:
+        """Take the probability from the tokens that they do not allow, in place."""
+        constrained = np.flatnonzero(self.mask_R >= 0).tolist()
+        for start in range(0, len(constrained), rows_per_block):
+            rows = constrained[start : start + rows_per_block]
+            forbid_others(logits_CV, {row: self.masks[self.mask_R[row]] for row in rows})
+
+
+@dataclass(frozen=True, slots=True)
 class Targets:
     """E tokens to predict from R hidden rows; several tokens may follow the same row where the tree branches.
 
-    `row_E` ascends, so that a chunk of rows is a slice of tokens.
+    `row_E` ascends, so that a chunk of rows is a slice of tokens. `masks` is None where no row has one.
     """
 
     row_E: Tensor
     token_E: Tensor
+    masks: RowMasks | None = None
 
     def chunks(self, n_rows: int, rows_per_chunk: int) -> Iterator[tuple[slice, slice, Targets]]:
         """Slices of rows, of the tokens that follow them, and those tokens with rows counted from the slice's first."""
@@ -42,7 +67,8 @@ class Targets:
         for number, (first, last) in enumerate(pairwise(edges)):
             rows = slice(number * rows_per_chunk, min((number + 1) * rows_per_chunk, n_rows))
             tokens = slice(first, last)
-            yield rows, tokens, Targets(self.row_E[tokens] - rows.start, self.token_E[tokens])
+            masks = self.masks[rows] if self.masks is not None else None
+            yield rows, tokens, Targets(self.row_E[tokens] - rows.start, self.token_E[tokens], masks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +100,14 @@ class Head:
         """The log-probability [E] of each target."""
         parts: list[Tensor] = []
         for rows, _, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
-            parts.append(self._of_targets(self._softmax(self._logits(hidden_RD[rows])), chunk))
+            parts.append(self._of_targets(self._softmax(self._logits(hidden_RD[rows], chunk.masks)), chunk))
         return torch.cat(parts)
 
     @torch.no_grad()
     def distributions(self, hidden_RD: Tensor, targets: Targets) -> Iterator[tuple[Tensor, Targets]]:
         """Every row's log-probabilities [B, V] in float32, a block at a time, with the targets that follow its rows."""
         for rows, _, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
-            softmax = self._softmax(self._logits(hidden_RD[rows]))
+            softmax = self._softmax(self._logits(hidden_RD[rows], chunk.masks))
             blocks = self._blocks(softmax.logits_CV, softmax.top_C)
             parts = chunk.chunks(len(softmax.top_C), self._rows_per_block)
             for (block, logits_BV), (_, _, part) in zip(blocks, parts, strict=True):
@@ -98,7 +124,7 @@ class Head:
         sums: list[LossSums] = []
         for rows, tokens, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
             hidden_CD = hidden_RD[rows]
-            logits_CV = self._logits(hidden_CD, buffer)
+            logits_CV = self._logits(hidden_CD, chunk.masks, buffer)
             softmax = self._softmax(logits_CV)
             with torch.enable_grad():
                 logprob_E = self._of_targets(softmax, chunk).requires_grad_()
@@ -131,13 +157,17 @@ class Head:
             logits_BV = logits_CV[rows].to(top_C.dtype, copy=True).sub_(top_C[rows, None])
             yield rows, logits_BV.div_(self.temperature) if self.temperature != 1 else logits_BV
 
-    def _logits(self, hidden_CD: Tensor, buffer: Tensor | None = None) -> Tensor:
-        """[C, V] in the compute dtype, before the temperature."""
+    def _logits(self, hidden_CD: Tensor, masks: RowMasks | None, buffer: Tensor | None = None) -> Tensor:
+        """[C, V] in the compute dtype, before the temperature, within the rows' grammars."""
         out = (
             buffer[: len(hidden_CD)] if buffer is not None else hidden_CD.new_empty(len(hidden_CD), len(self.weight_VD))
         )
         torch.mm(hidden_CD, self.weight_VD.T, out=out)
-        return out if self.bias_V is None else out.add_(self.bias_V)
+        if self.bias_V is not None:
+            out.add_(self.bias_V)
+        if masks is not None:
+            masks.apply(out, self._rows_per_block)
+        return out
 
     def _softmax(self, logits_CV: Tensor) -> Softmax:
         top_C = logits_CV.amax(dim=-1).to(torch.promote_types(logits_CV.dtype, torch.float32))

@@ -12,10 +12,13 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from astune.engine.grammar import Bits, Grammars
+from astune.schema import TrainerError
 from astune.trainer.attention_plan import AttentionPlan, plan_attention
-from astune.trainer.head import Targets
+from astune.trainer.head import RowMasks, Targets
 from astune.trainer.loss import LossInputs
 from astune.trainer.samples import WeightedTimeline
 from astune.trainer.trie import build_rows, build_tree, common_prefix, tree_size
@@ -40,8 +43,18 @@ class MicroBatch:
     """Tokens that the timelines have when each is read alone."""
 
 
-def pack(timelines: Sequence[WeightedTimeline], device: torch.device, *, layout: Layout | None = None) -> MicroBatch:
-    """Lay timelines out, by default as `choose_layout` says."""
+def pack(
+    timelines: Sequence[WeightedTimeline],
+    device: torch.device,
+    grammars: Grammars | None = None,
+    *,
+    layout: Layout | None = None,
+) -> MicroBatch:
+    """Lay timelines out, by default as `choose_layout` says.
+
+    Args:
+        grammars: computes the masks again that tokens were sampled within; None where no timeline has such tokens.
+    """
     sequences = [timeline.input_ids for timeline in timelines]
     n_read = sum(map(len, sequences))
     tree = build_tree(sequences)
@@ -50,8 +63,13 @@ def pack(timelines: Sequence[WeightedTimeline], device: torch.device, *, layout:
     row_E = np.concatenate(
         [rows[np.asarray(timeline.positions) - 1] for rows, timeline in zip(tree.rows, timelines, strict=True)]
     )
-    order_E = np.argsort(row_E, kind="stable")
-    row_R, compact_E = np.unique(row_E[order_E], return_inverse=True)
+    masks, mask_E = _replay(timelines, grammars)
+    # Tokens may follow the same row of the tree under different masks; each mask then has a row of its own.
+    n_kinds = len(masks) + 1
+    kind_E = row_E * n_kinds + mask_E + 1
+    order_E = np.argsort(kind_E, kind="stable")
+    kind_R, compact_E = np.unique(kind_E[order_E], return_inverse=True)
+    row_R, mask_R = kind_R // n_kinds, kind_R % n_kinds - 1
 
     def per_token(values: Sequence[Sequence[float]], dtype: type) -> Tensor:
         return torch.from_numpy(np.concatenate(values).astype(dtype)[order_E]).to(device)
@@ -64,6 +82,7 @@ def pack(timelines: Sequence[WeightedTimeline], device: torch.device, *, layout:
         targets=Targets(
             row_E=torch.from_numpy(compact_E).to(device),
             token_E=per_token([[t.token_ids[index] for index in t.positions] for t in timelines], np.int64),
+            masks=RowMasks(masks, mask_R) if masks else None,
         ),
         inputs=LossInputs(
             advantage_E=per_token([t.advantages for t in timelines], np.float32),
@@ -82,6 +101,25 @@ def choose_layout(n_read: int, n_tree: int) -> Layout:
     8 answers to 8 questions that begin with the same four words              -> rows
     """
     return "tree" if n_tree <= (1 - LEAST_SAVING) * n_read else "rows"
+
+
+def _replay(timelines: Sequence[WeightedTimeline], grammars: Grammars | None) -> tuple[list[Bits], NDArray[np.int64]]:
+    """The masks that trained tokens were sampled within, each once, and which of them each token has; -1 for none."""
+    masks: list[Bits] = []
+    known: dict[bytes, int] = {}
+    mask_E: list[NDArray[np.int64]] = []
+    for timeline in timelines:
+        mask_T = np.full(len(timeline.token_ids), -1)
+        for run in timeline.constrained:
+            if grammars is None:
+                raise TrainerError("tokens were sampled under a grammar", hint="this is a defect of astune")
+            replayed = grammars.masks(run.constraint, timeline.token_ids[run.start : run.end])
+            for position, bits in enumerate(replayed, start=run.start):
+                mask_T[position] = known.setdefault(bits.tobytes(), len(masks))
+                if mask_T[position] == len(masks):
+                    masks.append(bits)
+        mask_E.append(mask_T[timeline.positions])
+    return masks, np.concatenate(mask_E)
 
 
 def split(

@@ -17,6 +17,7 @@ from pathlib import Path
 from torch import Tensor
 
 from astune.config.schema import AstuneConfig, OptimConfig
+from astune.engine.grammar import Grammars
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
 from astune.trainer.gradient import accumulate_gradient
@@ -46,6 +47,7 @@ class PolicyTrainer:
         self._model = model
         self._config = config
         self._folder = folder
+        self._grammars = Grammars(folder, model.vocab_size)
         self._version = 0
         if config.trainer.loss.kl_coef > 0:
             model.keep_start()
@@ -164,7 +166,7 @@ class PolicyTrainer:
         """Timelines as the model reads them, in micro-batches that memory is bounded by."""
         together = split(timelines, self._config.trainer.tokens_per_microbatch)
         parts = together if self._model.takes_trees else ([timeline] for timeline in timelines)
-        return [pack(part, self._model.device) for part in parts]
+        return [pack(part, self._model.device, self._grammars) for part in parts]
 
     def _with_start(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
         microbatches = self.packed(timelines)

@@ -125,5 +125,10 @@ class PolicyModel:
         return cast(Any, self.module).get_base_model() if self.lora else self.module
 
     @property
+    def vocab_size(self) -> int:
+        """The width of the logits."""
+        return self._output_layer.weight.shape[0]
+
+    @property
     def _output_layer(self) -> nn.Linear:
         return self.causal_lm.get_output_embeddings()

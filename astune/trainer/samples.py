@@ -12,16 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from astune.schema import Advantage, Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
+from astune.schema import Advantage, Constraint, Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
 
 TokenWeights = Literal["episode", "timeline", "token"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedRun:
+    """Tokens `[start, end)` of a timeline: one trained completion that was sampled under a grammar."""
+
+    start: int
+    end: int
+    constraint: Constraint
 
 
 @dataclass(slots=True)
 class WeightedTimeline:
     """A token sequence, which of its tokens carry loss, and what each of them weighs in the batch.
 
-    `positions` are indices into `token_ids`, ascending and above 0; the other lists run parallel to it.
+    `positions` are indices into `token_ids`, ascending and above 0; `engine_logprobs` runs parallel to it.
     """
 
     token_ids: list[int]
@@ -32,6 +41,7 @@ class WeightedTimeline:
     advantages: list[float]
     token_weight: float
     group: int
+    constrained: list[ConstrainedRun] = field(default_factory=list[ConstrainedRun])
 
     @property
     def input_ids(self) -> list[int]:
@@ -139,7 +149,12 @@ def _weighted(
             "or the judge's reward",
         )
     versions = _versions(timeline, episode)
-    return WeightedTimeline(timeline.token_ids, positions, logprobs, versions, advantages, weight, group)
+    constrained = [
+        ConstrainedRun(span.start, span.end, span.constraint)
+        for span in timeline.spans
+        if span.constraint is not None and span.mask_reason is None
+    ]
+    return WeightedTimeline(timeline.token_ids, positions, logprobs, versions, advantages, weight, group, constrained)
 
 
 def _versions(timeline: Timeline, episode: Episode) -> list[int]:

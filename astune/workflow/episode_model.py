@@ -18,6 +18,7 @@ from astune.schema import (
     AstuneError,
     ContextOverflow,
     EngineError,
+    Grammar,
     Message,
     SamplingParams,
     WorkflowError,
@@ -85,27 +86,47 @@ class EpisodeModel:
         if self._closed is not None:
             raise WorkflowError(f"the episode {self._session} is over: {self._closed}")
 
-    async def call(self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str, trainable: bool) -> Message:
-        """One tracked model call; the answer as a message.
+    async def call(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        *,
+        agent: str,
+        trainable: bool,
+        grammar: Grammar | None = None,
+    ) -> Message:
+        """One tracked model call; the answer as a message, whose text belongs to `grammar` unless it was cut.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             EngineError, DeadlineExceeded: no answer came; the episode ends in an error even if this is swallowed.
         """
-        calling = self._call(messages, tools, agent=agent, trainable=trainable)
+        calling = self._call(messages, tools, agent=agent, trainable=trainable, grammar=grammar)
         if asyncio.get_running_loop() is self._home:
             return await calling
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
 
     def call_from_thread(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str, trainable: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        *,
+        agent: str,
+        trainable: bool,
+        grammar: Grammar | None = None,
     ) -> Message:
         """`call` for synchronous code, which runs beside the event loop and not on it."""
-        calling = self._call(messages, tools, agent=agent, trainable=trainable)
+        calling = self._call(messages, tools, agent=agent, trainable=trainable, grammar=grammar)
         return asyncio.run_coroutine_threadsafe(calling, self._home).result()
 
     async def _call(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str, trainable: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        *,
+        agent: str,
+        trainable: bool,
+        grammar: Grammar | None,
     ) -> Message:
         self.require_open()
         index, self.n_calls = self.n_calls, self.n_calls + 1
@@ -119,6 +140,7 @@ class EpisodeModel:
             self._params,
             max_tokens=min(self._params.max_tokens, room),
             seed=stable_seed(self._params.seed, index),
+            grammar=grammar,
         )
         what = f"model call {index + 1} of episode {self._session}"
         try:
@@ -128,7 +150,9 @@ class EpisodeModel:
         except AstuneError as failure:
             self.failure = self.failure or failure
             raise
-        return self._tracker.commit(pending, completion)
+        message = self._tracker.commit(pending, completion)
+        self._tracker.forest.nodes[-1].constraint = params.constraint  # of the answer, which was recorded last
+        return message
 
     @contextmanager
     def _flight(self) -> Iterator[None]:

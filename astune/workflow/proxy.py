@@ -27,9 +27,11 @@ from astune.schema import (
     start_in_thread,
 )
 from astune.workflow.episode_model import EpisodeModel
+from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
 
 if TYPE_CHECKING:
     from agentscope.model import ChatModelBase
+    from pydantic import BaseModel
 else:
     ChatModelBase = object  # AgentScope asks of a model how it behaves, not what it derives from
 
@@ -69,35 +71,62 @@ class AgentModel(ChatModelBase):
         messages: Sequence[Message],
         tools: Sequence[Tool] | None = None,
         tool_choice: str | None = None,
-        structured_model: Any = None,
+        structured_model: type[BaseModel] | None = None,
         **kwargs: Any,
     ) -> Any:
         """Answer an AgentScope agent, in AgentScope's `ChatResponse`.
 
+        With a `structured_model` the answer is a JSON text of that model, whose fields are the response's `metadata`,
+        and no tools are offered. `metadata` is None where the answer was cut, as AgentScope's agents expect it.
         Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
         """
+        offered = [] if tool_choice == "none" or structured_model else without_finish_tool(tools)
+        answer = await self.achat(without_finish_calls(messages), offered, response_format=structured_model)
+        response = chat_response(answer)
         if structured_model is not None:
-            raise WorkflowError(
-                "the agent asks for structured output, which is not supported with this model's chat template",
-                hint="ask for the structure in the prompt, and read it from the text",
-            )
-        offered = [] if tool_choice == "none" else without_finish_tool(tools)
-        return chat_response(await self.achat(without_finish_calls(messages), offered))
+            response.metadata = parsed(answer["content"], structured_model)
+        return response
 
-    async def achat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Message:
-        """Answer messages in the OpenAI shape with an assistant message."""
+    async def achat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+    ) -> Message:
+        """Answer messages in the OpenAI shape with an assistant message.
+
+        Args:
+            response_format: what the answer's text must be; an answer that reaches its length limit ends before.
+        """
         try:
-            return await self._model.call(messages, self._offered(tools), agent=self._agent, trainable=self._trainable)
+            return await self._model.call(
+                messages,
+                self._offered(tools),
+                agent=self._agent,
+                trainable=self._trainable,
+                grammar=grammar_of(response_format),
+            )
         except ContextOverflow as overflow:
             return self._overflown(overflow)
 
-    def chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> Message:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+    ) -> Message:
         """`achat` for synchronous workflows."""
         if _on_event_loop():
             raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
         try:
             return self._model.call_from_thread(
-                messages, self._offered(tools), agent=self._agent, trainable=self._trainable
+                messages,
+                self._offered(tools),
+                agent=self._agent,
+                trainable=self._trainable,
+                grammar=grammar_of(response_format),
             )
         except ContextOverflow as overflow:
             return self._overflown(overflow)

@@ -91,6 +91,14 @@ async def test_the_plain_agents_run(play):
     assert (episode.raw_reward, episode.metrics["words"]) == (0.25, 3)
 
 
+async def test_the_structured_answer_is_read_by_its_fields(play):
+    answer = '{"reason": "It is written there.", "answer": "yes"}'
+    episode = await play([answer], workflow="structured.py->Reader", judge=MATH_JUDGE, metadata={"answer": "yes"})
+    assert episode.judge_inputs == {"final_answer": "yes"}
+    [constraint] = [node.constraint for node in episode.forest.nodes if node.sampled]
+    assert constraint.grammar.kind == "json_schema"
+
+
 async def test_the_guessing_game_is_played_as_its_page_says(play):
     [shown] = blocks(DOCS / "workflow.md", "json")
     task = json.loads(shown.text)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from astune.config.schema import AstuneConfig, LossConfig, ModelConfig, OptimConfig, RolloutConfig, TrainerConfig
+from astune.engine.grammar import Grammars, unpack
 from astune.schema import Episode, EpisodeGroup, Forest, MessageNode, Reward, Task, TrainingBatch
 from astune.trainer.loss import LossInputs, policy_loss
 from astune.trainer.samples import WeightedTimeline
@@ -105,10 +106,16 @@ def random_batch(seed: int, *, n_groups: int = 3, n_episodes: int = 4, turns: in
 
 
 def reference_gradient(
-    folder: Path, timelines: Sequence[WeightedTimeline], loss: LossConfig, *, temperature: float = 1.0, dtype: str
+    folder: Path,
+    timelines: Sequence[WeightedTimeline],
+    loss: LossConfig,
+    *,
+    temperature: float = 1.0,
+    dtype: str,
+    grammars: Grammars | None = None,
 ) -> tuple[float, dict[str, Tensor]]:
     """`one_by_one` of the model in `folder`."""
-    return one_by_one(own_model(folder, dtype), timelines, loss, temperature=temperature)
+    return one_by_one(own_model(folder, dtype), timelines, loss, temperature=temperature, grammars=grammars)
 
 
 def own_model(folder: Path, dtype: str) -> nn.Module:
@@ -116,22 +123,34 @@ def own_model(folder: Path, dtype: str) -> nn.Module:
 
 
 def one_by_one(
-    module: nn.Module, timelines: Sequence[WeightedTimeline], loss: LossConfig, *, temperature: float = 1.0
+    module: nn.Module,
+    timelines: Sequence[WeightedTimeline],
+    loss: LossConfig,
+    *,
+    temperature: float = 1.0,
+    grammars: Grammars | None = None,
 ) -> tuple[float, dict[str, Tensor]]:
     """The loss and its gradient one timeline at a time, by transformers' own forward pass; sums in float64.
 
     The softmax too: in float32 its sum over 49,152 tokens is off by 1e-5, which for a token of probability 0.99
-    is a thousandth of its gradient.
+    is a thousandth of its gradient. Tokens that were sampled under a grammar have the probabilities within its masks.
     """
     total = 0.0
     sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in module.named_parameters()}
     for timeline in timelines:
         ids = torch.tensor([timeline.token_ids])
         logits = module(input_ids=ids, use_cache=False).logits[0].double() / temperature
+        for run in timeline.constrained:
+            assert grammars is not None
+            masks = grammars.masks(run.constraint, timeline.token_ids[run.start : run.end])
+            forbidden = torch.zeros_like(logits, dtype=torch.bool)
+            for row, mask in enumerate(masks, start=run.start - 1):
+                forbidden[row] = torch.from_numpy(unpack(mask, logits.shape[1])) == 0
+            logits = logits.masked_fill(forbidden, -torch.inf)
         positions = torch.tensor(timeline.positions)
         logprobs = logits[positions - 1].log_softmax(-1)
         chosen = logprobs.gather(1, ids[0, positions, None])[:, 0]
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        entropy = -(logprobs.exp() * logprobs.masked_fill(logprobs.isneginf(), 0.0)).sum(-1)
         inputs = LossInputs(
             advantage_E=torch.tensor(timeline.advantages),
             weight_E=torch.full_like(chosen, timeline.token_weight).detach(),

@@ -15,7 +15,6 @@ from agentscope.formatter import DashScopeChatFormatter, OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.model import ChatResponse
 from agentscope.tool import Toolkit, ToolResponse
-from pydantic import BaseModel
 
 from astune import AstuneProxy, Environment, EnvState, EnvStep, Task
 from astune.context_tracker import ContextTracker, Renderer, load_renderer
@@ -187,15 +186,6 @@ async def test_tools_can_be_hidden(renderer: Renderer) -> None:
     await ReActAgent("a", "S", hidden, OpenAIChatFormatter(), toolkit=toolkit())(Msg("user", "Hi", "user"))
     [timeline] = tracker.forest.timelines()
     assert "add" not in renderer.decode(timeline.token_ids)
-
-
-async def test_structured_output_is_refused_with_what_to_do(renderer: Renderer) -> None:
-    class Answer(BaseModel):
-        number: int
-
-    proxy, _ = await new_proxy(renderer)
-    with pytest.raises(WorkflowError, match="ask for the structure in the prompt"):
-        await proxy([{"role": "user", "content": "Hi"}], structured_model=Answer)
 
 
 @pytest.mark.parametrize("content", ["stop", [{"type": "text", "text": "stop"}]])

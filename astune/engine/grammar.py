@@ -1,0 +1,187 @@
+"""Grammars over tokens: which of them may come next, so that a text belongs to its grammar.
+
+llguidance computes the masks. It is imported, and a tokenizer made for it, when the first grammar is asked for:
+who asks for none pays nothing. The engine samples within the masks, and the trainer computes the same ones again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from astune.schema import Constraint, EngineError, Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+Bits = NDArray[np.uint8]
+"""A mask of allowed tokens: token t is bit t % 8 of byte t // 8, at the lower end first."""
+
+_COMPILED = 256
+"""Compiled grammars kept; one takes tens of KB, and a task may bring a grammar of its own."""
+_FALL = {
+    torch.bfloat16: (np.int16, torch.tensor(-1e30, dtype=torch.bfloat16).view(torch.int16).item()),
+    torch.float32: (np.int32, torch.tensor(-1e30, dtype=torch.float32).view(torch.int32).item()),
+}
+"""What is added to a forbidden token's logit, as the bits of a number; to choose by condition would take longer."""
+_SHOWN = 120
+"""Characters of a grammar that an error repeats."""
+_HINT = "see what llguidance supports, and simplify the grammar"
+
+
+class Matcher:
+    """Follows one completion, token by token."""
+
+    def __init__(self, matcher: LLMatcher, grammar: Grammar, forget: Callable[[], None]) -> None:
+        self._matcher = matcher
+        self._grammar = grammar
+        self._forget = forget
+
+    def allowed(self) -> Bits:
+        """Which tokens may come next; the stop tokens where the text may end here.
+
+        Raises:
+            EngineError: the text left the grammar, or the grammar grew beyond llguidance's limits.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error() or not bits.any():
+            self._forget()  # the states that all its matchers share may be used up; the next one begins with none
+            reason = _plain(self._matcher.get_error()) or "no token of the model's vocabulary can come next"
+            raise EngineError(f"a completion under {_named(self._grammar)} cannot go on: {reason}", hint=_HINT)
+        return bits
+
+    def accept(self, token: int) -> None:
+        """Go on with a token; one that is not allowed shows in the next call of `allowed`."""
+        self._matcher.consume_token(token)
+
+
+class Grammars:
+    """Compiles grammars for one model's tokens. Safe to call from several threads; the first call takes a second.
+
+    Args:
+        folder: the model's folder, for its tokenizer.
+        vocab_size: the width of the model's logits, which may be more than its tokenizer has tokens.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._lock = Lock()
+        self._compiled = lru_cache(maxsize=_COMPILED)(self._compile)
+        self._tokenizer_ending_with = lru_cache(maxsize=4)(self._load_tokenizer)
+
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """At the beginning of a completion.
+
+        Raises:
+            EngineError: the grammar does not compile, with llguidance's reason; or llguidance is not installed.
+        """
+        with self._lock:
+            return Matcher(self._compiled(constraint).deep_copy(), constraint.grammar, self._compiled.cache_clear)
+
+    def masks(self, constraint: Constraint, token_ids: Sequence[int]) -> list[Bits]:
+        """Which tokens could have come in the place of each of a completion's tokens.
+
+        Raises:
+            EngineError: they are no completion under this constraint.
+        """
+        matcher = self.matcher(constraint)
+        masks: list[Bits] = []
+        for token in token_ids:
+            masks.append(matcher.allowed())
+            if not masks[-1][token >> 3] >> (token & 7) & 1:
+                raise EngineError(
+                    f"token {len(masks) - 1} of a completion is none that {_named(constraint.grammar)} allows there",
+                    hint="it was recorded with another tokenizer, or by another version of llguidance",
+                )
+            matcher.accept(token)
+        return masks
+
+    def _compile(self, constraint: Constraint) -> LLMatcher:
+        try:
+            from llguidance import LLMatcher
+        except ImportError as cause:
+            raise EngineError(
+                f"grammars need llguidance, which does not import: {cause}", hint="pip install 'astune[local]'"
+            ) from cause
+        grammar = constraint.grammar
+        if not constraint.stop_token_ids:
+            raise EngineError(
+                f"a completion under {_named(grammar)} needs stop tokens, or it could never end",
+                hint="give SamplingParams.stop_token_ids the model's end of a turn",
+            )
+        tokenizer = self._tokenizer_ending_with(constraint.stop_token_ids)
+        try:
+            compiled = LLMatcher(tokenizer, _as_llguidance(grammar, LLMatcher), log_level=0)
+        except ValueError as cause:
+            raise EngineError(f"{_named(grammar)} does not compile: {cause}", hint=_HINT) from cause
+        if compiled.is_error():
+            raise EngineError(f"{_named(grammar)} does not compile: {_plain(compiled.get_error())}", hint=_HINT)
+        return compiled
+
+    def _load_tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
+        from llguidance.hf import from_tokenizer
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self._folder)
+        try:
+            return from_tokenizer(tokenizer, n_vocab=self._vocab_size, eos_token=list(stop_token_ids))
+        except ValueError as cause:
+            raise EngineError(
+                f"grammars cannot be used with the tokenizer of {self._folder.name}: {cause}",
+                hint="save it with a current transformers, which writes a tokenizer.json",
+            ) from cause
+
+
+def unpack(bits: Bits, vocab_size: int) -> NDArray[np.uint8]:
+    """[vocabulary]: 1 where a token is allowed, else 0."""
+    return np.unpackbits(bits, count=vocab_size, bitorder="little")
+
+
+def forbid_others(logits_BV: Tensor, allowed: Mapping[int, Bits]) -> None:
+    """Take the probability from every token that its row's mask does not allow, in place; other rows are not touched.
+
+    Their logits fall by 1e30: no probability is left, and no arithmetic with it gives NaN, as it would with infinity.
+    """
+    if not allowed:
+        return
+    integer, fall = _FALL[logits_BV.dtype]
+    add_NV = np.empty((len(allowed), logits_BV.shape[1]), integer)
+    for add_V, bits in zip(add_NV, allowed.values(), strict=True):
+        # 1 and 0 become 0 and -1, whose bits are all set, and these become the bits of 0.0 and -1e30.
+        np.subtract(unpack(bits, len(add_V)), 1, out=add_V, dtype=integer)
+        np.bitwise_and(add_V, fall, out=add_V)
+    rows_N = torch.tensor(list(allowed), device=logits_BV.device)
+    logits_BV.index_add_(0, rows_N, torch.from_numpy(add_NV).view(logits_BV.dtype).to(logits_BV.device))
+
+
+def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
+    """JSON stands on one line: free whitespace costs tokens, and a small model can go on with it without end."""
+    match grammar.kind:
+        case "json_schema":
+            return forms.grammar_from_json_schema(
+                grammar.text,
+                overrides={"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
+            )
+        case "regex":
+            return forms.grammar_from_regex(grammar.text)
+        case "lark":
+            return forms.grammar_from_lark(grammar.text)
+
+
+def _named(grammar: Grammar) -> str:
+    shown = grammar.text if len(grammar.text) <= _SHOWN else f"{grammar.text[:_SHOWN]}..."
+    return f"the {grammar.kind} grammar {shown!r}"
+
+
+def _plain(reason: str) -> str:
+    """llguidance's reason on one line, without the parser's state that follows it."""
+    return " ".join(reason.partition("<state>")[0].split())

@@ -1,0 +1,31 @@
+"""What an answer must be: a grammar for its text, whoever makes the model keep to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+GrammarKind = Literal["json_schema", "regex", "lark"]
+ConstrainedTokens = Literal["replay", "mask"]
+"""What the loss does with tokens that were sampled under a grammar; see `trainer.loss.constrained_tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The language that an answer's text must belong to.
+
+    json_schema   {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    regex         (yes|no), because .{1,80}           the whole answer
+    lark          start: <tool_call> /\\d+/            llguidance's own notation, which can name control tokens
+    """
+
+    kind: GrammarKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Which tokens a completion could have: those of a text of `grammar`, and then one of `stop_token_ids`."""
+
+    grammar: Grammar
+    stop_token_ids: tuple[int, ...]

@@ -1,0 +1,88 @@
+"""What an agent asks an answer to look like, as a grammar: OpenAI's `response_format`, or a pydantic model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from astune.schema import Grammar, WorkflowError
+
+ResponseFormat = type[BaseModel] | dict[str, Any]
+"""A pydantic model, or one of
+
+    {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}
+    {"type": "json_object"}
+    {"type": "regex", "regex": "(yes|no), because .{1,80}"}      the whole answer; OpenAI has no such type
+    {"type": "text"}                                             anything
+"""
+
+_SUBSCHEMA = ("items", "additionalItems", "contains", "not", "if", "then", "else", "prefixItems", "anyOf", "oneOf")
+_NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def grammar_of(response_format: ResponseFormat | None) -> Grammar | None:
+    """The grammar of an answer; None where it is free.
+
+    Raises:
+        WorkflowError: it is none of what `ResponseFormat` says.
+    """
+    match response_format:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return Grammar("json_schema", '{"type": "object"}')
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return _json_grammar(schema)
+        case {"type": "regex", "regex": str(pattern)}:
+            return Grammar("regex", pattern)
+        case type() if issubclass(response_format, BaseModel):
+            return _json_grammar(response_format.model_json_schema())
+        case _:
+            raise WorkflowError(
+                f"response_format is {response_format!r}",
+                hint='pass a pydantic model, {"type": "json_schema", "json_schema": {"schema": {...}}}, '
+                '{"type": "json_object"} or {"type": "regex", "regex": "..."}',
+            )
+
+
+def parsed(text: str, model: type[BaseModel]) -> dict[str, Any] | None:
+    """The answer's fields; None where it was cut, or the model's own validators refuse it."""
+    try:
+        return model.model_validate_json(text).model_dump()
+    except ValidationError:
+        return None
+
+
+def _json_grammar(schema: dict[str, Any]) -> Grammar:
+    try:
+        return Grammar("json_schema", json.dumps(_closed(schema), ensure_ascii=False))
+    except (TypeError, ValueError) as cause:
+        raise WorkflowError(f"a response_format's schema is no JSON: {cause}") from cause
+
+
+def _closed(schema: Any) -> Any:
+    """The schema with its objects closed: one that names its properties has no others, unless it speaks of them.
+
+        {"properties": {"n": {...}}}                                  -> {..., "additionalProperties": false}
+        {"properties": {"n": {...}}, "additionalProperties": true}    as it is
+
+    JSON Schema leaves objects open, and a small model would fill them with names of its own without end. Parts of
+    an `allOf` stay open, since each of them names only some of an object's properties.
+    """
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key in _SUBSCHEMA:
+        if key in schema:
+            closed[key] = _closed(schema[key])
+    for key in _NAMED_SUBSCHEMAS:
+        if isinstance(schema.get(key), dict):
+            closed[key] = {name: _closed(part) for name, part in schema[key].items()}
+    spoken_of = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
+    if "properties" in schema and not spoken_of & schema.keys():
+        closed["additionalProperties"] = False
+    return closed

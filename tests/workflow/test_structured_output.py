@@ -1,0 +1,198 @@
+"""Structured answers at the proxy's door: what an agent asks for, and what it gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentscope.agent import ReActAgent
+from agentscope.formatter import OpenAIChatFormatter
+from agentscope.message import Msg
+from agentscope.token import CharTokenCounter
+from pydantic import BaseModel, Field, field_validator
+
+from astune import AstuneProxy, Task
+from astune.context_tracker import ContextTracker, Renderer, load_renderer
+from astune.engine.scripted import ScriptedEngine
+from astune.schema import Constraint, Grammar, SamplingParams, WorkflowError
+from astune.workflow import EpisodeModel
+from astune.workflow.response_format import grammar_of
+
+ASK = [{"role": "user", "content": "Which city?"}]
+
+
+class City(BaseModel):
+    name: str
+    people: int = Field(ge=0)
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if name == "nowhere":
+            raise ValueError("no such city")
+        return name
+
+
+@pytest.fixture(scope="session")
+def renderer(smol_folder: Path) -> Renderer:
+    return load_renderer(smol_folder)
+
+
+class Asked:
+    """A proxy over an engine that gives one answer, and what that engine was asked for."""
+
+    def __init__(self, renderer: Renderer, folder: Path, answer: str) -> None:
+        from transformers import AutoTokenizer
+
+        ids = AutoTokenizer.from_pretrained(folder)(answer)["input_ids"]
+        self.params: list[SamplingParams] = []
+        self.tracker = ContextTracker(renderer, 2000)
+        model = EpisodeModel(
+            ScriptedEngine(lambda _prompt, params, _session: self.params.append(params) or ids),
+            self.tracker,
+            session="s",
+            params=SamplingParams(max_tokens=64, stop_token_ids=renderer.stop_token_ids, seed=1),
+            max_model_len=2000,
+            timeout_s=5,
+            on_call=lambda begins: None,
+        )
+        self.proxy = AstuneProxy(
+            model,
+            None,
+            task=Task(task_id="t", main_query="Hi"),
+            init_messages=[],
+            trainable_targets=None,
+            model_name="smol",
+            disable_tools=False,
+            empty_on_overflow=True,
+            max_steps=5,
+            timeout_s=5,
+            on_wait=lambda what: None,
+        )
+
+
+async def test_a_structured_model_gives_its_fields_as_metadata_and_its_text_as_content(
+    renderer: Renderer, smol_folder: Path
+) -> None:
+    asked = Asked(renderer, smol_folder, '{"name": "Bonn", "people": 330000}')
+    response = await asked.proxy(ASK, structured_model=City)
+    assert response.metadata == {"name": "Bonn", "people": 330000}
+    assert response.content == [{"type": "text", "text": '{"name": "Bonn", "people": 330000}'}]
+    [params] = asked.params
+    assert params.grammar is not None
+    schema = json.loads(params.grammar.text)
+    assert schema["required"] == ["name", "people"]
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("answer", ['{"name": "Bo', '{"name": "nowhere", "people": 3}'])
+async def test_an_answer_that_was_cut_or_that_a_validator_refuses_has_no_metadata(
+    renderer: Renderer, smol_folder: Path, answer: str
+) -> None:
+    response = await Asked(renderer, smol_folder, answer).proxy(ASK, structured_model=City)
+    assert response.metadata is None
+    assert response.content[0]["text"] == answer
+
+
+async def test_tools_are_not_offered_with_a_structured_model(renderer: Renderer, smol_folder: Path) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {}}}}}
+    asked = Asked(renderer, smol_folder, '{"name": "Bonn", "people": 1}')
+    assert (await asked.proxy(ASK, tools=[tool], structured_model=City)).metadata is not None
+
+
+async def test_an_agents_compressed_memory_is_structured_output(renderer: Renderer, smol_folder: Path) -> None:
+    """AgentScope's own use of `structured_model`: the summary of a conversation that grew too long."""
+
+    class Summary(BaseModel):
+        gist: str = Field(max_length=40)
+
+    asked = Asked(renderer, smol_folder, '{"gist": "numbers"}')
+    agent = ReActAgent(
+        "solver",
+        "Be brief.",
+        asked.proxy,
+        OpenAIChatFormatter(),
+        compression_config=ReActAgent.CompressionConfig(
+            enable=True,
+            agent_token_counter=CharTokenCounter(),
+            trigger_threshold=200,
+            keep_recent=1,
+            summary_schema=Summary,
+            summary_template="So far: {gist}",
+        ),
+    )
+    for turn in range(3):
+        await agent(Msg("user", f"turn {turn}: " + "one and one is two. " * 5, "user"))
+    constrained = [node for node in asked.tracker.forest.nodes if node.constraint is not None]
+    assert constrained
+    read = [node.content for node in asked.tracker.forest.nodes if not node.sampled]
+    assert any("So far: numbers" in text for text in read)
+
+
+@pytest.mark.parametrize("chat", ["achat", "chat"])
+async def test_a_response_format_reaches_the_engine_and_the_record(
+    renderer: Renderer, smol_folder: Path, chat: str
+) -> None:
+    asked = Asked(renderer, smol_folder, "yes")
+    response_format = {"type": "regex", "regex": "(yes|no)"}
+    if chat == "achat":
+        answer = await asked.proxy.achat(ASK, response_format=response_format)
+    else:
+        import asyncio
+
+        answer = await asyncio.to_thread(asked.proxy.chat, ASK, response_format=response_format)
+    assert answer == {"role": "assistant", "content": "yes"}
+    grammar = Grammar("regex", "(yes|no)")
+    assert [params.grammar for params in asked.params] == [grammar]
+    assert [node.constraint for node in asked.tracker.forest.nodes if node.sampled] == [
+        Constraint(grammar, tuple(renderer.stop_token_ids))
+    ]
+    await asked.proxy.achat(ASK)
+    assert asked.params[-1].grammar is None
+    assert asked.tracker.forest.nodes[-1].constraint is None
+
+
+def test_the_shapes_of_openai_are_read() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    asked = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+    grammar = grammar_of(asked)
+    assert grammar is not None
+    assert grammar.kind == "json_schema"
+    assert json.loads(grammar.text) == schema | {"additionalProperties": False}
+    assert grammar_of({"type": "json_object"}) == Grammar("json_schema", '{"type": "object"}')
+    assert grammar_of({"type": "text"}) is None
+    assert grammar_of(None) is None
+
+
+def test_objects_are_closed_wherever_they_stand_unless_their_schema_speaks_of_other_names() -> None:
+    inner = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    closed = inner | {"additionalProperties": False}
+    open_inner = inner | {"additionalProperties": True}
+    named_like_a_keyword = {"type": "object", "properties": {"properties": {"type": "object", "properties": {}}}}
+    schema = {
+        "type": "object",
+        "properties": {"list": {"type": "array", "items": inner}, "open": open_inner, "odd": named_like_a_keyword},
+        "anyOf": [inner],
+        "$defs": {"x": inner, "both": {"allOf": [inner, inner]}},
+    }
+    grammar = grammar_of({"type": "json_schema", "json_schema": {"schema": schema}})
+    assert grammar is not None
+    found: Any = json.loads(grammar.text)
+    assert found["properties"]["list"]["items"] == closed
+    assert found["properties"]["open"] == open_inner
+    assert found["anyOf"] == [closed]
+    assert found["$defs"]["x"] == closed
+    assert found["$defs"]["both"] == {"allOf": [inner, inner]}
+    assert set(found["properties"]["odd"]["properties"]) == {"properties"}
+    assert "additionalProperties" not in schema
+
+
+@pytest.mark.parametrize("wrong", ["json", {"type": "grammar"}, {"type": "json_schema"}, int, {"type": "regex"}])
+async def test_any_other_response_format_is_refused_with_the_ones_there_are(
+    renderer: Renderer, smol_folder: Path, wrong: Any
+) -> None:
+    with pytest.raises(WorkflowError, match="response_format is") as refused:
+        await Asked(renderer, smol_folder, "x").proxy.achat(ASK, response_format=wrong)
+    assert "pydantic model" in refused.value.hint
