@@ -74,14 +74,19 @@ class NextTokens:
 
 
 class Alone:
-    """One long segment through the fused kernel of torch."""
+    """One segment through the fused kernel of torch: a long piece of a prompt, or a single next token."""
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         (self._segment,) = segments
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
         segment = self._segment
-        k, v = keys[segment.slot, None, :, : segment.length], values[segment.slot, None, :, : segment.length]
+        first = max(0, segment.length - rule.window) if segment.new == 1 and rule.window is not None else 0
+        k = keys[segment.slot, None, :, first : segment.length]
+        v = values[segment.slot, None, :, first : segment.length]
+        if segment.new == 1:  # sees all of them; the heads that share keys are its queries
+            q = q_NHD.reshape(1, k.shape[1], -1, k.shape[-1])
+            return F.scaled_dot_product_attention(q, k, v, scale=rule.scale).reshape(1, -1, v.shape[-1])
         q = q_NHD.transpose(0, 1)[None]
         grouped = q.shape[1] != k.shape[1]
         if segment.past == 0 and (rule.window is None or rule.window >= segment.length):
@@ -173,7 +178,8 @@ def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule
         return Group
     if segments[0].new == 1 and keys.device.type == "cpu" and can_attend(keys, values):
         return NextTokens
-    return Alone if _scores(segments) > _SCORES else Group
+    alone = len(segments) == 1 and (segments[0].new == 1 or _scores(segments) > _SCORES)
+    return Alone if alone else Group
 
 
 def parts_of(alike: Sequence[Segment]) -> Iterator[Sequence[Segment]]:

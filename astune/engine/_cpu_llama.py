@@ -43,7 +43,12 @@ def is_supported(model: Any) -> bool:
         and config.model_type in _FAMILY
         and config.hidden_act == "silu"
         and not windowed
+        and model.model.rotary_emb.inv_freq.numel() * 2 == _head_dim(config)
     )
+
+
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 class CpuLlama:
@@ -55,7 +60,7 @@ class CpuLlama:
         self._layers: int = config.num_hidden_layers
         self._heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
-        self._dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._heads
+        self._dim: int = _head_dim(config)
         self._eps: float = config.rms_norm_eps
         self._dtype: torch.dtype = model.dtype
         self._kernels = kernels(model.dtype)

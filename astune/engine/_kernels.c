@@ -79,8 +79,9 @@ INLINE void norm(const Element *x, const Element *weight, Element *out, int64_t 
 }
 
 /* out [rows, dim] = x [rows, dim] over its root mean square, times weight [dim]. */
-void rms_norm(const Element *x, const Element *weight, Element *out, int64_t rows, int64_t dim, float eps) {
-#pragma omp parallel for if (rows > FEW_TOKENS)
+void rms_norm(const Element *x, const Element *weight, Element *out, int64_t rows, int64_t dim, float eps,
+              int64_t threads) {
+#pragma omp parallel for if (rows > FEW_TOKENS) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) norm(x + row * dim, weight, out + row * dim, dim, eps);
 }
 
@@ -99,9 +100,10 @@ INLINE void turn(Element *x, const float *cos, const float *sin, int64_t dim) {
    store keys and values at their slots and positions [tokens] in keys, values [slots, kv_heads, capacity, dim]. */
 void turn_and_store(Element *qkv, const Element *q_weight, const Element *k_weight, float eps, const float *cos,
                     const float *sin, const int64_t *slots, const int64_t *positions, Element *keys, Element *values,
-                    int64_t tokens, int64_t heads, int64_t kv_heads, int64_t dim, int64_t capacity) {
+                    int64_t tokens, int64_t heads, int64_t kv_heads, int64_t dim, int64_t capacity,
+                    int64_t threads) {
     const int64_t half = dim / 2;
-#pragma omp parallel for if (tokens > FEW_TOKENS)
+#pragma omp parallel for if (tokens > FEW_TOKENS) num_threads(threads)
     for (int64_t token = 0; token < tokens; token++) {
         Element *x = qkv + token * (heads + 2 * kv_heads) * dim;
         for (int64_t head = 0; head < heads + kv_heads; head++) {

@@ -7,9 +7,7 @@ starting them takes longer than what they compute. Where there is no gcc, torch'
 from __future__ import annotations
 
 import ctypes
-import logging
 import platform
-import subprocess
 from ctypes import c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -20,17 +18,15 @@ from torch import Tensor
 from astune.engine.compiled import compiled
 from astune.schema import EngineError
 
-_log = logging.getLogger(__name__)
-
 _SOURCE = Path(__file__).with_suffix(".c")
-_TYPES = {torch.bfloat16: "-DBFLOAT16", torch.float32: "-DFLOAT32"}
+_TYPES = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
 _QUERIES = 4
 """`QUERIES` of the source."""
 _LANES = 16
 """Head dimensions and the room for scores are multiples of it."""
 _SIGNATURES = {
-    "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float],
-    "turn_and_store": [c_void_p] * 3 + [c_float] + [c_void_p] * 6 + [c_int64] * 5,
+    "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float, c_int64],
+    "turn_and_store": [c_void_p] * 3 + [c_float] + [c_void_p] * 6 + [c_int64] * 6,
     "attend": [c_void_p, c_int64] + [c_void_p] * 6 + [c_int64] * 6 + [c_float] + [c_int64] * 2,
 }
 
@@ -56,21 +52,14 @@ def are_available(dtype: torch.dtype) -> bool:
 def _kernels(dtype: torch.dtype) -> Kernels | None:
     if platform.machine().lower() not in ("x86_64", "amd64") or dtype not in _TYPES:
         return None
-    try:
-        return Kernels(compiled(_SOURCE, _TYPES[dtype]))
-    except FileNotFoundError:
-        _log.warning("sampling on this CPU is slower than it could be: install gcc, which compiles a part of it")
-    except (OSError, subprocess.CalledProcessError) as cause:
-        reason = cause.stderr if isinstance(cause, subprocess.CalledProcessError) else cause
-        _log.warning("sampling on this CPU is slower than it could be: gcc did not compile %s: %s", _SOURCE, reason)
-    return None
+    functions = compiled(_SOURCE, *_TYPES[dtype], doing="sampling", library=ctypes.PyDLL)
+    return None if functions is None else Kernels(functions)
 
 
 class Kernels:
     """Row-major tensors on the CPU, all of one dtype; see the source for what is computed."""
 
-    def __init__(self, library: Path) -> None:
-        functions = ctypes.PyDLL(str(library))  # keeps the interpreter: giving it away and back costs more than a call
+    def __init__(self, functions: ctypes.CDLL) -> None:
         for name, arguments in _SIGNATURES.items():
             getattr(functions, name).argtypes = arguments
             getattr(functions, name).restype = None
@@ -80,7 +69,7 @@ class Kernels:
 
     def rms_norm(self, x_NW: Tensor, weight_W: Tensor, eps: float) -> Tensor:
         out = torch.empty_like(x_NW)
-        self._rms_norm(x_NW.data_ptr(), weight_W.data_ptr(), out.data_ptr(), *x_NW.shape, eps)
+        self._rms_norm(x_NW.data_ptr(), weight_W.data_ptr(), out.data_ptr(), *x_NW.shape, eps, torch.get_num_threads())
         return out
 
     def turn_and_store(
@@ -120,6 +109,7 @@ class Kernels:
             kv_heads,
             dim,
             keys.shape[2],
+            torch.get_num_threads(),
         )
 
     def attend(

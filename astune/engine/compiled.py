@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import logging
 import os
 import platform
 import subprocess
@@ -11,34 +13,62 @@ from pathlib import Path
 
 from astune.engine.model_files import cache_dir
 
+_log = logging.getLogger(__name__)
+
 _COMPILER = "gcc"
 """The sources use its vector extensions."""
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 
 
-def compiled(source: Path, *flags: str) -> Path:
-    """The library, from the cache where this source was compiled for this processor before.
+_TIMEOUT_S = 120
+"""For gcc, which takes about a second."""
 
-    Raises:
-        FileNotFoundError: there is no gcc.
-        CalledProcessError: gcc did not compile it; `stderr` says why.
-        OSError: the cache cannot be written.
+
+def compiled(source: Path, *flags: str, doing: str, library: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL | None:
+    """The source as a loaded library; None where it cannot be had, and the log says why.
+
+    Args:
+        doing: what is slower without it, for the log.
+        library: how it is called: `PyDLL` keeps the interpreter for the time of a call.
     """
+    try:
+        file = _library(source, flags)
+        try:
+            return library(str(file))
+        except OSError:  # damaged, as by a full disk
+            file.unlink(missing_ok=True)
+            return library(str(_library(source, flags)))
+    except FileNotFoundError:
+        _log.warning("%s on this CPU is slower than it could be: install gcc, which compiles a part of it", doing)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as cause:
+        reason = getattr(cause, "stderr", None) or cause
+        _log.warning(
+            "%s on this CPU is slower than it could be: %s cannot be compiled or loaded: %s", doing, source, reason
+        )
+    return None
+
+
+def _library(source: Path, flags: tuple[str, ...]) -> Path:
+    """From the cache, where this source was compiled for this processor by this compiler before."""
     command = [_COMPILER, *_FLAGS, *flags]
-    version = subprocess.run([_COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
-    key = hashlib.sha256("\n".join([source.read_text(), *command, version, processor()]).encode()).hexdigest()
+    target = _output([_COMPILER, "--version"]) + _output([_COMPILER, "-march=native", "-Q", "--help=target"])
+    key = hashlib.sha256("\n".join([source.read_text(), *command, target]).encode()).hexdigest()
     library = cache_dir() / "kernels" / f"{key[:16]}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
             made = Path(scratch) / library.name
-            subprocess.run([*command, "-o", made, source, "-lm"], capture_output=True, text=True, check=True)
+            _output([*command, "-o", str(made), str(source), "-lm"])
             os.replace(made, library)
     return library
 
 
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S).stdout
+
+
 def processor() -> str:
-    """What `-march=native` depends on: a cache folder may be shared by several machines."""
+    """What the processor says that it can do."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -7,8 +7,6 @@ stay in the cache, and keys are read where they lie. Elsewhere the batches of `a
 from __future__ import annotations
 
 import ctypes
-import logging
-import subprocess
 from ctypes import c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -18,8 +16,6 @@ from torch import Tensor
 
 from astune.engine.compiled import compiled, processor
 from astune.trainer.attention_plan import AttentionPlan
-
-_log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _DIM = 64
@@ -40,21 +36,14 @@ def kernels_for(query: Tensor, value: Tensor) -> TreeKernels | None:
 def _kernels() -> TreeKernels | None:
     if "avx512_bf16" not in processor():
         return None
-    try:
-        return TreeKernels(compiled(_SOURCE))
-    except FileNotFoundError:
-        _log.warning("training on this CPU is slower than it could be: install gcc, which compiles a part of it")
-    except (OSError, subprocess.CalledProcessError) as cause:
-        reason = cause.stderr if isinstance(cause, subprocess.CalledProcessError) else cause
-        _log.warning("training on this CPU is slower than it could be: gcc did not compile %s: %s", _SOURCE, reason)
-    return None
+    functions = compiled(_SOURCE, doing="training")
+    return None if functions is None else TreeKernels(functions)
 
 
 class TreeKernels:
     """query [H, T, G, D], key and value [H, T, D], all contiguous; see the source for what is computed."""
 
-    def __init__(self, library: Path) -> None:
-        functions = ctypes.CDLL(str(library))
+    def __init__(self, functions: ctypes.CDLL) -> None:
         for name, arguments in _SIGNATURES.items():
             getattr(functions, name).argtypes = arguments
             getattr(functions, name).restype = None

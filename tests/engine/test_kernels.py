@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +150,30 @@ def test_a_compiler_that_fails_is_quoted(
     finally:
         _kernels._kernels.cache_clear()
     assert "error:" in caplog.text
+
+
+def test_a_damaged_library_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTUNE_CACHE", str(tmp_path))
+    _kernels._kernels.cache_clear()
+    assert are_available(torch.float32)
+    [library] = (tmp_path / "kernels").glob("*.so")
+    library.unlink()  # the loaded one stays mapped
+    library.write_bytes(b"not a library")
+    _kernels._kernels.cache_clear()
+    assert are_available(torch.float32)
+    _kernels._kernels.cache_clear()
+
+
+async def test_sequences_that_outlive_a_crowd_go_on_exactly(tiny_folder: Path) -> None:
+    engine, model = load(tiny_folder), transformers_model(tiny_folder)
+    lengths = {number: 60 if number % 5 == 4 else 3 + number for number in range(20)}
+    prompts = {number: [number + 3] * (10 + number) for number in lengths}
+    completions = await asyncio.gather(
+        *(
+            engine.generate(prompts[number], SamplingParams(max_tokens=length, seed=number), session=f"{number}")
+            for number, length in lengths.items()
+        )
+    )
+    for number, completion in enumerate(completions):
+        assert_exact(model, prompts[number], completion)
+    await engine.aclose()
