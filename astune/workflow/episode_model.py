@@ -100,6 +100,7 @@ class EpisodeModel:
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             EngineError, DeadlineExceeded: no answer came; the episode ends in an error even if this is swallowed.
+            WorkflowError: the model's family reads the text of `grammar` as something else than text; likewise.
         """
         calling = self._call(messages, tools, agent=agent, trainable=trainable, grammar=grammar)
         if asyncio.get_running_loop() is self._home:
@@ -152,6 +153,14 @@ class EpisodeModel:
             raise
         message = self._tracker.commit(pending, completion)
         self._tracker.forest.nodes[-1].constraint = params.constraint  # of the answer, which was recorded last
+        called = tools and message.get("tool_calls")
+        if grammar is not None and len(completion.token_ids) > 1 and not message["content"] and not called:
+            misread = WorkflowError(
+                "an answer under a grammar was read as a thought or a tool call, as the model's family writes them",
+                hint="use a model of another family, or ask for the form in the prompt and read it from the text",
+            )
+            self.failure = self.failure or misread
+            raise misread
         return message
 
     @contextmanager

@@ -37,6 +37,24 @@ class TwoTurns(Workflow):
         return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 2))
 
 
+class OneInForm(Workflow):
+    """A free answer, and one that has to be a number."""
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        first = await proxy.achat(proxy.init_messages)
+        again = [*proxy.init_messages, first, {"role": "user", "content": "As a number?"}]
+        number = await proxy.achat(again, response_format={"type": "regex", "regex": "[0-9]{1,8}"})
+        return WorkflowOutput(reward=float(len(number["content"]) % 2))
+
+
+class AllInForm(Workflow):
+    """One answer, which has to be a number."""
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        number = await proxy.achat(proxy.init_messages, response_format={"type": "regex", "regex": "[0-9]{1,8}"})
+        return WorkflowOutput(reward=float(len(number["content"]) % 2))
+
+
 class Wrapped:
     """An engine that passes everything on; the others below change one thing."""
 
@@ -159,6 +177,7 @@ async def check(
     steps: int = 2,
     tasks: int = 4,
     max_tokens: int = 12,
+    workflow: type[Workflow] = TwoTurns,
 ) -> NumericsReport:
     """Check the trainer of `folder` against an engine that is wrapped by `broken`."""
     config = without_learning(
@@ -186,7 +205,7 @@ async def check(
         config,
         policy=policy,
         engine=engine,
-        rollouts=RolloutPool(engine, load_renderer(folder), TwoTurns, None, config),
+        rollouts=RolloutPool(engine, load_renderer(folder), workflow, None, config),
         order=TaskOrder(TASKS, seed=0, stratify_by=None),
         folder=folder,
         on_phase=lambda phase: None,

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from numerics_stage import (
+    AllInForm,
     Noisy,
     OldHead,
     OldLabel,
+    OneInForm,
     OtherParams,
     OtherPrompt,
     RecordsWithout,
@@ -23,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from astune.numerics.check import NumericsReport
+from astune.schema import TrainerError
 
 PYTORCH = {"format": "pt"}
 
@@ -50,6 +53,18 @@ async def test_an_honest_engine_passes(tied_folder: Path, dtype: str, temperatur
 async def test_an_honest_engine_of_adapters_passes(tied_folder: Path, dtype: str) -> None:
     report = await check(tied_folder, lora=4, dtype=dtype)
     assert report.passed, report
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_structured_answers_are_passed_over_beside_free_ones(tied_folder: Path, dtype: str) -> None:
+    report = await check(tied_folder, dtype=dtype, workflow=OneInForm)
+    assert report.passed, report
+    assert report.trials == []
+
+
+async def test_structured_answers_alone_leave_nothing_to_compare(tied_folder: Path) -> None:
+    with pytest.raises(TrainerError, match="every answer was sampled under a grammar"):
+        await check(tied_folder, workflow=AllInForm)
 
 
 async def test_nothing_is_learnt(tied_folder: Path) -> None:

@@ -18,7 +18,7 @@ from astune.config.schema import LossConfig, ModelConfig
 from astune.engine.grammar import Bits, Grammars
 from astune.schema import Constraint, Episode, Grammar, TrainerError, TrainingBatch
 from astune.trainer.gradient import accumulate_gradient
-from astune.trainer.microbatch import pack, split
+from astune.trainer.microbatch import Layout, pack, split
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, account, weigh
@@ -67,8 +67,10 @@ def tree_gradient(
     *,
     temperature: float = 1.0,
     tokens: int = 8192,
+    layout: Layout | None = None,
 ) -> tuple[float, dict[str, Tensor]]:
-    microbatches = [pack(part, CPU, grammars) for part in split(timelines, tokens)]
+    parts = split(timelines, tokens, layout=layout)
+    microbatches = [pack(part, CPU, grammars, layout=layout) for part in parts]
     sums = accumulate_gradient(model, microbatches, loss, temperature)
     gradient = {name: tensor.clone() for name, tensor in model.masters.gradients().items()}
     model.masters.zero_gradients()
@@ -122,11 +124,14 @@ def test_equal_answers_under_different_grammars_and_under_none_each_have_their_o
         for constraint in (None, Constraint(Grammar("regex", "0"), (0,)), Constraint(Grammar("regex", "1"), (0,)), None)
     ]
     timelines = weigh([group(episodes)], [[1.0, -0.5, 0.7, 0.3]], "episode")
-    microbatch = pack(timelines, CPU, RandomMasks())
+    microbatch = pack(timelines, CPU, RandomMasks(), layout="tree")
     assert len(microbatch.token_ids_T) == len(prompt) + len(answer) - 1
     assert len(microbatch.row_R) == 6
     _, theirs = reference_gradient(small_folder, timelines, LossConfig(), dtype="float32", grammars=RandomMasks())
-    assert distance(tree_gradient(load(small_folder), timelines, LossConfig(), RandomMasks())[1], theirs) < 1e-5
+    layouts: list[Layout] = ["tree", "rows"]
+    for layout in layouts:
+        _, ours = tree_gradient(load(small_folder), timelines, LossConfig(), RandomMasks(), layout=layout)
+        assert distance(ours, theirs) < 1e-5
 
 
 def test_masks_are_kept_once_and_only_where_there_are_any() -> None:

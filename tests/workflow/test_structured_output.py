@@ -11,10 +11,12 @@ from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.token import CharTokenCounter
+from family_templates import family_template
 from pydantic import BaseModel, Field, field_validator
 
 from astune import AstuneProxy, Task
 from astune.context_tracker import ContextTracker, Renderer, load_renderer
+from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.scripted import ScriptedEngine
 from astune.schema import Constraint, Grammar, SamplingParams, WorkflowError
 from astune.workflow import EpisodeModel
@@ -94,6 +96,18 @@ async def test_an_answer_that_was_cut_or_that_a_validator_refuses_has_no_metadat
     response = await Asked(renderer, smol_folder, answer).proxy(ASK, structured_model=City)
     assert response.metadata is None
     assert response.content[0]["text"] == answer
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen3_5_think", "glm4moe", "gptoss"])
+async def test_a_family_that_reads_the_answer_as_no_text_is_named_rather_than_obeyed(
+    family: str, smol_folder: Path
+) -> None:
+    asked = Asked(
+        TemplateRenderer(family_template(family, smol_folder)), smol_folder, '{"name": "Bonn", "people": 330000}'
+    )
+    with pytest.raises(WorkflowError, match="read as a thought or a tool call"):
+        await asked.proxy(ASK, structured_model=City)
+    assert asked.proxy.failure is not None
 
 
 async def test_tools_are_not_offered_with_a_structured_model(renderer: Renderer, smol_folder: Path) -> None:
