@@ -15,7 +15,6 @@ class RecordedCall:
     """One free call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
 
     messages: list[Message]
-    n_first: int
     """Tokens of the first message."""
     prompt_ids: list[int]
     token_ids: list[int]
@@ -49,7 +48,6 @@ def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
                 calls.append(
                     RecordedCall(
                         messages=[message_of(asked) for asked in path],
-                        n_first=len(path[0].token_ids) if path else 0,
                         prompt_ids=prompt_ids,
                         token_ids=completion.token_ids,
                         logprobs=completion.logprobs,

@@ -24,13 +24,14 @@ class OtherPrompts:
     def variants(self, call: RecordedCall) -> dict[str, list[int]]:
         """Prompt ids by what was done to the prompt, where it can be done and changes anything."""
         ids = call.prompt_ids
+        first = self._rendered(call.messages[:1], generation=False)
         made = {
             "without its first token": ids[1:],
             "without its last token": ids[:-1],
             "tokenised again from its text": self._template.encode(self._template.decode(ids)),
             "rendered again by the chat template": self._rendered(call.messages),
             "rendered again without the generation prompt": self._rendered(call.messages, generation=False),
-            "without its first message": ids[call.n_first :],
+            "without its first message": ids[len(first) :] if ids[: len(first)] == first else [],
             "rendered again without the first message": self._rendered(call.messages[1:]),
             "rendered again from the last message alone": self._rendered(call.messages[-1:]),
         }
