@@ -15,7 +15,6 @@ class RecordedCall:
     """One free call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
 
     messages: list[Message]
-    """Tokens of the first message."""
     prompt_ids: list[int]
     token_ids: list[int]
     logprobs: list[float]
