@@ -1,7 +1,8 @@
 """Which reader understands the answers of a model family: `renderers` for those that it knows, else plain text.
 
-A family is recognised by the markers of its chat template. That a reader fits is not taken on trust: the template
-renders an answer with a thought and a call, and the reader has to find them there.
+The table below is the only place that names a family's own tokens, to recognise it by its chat template; probing alone
+could not, since some templates drop thoughts from history and so never show one. That a reader fits is not taken on
+trust: the template renders an answer with a call, and the reader has to find it there.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadR
 
 def _plain(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        text = template.decode(_without_last(sampled_ids, stop_token_ids))
+        text = template.decode(without_last(sampled_ids, stop_token_ids))
         return plain_tools.read(text) if tools else Reply(text)
 
     return read
@@ -68,7 +69,7 @@ def _by_library(template: ChatTemplate, config_name: str, stop_token_ids: Collec
     unknown = set(stop_token_ids) - set(reader.get_stop_token_ids())
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        sampled_ids = _without_last(sampled_ids, unknown)
+        sampled_ids = without_last(sampled_ids, unknown)
         return _reply(reader.parse_response(list(sampled_ids), tools=list(tools) or None, prompt_ids=list(prompt_ids)))
 
     return read
@@ -84,13 +85,13 @@ def _harmony(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadRep
     unknown = set(stop_token_ids) - {control["return_id"], control["call_id"]}
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        sampled_ids = _without_last(sampled_ids, unknown)
+        sampled_ids = without_last(sampled_ids, unknown)
         return _reply(parse_gpt_oss(template.tokenizer, [*opening, *sampled_ids], **control))
 
     return read
 
 
-def _without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) -> Sequence[int]:
+def without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) -> Sequence[int]:
     """Without the token that ended the answer, where it is one of these."""
     return sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in stop_token_ids else sampled_ids
 

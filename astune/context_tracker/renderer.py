@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, Protocol
 
-from astune.schema import Message
+from astune.schema import Grammar, Message
 
 Tool = dict[str, Any]
 """A tool's JSON schema in the OpenAI shape."""
@@ -51,6 +52,10 @@ class Renderer(Protocol):
         """Tokens that end an answer."""
         ...
 
+    def on(self, day: date) -> Renderer:
+        """The renderer with `day` as today, which some templates write into the system message."""
+        ...
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
         """A conversation from its beginning.
 
@@ -73,6 +78,18 @@ class Renderer(Protocol):
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         """Read a sampled answer to `prompt_ids`."""
+        ...
+
+    def text(self, sampled_ids: Sequence[int]) -> str:
+        """A sampled answer word for word, without the token that ended it."""
+        ...
+
+    def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
+        """What an answer must be to call one of `tools`.
+
+        Raises:
+            WorkflowError: the template writes calls in a form that no grammar is known for.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -7,15 +7,18 @@ whole path where there is none. Sampled tokens are taken as they are; nobody cou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from math import isfinite
 
 from astune.context_tracker.messages import message_of
-from astune.context_tracker.renderer import Renderer
+from astune.context_tracker.renderer import Renderer, Reply
 from astune.schema import AstuneError, Forest, MessageNode
 
 
 def faults(forest: Forest, renderer: Renderer) -> Iterator[str]:
     """What is wrong with a forest, a sentence each; nothing where it replays."""
+    if forest.day is not None:
+        renderer = renderer.on(date.fromisoformat(forest.day))
     for position, node in enumerate(forest.nodes):
         if node.node_id != position or (node.parent is not None and not 0 <= node.parent < position):
             yield f"node {position} stands before its parent, or under another number"
@@ -37,11 +40,13 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
     if not path:
         yield f"node {node.node_id}: an answer to nothing"
         return
-    reply = renderer.parse(sampled_ids, [*forest.path_ids(node.parent), *node.prompt_delta], path[0].tools)
+    replies = [renderer.parse(sampled_ids, [*forest.path_ids(node.parent), *node.prompt_delta], path[0].tools)]
+    if node.constraint is not None:  # a form is nothing but text, unless it was a call's
+        replies.append(Reply(renderer.text(sampled_ids)))
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
-    read = (node.content, node.reasoning, calls, node.malformed_calls)
-    if read != (reply.content, reply.reasoning, reply.tool_calls, reply.malformed):
-        yield f"node {node.node_id}: its tokens read {reply.content[:60]!r}, and the record says {node.content[:60]!r}"
+    if Reply(node.content, node.reasoning, calls, node.malformed_calls) not in replies:
+        said = replies[-1].content
+        yield f"node {node.node_id}: its tokens read {said[:60]!r}, and the record says {node.content[:60]!r}"
     answered = max((at for at, read in enumerate(path) if read.sampled), default=-1)
     messages = [message_of(read) for read in path]
     recorded = [*(token for read in path[answered + 1 :] for token in read.token_ids), *node.prompt_delta]

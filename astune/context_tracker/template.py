@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from copy import copy
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from astune.context_tracker.renderer import Tool
 from astune.schema import ConfigError, Message
+
+_CLOCK = "strftime_now"
+"""The function by which templates ask transformers for the time."""
 
 
 class ChatTemplate:
@@ -34,6 +39,7 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.source: str = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
         """The template as its authors wrote it."""
+        self._today: date | None = None
         self._backend = tokenizer.backend_tokenizer
         # A tokenizer.json may carry settings of an earlier use; a message is never cut or filled up.
         self._backend.no_truncation()
@@ -57,10 +63,19 @@ class ChatTemplate:
             ) from cause
         return cls(tokenizer, name=folder.name, generation_eos_ids=_generation_eos_ids(folder))
 
+    def on(self, day: date) -> ChatTemplate:
+        """The same, with `day` as today, which some templates write into the system message."""
+        if _CLOCK not in self.source:
+            return self
+        there = copy(self)
+        there._today = day
+        return there
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, generation: bool = False) -> str:
         """The whole conversation as the template writes it; what the template raises passes through."""
+        clock = {_CLOCK: self._today.strftime} if self._today else {}
         return self.tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
+            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation, **clock
         )
 
     def guarded(self, value: Any) -> Any:
@@ -106,13 +121,26 @@ class ChatTemplate:
         ]
         return sorted((name for name in names if len(name.strip()) > 1), key=len, reverse=True)
 
-    def shared_beginning(self, text: str, other: str) -> int:
-        """How many characters two texts begin with in common, where no control token is cut in two."""
+    def following(self, text: str, other: str) -> str:
+        """What of `text` comes behind its common beginning with `other`; no control token is cut in two."""
         if text.startswith(other):
-            return len(other)
+            return text[len(other) :]
         length = common_beginning(text, other)
         cut = (match.start() for match in self._control.finditer(text) if match.start() < length < match.end())
-        return next(cut, length)
+        return text[next(cut, length) :]
+
+    def pieces(self, text: str) -> list[str | int]:
+        """Text, and the control tokens between it, in their order; guarded names stay text."""
+        pieces: list[str | int] = []
+        position = 0
+        for match in [*self._control.finditer(text), None]:
+            between = text[position : match.start() if match else len(text)]
+            if between:
+                pieces.append(self._guard.sub(lambda guarded: self._guarded_names[int(guarded[1])], between))
+            if match:
+                pieces.append(self.tokenizer.convert_tokens_to_ids(match[0]))
+                position = match.end()
+        return pieces
 
     def encode_plain(self, text: str) -> list[int]:
         """Tokens of text in which the names of control tokens are only letters."""

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from datetime import date
+from itertools import takewhile
 from typing import Any
 
-from astune.context_tracker import plain_tools
-from astune.context_tracker.families import reader_for
+from astune.context_tracker import forced_calls, plain_tools
+from astune.context_tracker.families import reader_for, without_last
+from astune.context_tracker.message_ends import MARK, ends_by_marks, ends_by_search
 from astune.context_tracker.renderer import Rendered, Reply, Tool
 from astune.context_tracker.template import ChatTemplate, common_beginning
-from astune.schema import ConfigError, Message, WorkflowError
+from astune.schema import ConfigError, Grammar, Message, WorkflowError
 
-_MARK = "\u2063{}\u2063"
-"""A text that no template contains, to find where it puts a message's content."""
 _ROLES = ("system", "user", "assistant")
 _QUESTION: list[Message] = [{"role": "user", "content": "Probe?"}]
 _TOOL: Tool = {
@@ -91,10 +93,17 @@ class TemplateRenderer:
     def stop_token_ids(self) -> tuple[int, ...]:
         return self._stop_token_ids
 
+    def on(self, day: date) -> TemplateRenderer:
+        template = self._template.on(day)
+        if template is self._template:
+            return self
+        there = copy(self)
+        there._template = template
+        return there
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
         self._require_readable(tools)
-        whole = self._rendered(self._spoken(messages, tools), tools)
-        return self._cut(whole, 0, 0, [])
+        return self._cut(self._rendered(*self._spoken(messages, tools)), 0, 0, [])
 
     def extend(
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
@@ -104,13 +113,11 @@ class TemplateRenderer:
             whole = self._framed(self._template.guarded(list(new)))
             closing, _ = self._closing(sampled_ids, self._end, whole.text)
             return self._cut(whole, 0, 0, closing)
-        conversation = self._spoken([*history, *new], tools)
+        conversation, known_tools = self._spoken([*history, *new], tools)
         known = len(history)
-        asked = self._plain_text(conversation[: known - 1], tools, generation=True)
-        before = self._plain_text(conversation[:known], tools)
-        whole = self._rendered(conversation, tools)
-        answer = before[self._template.shared_beginning(before, asked) :]
-        said = asked + self.decode(self._without_stop(sampled_ids)) + self._end
+        asked, before, answer = self._answered(conversation[:known], known_tools)
+        whole = self._rendered(conversation, known_tools)
+        said = asked + self.text(sampled_ids) + self._end
         if before.startswith(asked) and whole.text.startswith(before) and _keeps(answer, conversation[known - 1]):
             start = len(before)
         elif whole.text.startswith(said):  # a template may spell a last answer differently, and keep this one
@@ -126,21 +133,33 @@ class TemplateRenderer:
         reply = self._read(sampled_ids, prompt_ids, ())
         return replace(plain_tools.read(reply.content), reasoning=reply.reasoning)
 
-    def _without_stop(self, sampled_ids: Sequence[int]) -> Sequence[int]:
-        return sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in self._stop_token_ids else sampled_ids
+    def text(self, sampled_ids: Sequence[int]) -> str:
+        return self.decode(without_last(sampled_ids, self._stop_token_ids))
+
+    def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
+        self._require_readable(tools)
+        return Grammar("lark", forced_calls.lark(tools, self._pieces_of_call, self._template.name))
+
+    def _pieces_of_call(self, message: Message, tools: Sequence[Tool]) -> list[str | int]:
+        """An answer as text and control tokens, up to the one that ends it."""
+        _, _, answer = self._answered(*self._spoken([*_QUESTION, message], tools))
+        return list(takewhile(lambda piece: piece not in self._stop_token_ids, self._template.pieces(answer)))
 
     def answer_ids(self, history: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """The last message of `history` as tokens that the model would have sampled, as the template writes it."""
-        conversation = self._spoken(history, tools)
-        asked = self._plain_text(conversation[:-1], tools, generation=True)
-        before = self._plain_text(conversation, tools)
-        answer = before[self._template.shared_beginning(before, asked) :]
+        _, _, answer = self._answered(*self._spoken(history, tools))
         if self._end and answer.endswith(self._end):
             return [*self._template.encode(answer.removesuffix(self._end)), self._end_ids[0]]
         return self._template.encode(answer)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._template.decode(token_ids)
+
+    def _answered(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> tuple[str, str, str]:
+        """What asked for the last message, the render that ends with it, and what of that render is the answer."""
+        asked = self._plain_text(conversation[:-1], tools, generation=True)
+        before = self._plain_text(conversation, tools)
+        return asked, before, self._template.following(before, asked)
 
     def _framed(self, messages: Sequence[Message]) -> _Text:
         """Messages and the generation prompt, where every message stands in its own frame."""
@@ -155,8 +174,8 @@ class TemplateRenderer:
     def _frame(self, role: str) -> tuple[str, str]:
         """What stands around the content of every message of this role."""
         if role not in self._frames:
-            marked = self._plain_text([*_QUESTION, {"role": role, "content": _MARK}], ())
-            opening, mark, closing = marked[len(self._plain_text(_QUESTION, ())) :].partition(_MARK)
+            marked = self._plain_text([*_QUESTION, {"role": role, "content": MARK}], ())
+            opening, mark, closing = marked[len(self._plain_text(_QUESTION, ())) :].partition(MARK)
             if not mark:
                 raise self._left_out(role, "")
             self._frames[role] = opening, closing
@@ -178,63 +197,27 @@ class TemplateRenderer:
     def _rendered(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> _Text:
         """The conversation with its generation prompt."""
         text = self._plain_text(conversation, tools, generation=True)
-        return _Text(text, self._ends_by_marks(conversation, tools, text) or self._ends_by_search(conversation, text))
-
-    def _ends_by_marks(self, conversation: Sequence[Message], tools: Sequence[Tool], text: str) -> list[int] | None:
-        """Where the contents end, found by rendering marks in their place; None where that changes anything else."""
-        marked = [{**message, "content": _MARK.format(i)} for i, message in enumerate(conversation)]
-        try:
-            rest = self._plain_text(marked, tools, generation=True)
-        except WorkflowError:
-            return None
-        ends: list[int] = []
-        rebuilt = ""
-        for i, message in enumerate(conversation):
-            frame, mark, rest = rest.partition(_MARK.format(i))
-            if not mark:
-                return None
-            rebuilt += frame + message["content"]
-            ends.append(len(rebuilt))
-        return ends if rebuilt + rest == text else None
-
-    def _ends_by_search(self, conversation: Sequence[Message], text: str) -> list[int]:
-        """Where the contents end, found one behind the other; a template may trim them, or write them as JSON.
-
-        Raises:
-            WorkflowError: the template leaves out what somebody else than the model said.
-        """
-        ends: list[int] = []
-        last_read = 0
-        for message in conversation:
-            answered = message["role"] == "assistant"
-            end = _end_of(message["content"], text, ends[-1] if ends else 0)
-            if end is None and not answered:  # an answer that is left out may have been found too far behind
-                end = _end_of(message["content"], text, last_read)
-                if end is None:
-                    raise self._left_out(message["role"], message["content"])
-            ends.append((ends[-1] if ends else 0) if end is None else end)
-            last_read = last_read if answered else ends[-1]
-        return ends
+        ends = ends_by_marks(conversation, text, lambda marked: self._plain_text(marked, tools, generation=True))
+        return _Text(text, ends or ends_by_search(conversation, text, self._left_out))
 
     def _plain_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool = False) -> str:
+        """What the template writes for messages and tools that are `_spoken`."""
         if not messages:
             return ""
         try:
-            if not self._knows_tools:
-                return self._template.render(plain_tools.folded(messages), generation=generation)
-            return self._template.render(messages, self._template.guarded(list(tools)), generation=generation)
+            return self._template.render(plain_tools.folded(messages), tools, generation=generation)
         except Exception as cause:  # whatever a template may raise
             raise WorkflowError(
                 f"the chat template of {self._template.name} cannot express the conversation: {cause}",
                 hint=f"its roles are {', '.join(message['role'] for message in messages[-8:])} at the end",
             ) from cause
 
-    def _spoken(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-        """Messages as the template takes them."""
-        guarded = self._template.guarded(list(messages))
+    def _spoken(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[Message], list[Tool]]:
+        """Messages and tools as the template takes them."""
+        guarded, guarded_tools = self._template.guarded(list(messages)), self._template.guarded(list(tools))
         if not self._knows_tools:
-            return plain_tools.spoken(guarded, self._template.guarded(list(tools)))
-        return [self._with_arguments(message) for message in guarded]
+            return plain_tools.spoken(guarded, guarded_tools), []
+        return [self._with_arguments(message) for message in guarded], guarded_tools
 
     def _with_arguments(self, message: Message) -> Message:
         spoken = dict(message)
@@ -275,10 +258,10 @@ class TemplateRenderer:
         if not generation.startswith(asked) or generation == asked:
             raise self._refusal("it has no generation prompt", asked, generation)
         self._generation = generation = generation[len(asked) :]
-        answered = render([*_QUESTION, {"role": "assistant", "content": _MARK}])
-        before, mark, end = answered[self._template.shared_beginning(answered, asked) :].partition(_MARK)
+        answered = render([*_QUESTION, {"role": "assistant", "content": MARK}])
+        before, mark, end = self._template.following(answered, asked).partition(MARK)
         if not mark:
-            raise self._refusal("it does not repeat an assistant's content as it was", _MARK, before)
+            raise self._refusal("it does not repeat an assistant's content as it was", MARK, before)
         if not before.startswith(generation) and not generation.startswith(before):
             raise self._refusal(
                 "it opens an answer in the history differently from one to generate", generation, before
@@ -305,7 +288,7 @@ class TemplateRenderer:
                 answered = self._template.render([*_QUESTION, answer])
             except Exception:  # it cannot express this one
                 continue
-            if answered[self._template.shared_beginning(answered, asked) :].count(name) > 1:
+            if self._template.following(answered, asked).count(name) > 1:
                 return True
         return False
 
@@ -327,7 +310,7 @@ class TemplateRenderer:
     def _finds_probe_call(self) -> bool:
         asked = self._template.render(_QUESTION, [_TOOL], generation=True)
         called = self._template.render([*_QUESTION, self._with_arguments(_CALLED)], [_TOOL])
-        answer = called[self._template.shared_beginning(called, asked) :]
+        answer = self._template.following(called, asked)
         encode = self._template.encode
         try:
             reply = self.parse(encode(answer), encode(asked), [_TOOL])
@@ -389,16 +372,6 @@ class TemplateRenderer:
 
 def _is_plain(message: Message) -> bool:
     return message.keys() == {"role", "content"} and message["role"] in _ROLES
-
-
-def _end_of(content: str, text: str, position: int) -> int | None:
-    """Where the content ends in the text behind a position, as it is, trimmed, or within JSON."""
-    trimmed = content.strip()
-    for spelled in (content, trimmed, json.dumps(trimmed, ensure_ascii=False)[1:-1], json.dumps(trimmed)[1:-1]):
-        at = text.find(spelled, position)
-        if at >= 0:
-            return at + len(spelled)
-    return None
 
 
 def _keeps(answer: str, message: Message) -> bool:

@@ -16,11 +16,21 @@ import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from astune.context_tracker.forks import REWRITTEN, fork_cause
 from astune.context_tracker.messages import EXACT, Comparison, Identity, canonical, identity, message_of
-from astune.context_tracker.renderer import Rendered, Renderer, Tool
-from astune.schema import Completion, ContextOverflow, Forest, Message, MessageNode, WorkflowError
+from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool
+from astune.schema import (
+    Completion,
+    Constraint,
+    ContextOverflow,
+    Forest,
+    Grammar,
+    Message,
+    MessageNode,
+    WorkflowError,
+)
 
 _Key = tuple[int | None, str, Identity]
 """Where a message may be found again: below a node (at the root: among those tools), by its identity."""
@@ -30,39 +40,57 @@ _Key = tuple[int | None, str, Identity]
 class PendingCall:
     """A call that was asked and not yet answered.
 
-    `new` are the messages behind `parent`, and `rendered` what they add to its path. `rewritten` says that the template
-    wrote anew what was recorded differently.
+    `known` are the messages of the path to `parent`, `new` those behind it, and `rendered` what these add to the path.
+    `rewritten` says that the template wrote anew what was recorded differently.
     """
 
     prompt_ids: list[int]
     agent: str
     trainable: bool
     parent: int | None
+    known: list[Message]
     new: list[Message]
     rendered: Rendered
     tools: Sequence[Tool]
     rewritten: bool
     conversation: _Conversation
+    form: Grammar | None
+    """What the answer must be."""
+    literal: bool
+    """Whether the answer is nothing but text, whatever the model's family would read in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
-    """An agent's messages as it sent them, and in canonical form."""
+    """An agent's messages as it sent them, and in canonical form.
+
+    `structured` are the positions of those that hold more than texts.
+    """
 
     agent: str
     sent: list[Message]
     plain: list[Message]
+    structured: list[int]
     tools_key: str
+
+    def begins(self, messages: Sequence[Message]) -> bool:
+        """Whether `messages` go on from here: equal in every value and type.
+
+        1 and True are equal to Python, and different JSON to a model.
+        """
+        beginning = list(messages[: len(self.sent)])
+        return beginning == self.sent and all(repr(beginning[at]) == repr(self.sent[at]) for at in self.structured)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tip:
-    """Where an agent's last call stands: its conversation, the node of the last message, and the tokens of the answer's
-    path. A conversation that goes on from here costs time in its new messages only."""
+    """Where an agent's last call stands: its conversation, the node of the last message, and the messages and tokens of
+    the answer's path. A conversation that goes on from here costs time in its new messages only."""
 
     conversation: _Conversation
     node: int
     answer: int
+    path: list[Message]
     path_ids: list[int]
 
 
@@ -70,15 +98,15 @@ class ContextTracker:
     """Keeps the forest of one episode; safe under concurrent calls from tasks and threads."""
 
     def __init__(self, renderer: Renderer, max_model_len: int, comparison: Comparison = EXACT) -> None:
-        self.forest = Forest()
+        today = date.today()  # of the whole episode, also beyond midnight
+        self.forest = Forest(day=today.isoformat())
         self._passed_over: set[tuple[int, Identity | str]] = set()
         self._comparison = comparison
-        self._renderer = renderer
+        self._renderer = renderer.on(today)
         self._max_model_len = max_model_len
         self._index: dict[_Key, list[int]] = {}
         """The nodes of a message: several where the template wrote it differently, or the model said it twice."""
         self._newest_child: dict[int | None, int] = {}
-        self._tools_of_root: dict[int, str] = {}
         self._tips: dict[str, _Tip] = {}
         """By agent."""
         self._lock = threading.Lock()
@@ -89,9 +117,20 @@ class ContextTracker:
         return len(self._passed_over)
 
     def prepare(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, agent: str, trainable: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        agent: str,
+        trainable: bool,
+        grammar: Grammar | None = None,
+        must_call: Sequence[Tool] = (),
     ) -> PendingCall:
         """Find the last recorded answer of the conversation, and render only what is new behind it.
+
+        Args:
+            grammar: what the answer's text must be.
+            must_call: tools of which the answer must call one; none where it is free.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
@@ -104,11 +143,12 @@ class ContextTracker:
         plain = conversation.plain
         with self._lock:
             parent, n_known = self._last_answer(conversation, tip)
-        rendered = self._extension(parent, plain, n_known, tools)
+        known, path_ids = self._path(parent, tip)
+        rendered = self._extension(parent, known, plain[n_known:], tools)
         rewritten = parent is not None and rendered is None
         if rendered is None:
-            parent, n_known, rendered = None, 0, self._renderer.render(plain, tools)
-        path_ids = tip.path_ids if tip and tip.answer == parent else self.forest.path_ids(parent)
+            parent, known, path_ids, n_known = None, [], [], 0
+            rendered = self._renderer.render(plain, tools)
         prompt_ids = [*path_ids, *rendered.token_ids]
         if len(prompt_ids) >= self._max_model_len:
             raise ContextOverflow(
@@ -116,12 +156,27 @@ class ContextTracker:
                 hint="raise rollout.max_model_len, or shorten what the agent puts into its messages",
             )
         return PendingCall(
-            prompt_ids, agent, trainable, parent, plain[n_known:], rendered, tools, rewritten, conversation
+            prompt_ids,
+            agent,
+            trainable,
+            parent,
+            known,
+            plain[n_known:],
+            rendered,
+            tools,
+            rewritten,
+            conversation,
+            form=self._renderer.call_grammar(must_call) if must_call else grammar,
+            literal=grammar is not None,
         )
 
-    def commit(self, pending: PendingCall, completion: Completion) -> Message:
-        """Record the call with its answer, and give the answer as the message that the agent reads."""
-        reply = self._renderer.parse(completion.token_ids, pending.prompt_ids, pending.tools)
+    def commit(self, pending: PendingCall, completion: Completion, constraint: Constraint | None = None) -> Message:
+        """Record the call with its answer, and give the answer as the message that the agent reads.
+
+        Args:
+            constraint: what the answer was sampled under, to keep to the call's `form`.
+        """
+        reply = self._reply(pending, completion)
         with self._lock:
             if not self._comparison.exact:
                 self._count_relaxed(pending)
@@ -147,22 +202,28 @@ class ContextTracker:
                 weights_version=completion.weights_version,
                 trainable=pending.trainable,
                 fork_cause=self._cause(parent, pending, []),
+                constraint=constraint,
             )
-            message = copy.deepcopy(message_of(sampled))  # the agent may go on to change it
+            message = message_of(sampled)
             who = identity(message)
             self._append(sampled, {who, who._replace(reasoning=None)}, pending)  # agents may leave out the thought
             if parent is not None:
+                path = [*pending.known, *pending.new, message]
                 path_ids = [*pending.prompt_ids, *completion.token_ids]
-                self._tips[pending.agent] = _Tip(pending.conversation, parent, node_id, path_ids)
-        return message
+                self._tips[pending.agent] = _Tip(pending.conversation, parent, node_id, path, path_ids)
+        return copy.deepcopy(message)  # the agent may go on to change it
+
+    def _reply(self, pending: PendingCall, completion: Completion) -> Reply:
+        if pending.literal:
+            return Reply(self._renderer.text(completion.token_ids))
+        return self._renderer.parse(completion.token_ids, pending.prompt_ids, pending.tools)
 
     def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
         """The agent's last call, where these messages go on from it."""
         tip = self._tips.get(agent)
         if tip is None or tip.conversation.tools_key != _tools_key(tools):
             return None
-        sent = tip.conversation.sent
-        return tip if len(messages) >= len(sent) and all(map(_same, messages, sent)) else None
+        return tip if tip.conversation.begins(messages) else None
 
     def _last_answer(self, conversation: _Conversation, tip: _Tip | None) -> tuple[int | None, int]:
         """The deepest recorded answer that the conversation passes through, and how many messages lead to it."""
@@ -199,10 +260,9 @@ class ContextTracker:
         An agent may put its own name on an answer of the model, and leave out what the model thought; another agent
         whose thought is left out cannot be told from it, and is not meant.
         """
-        key = conversation.tools_key if node is None and not self._comparison.ignore_tools else ""
-        found = self._index.get((node, key, who), [])
+        found = self._index.get(self._key(node, who, conversation), [])
         if who.role == "assistant" and who.name is not None:
-            unnamed = self._index.get((node, key, who._replace(name=None)), [])
+            unnamed = self._index.get(self._key(node, who._replace(name=None), conversation), [])
             found = [*found, *(child for child in unnamed if self.forest.nodes[child].sampled)]
         return [child for child in found if who.reasoning or not self._is_anothers_thought(child, conversation.agent)]
 
@@ -210,25 +270,30 @@ class ContextTracker:
         node = self.forest.nodes[answer]
         return node.sampled and bool(node.reasoning) and node.agent != agent
 
+    def _path(self, answer: int | None, tip: _Tip | None) -> tuple[list[Message], list[int]]:
+        """The messages and the tokens up to an answer."""
+        if tip is not None and tip.answer == answer:
+            return tip.path, tip.path_ids
+        path = self.forest.path(answer)
+        return [message_of(node) for node in path], [token for node in path for token in node.token_ids]
+
     def _extension(
-        self, answer: int | None, messages: list[Message], n_known: int, tools: Sequence[Tool]
+        self, answer: int | None, known: list[Message], new: list[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
         if answer is None:
             return None
         node = self.forest.nodes[answer]
-        history = [message_of(read) for read in self.forest.path(answer)]
-        sampled_ids = node.token_ids[len(node.prompt_delta) :]
-        return self._renderer.extend(history, sampled_ids, messages[n_known:], tools)
+        return self._renderer.extend(known, node.token_ids[len(node.prompt_delta) :], new, tools)
 
     def _read(self, parent: int | None, pending: PendingCall, position: int) -> int:
         """The node of a message that the model read, recorded now if it was not before."""
         message, token_ids = pending.new[position], pending.rendered.deltas[position]
         who = identity(message)
-        key = (parent, self._root_key(pending) if parent is None else "", self._comparison.key(who))
-        for known in self._index.get(key, ()):
+        for known in self._index.get(self._key(parent, self._comparison.key(who), pending.conversation), ()):
             node = self.forest.nodes[known]
             if not node.sampled and node.token_ids == token_ids:
-                self._note(node, message)
+                if not self._comparison.exact:
+                    self._note(node, message)
                 return known
         node = MessageNode(
             node_id=len(self.forest.nodes),
@@ -244,8 +309,7 @@ class ContextTracker:
             fork_cause=self._cause(parent, pending, pending.new[position:]),
         )
         if parent is None:
-            node.tools = list(pending.tools)
-            self._tools_of_root[node.node_id] = pending.conversation.tools_key
+            node.tools = copy.deepcopy(list(pending.tools))
         self._append(node, {who}, pending)
         return node.node_id
 
@@ -253,11 +317,11 @@ class ContextTracker:
         self.forest.nodes.append(node)
         self._newest_child[node.parent] = node.node_id
         for who in {self._comparison.key(who) for who in known_as}:
-            key = (node.parent, self._root_key(pending) if node.parent is None else "", who)
-            self._index.setdefault(key, []).append(node.node_id)
+            self._index.setdefault(self._key(node.parent, who, pending.conversation), []).append(node.node_id)
 
-    def _root_key(self, pending: PendingCall) -> str:
-        return "" if self._comparison.ignore_tools else pending.conversation.tools_key
+    def _key(self, parent: int | None, who: Identity, conversation: _Conversation) -> _Key:
+        counts = parent is None and not self._comparison.ignore_tools
+        return parent, conversation.tools_key if counts else "", who
 
     def _count_relaxed(self, pending: PendingCall) -> None:
         """Compare exactly what was taken for the same."""
@@ -265,7 +329,7 @@ class ContextTracker:
         for node, message in zip(path, pending.conversation.plain, strict=False):
             self._note(node, message)
         tools_key = pending.conversation.tools_key
-        if path and self._tools_of_root[path[0].node_id] != tools_key:
+        if path and _tools_key(path[0].tools) != tools_key:
             self._passed_over.add((path[0].node_id, tools_key))
 
     def _note(self, node: MessageNode, message: Message) -> None:
@@ -289,7 +353,7 @@ class ContextTracker:
             return "sampled again"
         if all(node.agent != pending.agent for node in old):
             return "another agent"
-        if parent is None and self._tools_of_root.get(sibling) != pending.conversation.tools_key:
+        if parent is None and _tools_key(old[0].tools) != pending.conversation.tools_key:
             return "tools changed"
         if pending.rewritten:
             return REWRITTEN
@@ -302,13 +366,16 @@ def _tools_key(tools: Sequence[Tool]) -> str:
 
 def _conversation(agent: str, messages: Sequence[Message], tools: Sequence[Tool], tip: _Tip | None) -> _Conversation:
     """With copies of what the agent sent, which it may go on to change."""
-    sent, plain = (tip.conversation.sent, tip.conversation.plain) if tip is not None else ([], [])
-    new = messages[len(sent) :]
-    return _Conversation(agent, [*sent, *copy.deepcopy(list(new))], [*plain, *map(canonical, new)], _tools_key(tools))
-
-
-def _same(one: Message, other: Message) -> bool:
-    """Equal in every value and type; 1 and True are equal to Python, and different JSON to a model."""
-    if one != other:
-        return False
-    return all(type(value) is str for value in one.values()) or repr(one) == repr(other)
+    old = tip.conversation if tip is not None else _Conversation(agent, [], [], [], "")
+    new = copy.deepcopy(list(messages[len(old.sent) :]))
+    plain = [*old.plain, *map(canonical, new)]
+    structured = [
+        at for at, message in enumerate(new, len(old.sent)) if any(type(value) is not str for value in message.values())
+    ]
+    return _Conversation(
+        agent,
+        [*old.sent, *new],
+        plain,
+        [*old.structured, *structured],
+        _tools_key(tools),
+    )

@@ -9,7 +9,7 @@ A blob is zstd-compressed UTF-8 JSON, one object an episode:
      "reward": {"raw_reward", "is_success", "per_target", "per_turn", "metadata"} | null,
      "metrics": {name: number}, "timings": {phase: seconds}, "judge_inputs": {...}, "targets": {agent: tag},
      "constrained_tokens": "replay"|"mask",
-     "forest": [node, ...]}
+     "forest": [node, ...], "day": "2026-01-31" | null}
 
 A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
 
@@ -20,7 +20,7 @@ A node is one message, in the order of recording; the path from the root (`paren
 
 `token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read.
 Keys from `name` on are left out where they hold their default (null, [] or false). Episodes recorded before there were
-grammars lack `constrained_tokens`, and read as "replay".
+grammars lack `constrained_tokens`, and read as "replay"; `day` may be missing as well.
 
 JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key:
 `{"$float": "nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`,
@@ -104,6 +104,7 @@ def snapshot(episode: Episode) -> dict[str, Any]:
         "targets": to_json(episode.targets),
         "constrained_tokens": episode.constrained_tokens,
         "forest": [_node_to_json(node) for node in episode.forest.nodes],
+        "day": episode.forest.day,
     }
 
 
@@ -135,7 +136,7 @@ def unpack(blob: bytes) -> Episode:
         repeat=data["repeat"],
         attempt=data["attempt"],
         seed=from_json(data["seed"]),
-        forest=Forest([_node_from_json(node) for node in data["forest"]]),
+        forest=Forest([_node_from_json(node) for node in data["forest"]], data.get("day")),
         status=data["status"],
         reward=None if reward is None else Reward.model_validate({k: from_json(v) for k, v in reward.items()}),
         error=from_json(data["error"]),

@@ -19,6 +19,7 @@ from astune.schema.errors import (
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode
 from astune.schema.grammar import ConstrainedTokens, Constraint, Grammar, GrammarKind
+from astune.schema.json_schema import closed_schema
 from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
@@ -60,6 +61,7 @@ __all__ = [
     "WorkflowError",
     "boundary",
     "call_user_code",
+    "closed_schema",
     "stable_seed",
     "start_in_thread",
     "to_the_end",

@@ -63,9 +63,13 @@ class MessageNode:
 
 @dataclass(slots=True)
 class Forest:
-    """Nodes in the order in which they were recorded; a parent always comes before its children."""
+    """Nodes in the order in which they were recorded; a parent always comes before its children.
+
+    `day` is the date, as ISO 8601 writes it, that templates took for today's: some write it into the system message.
+    """
 
     nodes: list[MessageNode] = field(default_factory=list)
+    day: str | None = None
 
     def path(self, node_id: int | None) -> list[MessageNode]:
         """The nodes from a root down to `node_id`, both included; empty for None."""

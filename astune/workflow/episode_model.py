@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from astune.context_tracker import ContextTracker, Tool
@@ -30,6 +30,21 @@ _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.c
 
 _CANCELLATIONS = 20
 _BETWEEN_CANCELLATIONS_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """What an agent asks of the model.
+
+    The answer's text belongs to `grammar`, or the answer calls one of `must_call`, unless it reaches its length limit.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool]
+    agent: str
+    trainable: bool
+    grammar: Grammar | None = None
+    must_call: Sequence[Tool] = ()
 
 
 class EpisodeModel:
@@ -86,53 +101,35 @@ class EpisodeModel:
         if self._closed is not None:
             raise WorkflowError(f"the episode {self._session} is over: {self._closed}")
 
-    async def call(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool],
-        *,
-        agent: str,
-        trainable: bool,
-        grammar: Grammar | None = None,
-    ) -> Message:
-        """One tracked model call; the answer as a message, whose text belongs to `grammar` unless it was cut.
+    async def call(self, asked: ModelCall) -> Message:
+        """One tracked model call.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             EngineError, DeadlineExceeded: no answer came; the episode ends in an error even if this is swallowed.
-            WorkflowError: the model's family reads the text of `grammar` as something else than text; likewise.
+            WorkflowError: the messages, the tools or the answer's form cannot be expressed.
         """
-        calling = self._call(messages, tools, agent=agent, trainable=trainable, grammar=grammar)
+        calling = self._call(asked)
         if asyncio.get_running_loop() is self._home:
             return await calling
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
 
-    def call_from_thread(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool],
-        *,
-        agent: str,
-        trainable: bool,
-        grammar: Grammar | None = None,
-    ) -> Message:
+    def call_from_thread(self, asked: ModelCall) -> Message:
         """`call` for synchronous code, which runs beside the event loop and not on it."""
-        calling = self._call(messages, tools, agent=agent, trainable=trainable, grammar=grammar)
-        return asyncio.run_coroutine_threadsafe(calling, self._home).result()
+        return asyncio.run_coroutine_threadsafe(self._call(asked), self._home).result()
 
-    async def _call(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool],
-        *,
-        agent: str,
-        trainable: bool,
-        grammar: Grammar | None,
-    ) -> Message:
+    async def _call(self, asked: ModelCall) -> Message:
         self.require_open()
         index, self.n_calls = self.n_calls, self.n_calls + 1
         try:
-            pending = self._tracker.prepare(messages, tools, agent=agent, trainable=trainable)
+            pending = self._tracker.prepare(
+                asked.messages,
+                asked.tools,
+                agent=asked.agent,
+                trainable=asked.trainable,
+                grammar=asked.grammar,
+                must_call=asked.must_call,
+            )
         except ContextOverflow as overflow:
             self.overflow = overflow
             raise
@@ -141,7 +138,7 @@ class EpisodeModel:
             self._params,
             max_tokens=min(self._params.max_tokens, room),
             seed=stable_seed(self._params.seed, index),
-            grammar=grammar,
+            grammar=pending.form,
         )
         what = f"model call {index + 1} of episode {self._session}"
         try:
@@ -151,17 +148,7 @@ class EpisodeModel:
         except AstuneError as failure:
             self.failure = self.failure or failure
             raise
-        message = self._tracker.commit(pending, completion)
-        self._tracker.forest.nodes[-1].constraint = params.constraint  # of the answer, which was recorded last
-        called = tools and message.get("tool_calls")
-        if grammar is not None and len(completion.token_ids) > 1 and not message["content"] and not called:
-            misread = WorkflowError(
-                "an answer under a grammar was read as a thought or a tool call, as the model's family writes them",
-                hint="use a model of another family, or ask for the form in the prompt and read it from the text",
-            )
-            self.failure = self.failure or misread
-            raise misread
-        return message
+        return self._tracker.commit(pending, completion, params.constraint)
 
     @contextmanager
     def _flight(self) -> Iterator[None]:

@@ -26,8 +26,9 @@ from astune.schema import (
     boundary,
     start_in_thread,
 )
-from astune.workflow.episode_model import EpisodeModel
+from astune.workflow.episode_model import EpisodeModel, ModelCall
 from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
+from astune.workflow.tool_choice import ToolChoice, tools_to_call
 
 if TYPE_CHECKING:
     from agentscope.model import ChatModelBase
@@ -78,10 +79,17 @@ class AgentModel(ChatModelBase):
 
         With a `structured_model` the answer is a JSON text of that model, whose fields are the response's `metadata`,
         and no tools are offered. `metadata` is None where the answer was cut, as AgentScope's agents expect it.
+        `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called.
         Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
         """
-        offered = [] if tool_choice == "none" or structured_model else without_finish_tool(tools)
-        answer = await self.achat(without_finish_calls(messages), offered, response_format=structured_model)
+        free = tool_choice in (None, "auto")
+        offered = [] if structured_model else without_finish_tool(tools) if free else list(tools or ())
+        answer = await self.achat(
+            without_finish_calls(messages),
+            offered,
+            response_format=structured_model,
+            tool_choice=tool_choice if offered else None,
+        )
         response = chat_response(answer)
         if structured_model is not None:
             response.metadata = parsed(answer["content"], structured_model)
@@ -93,20 +101,16 @@ class AgentModel(ChatModelBase):
         tools: Sequence[Tool] | None = None,
         *,
         response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> Message:
         """Answer messages in the OpenAI shape with an assistant message.
 
         Args:
             response_format: what the answer's text must be; an answer that reaches its length limit ends before.
+            tool_choice: "auto", "none", "required" or one tool; the answer is then a call, with the same limit.
         """
         try:
-            return await self._model.call(
-                messages,
-                self._offered(tools),
-                agent=self._agent,
-                trainable=self._trainable,
-                grammar=grammar_of(response_format),
-            )
+            return await self._model.call(self._asked(messages, tools, response_format, tool_choice))
         except ContextOverflow as overflow:
             return self._overflown(overflow)
 
@@ -116,23 +120,32 @@ class AgentModel(ChatModelBase):
         tools: Sequence[Tool] | None = None,
         *,
         response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> Message:
         """`achat` for synchronous workflows."""
         if _on_event_loop():
             raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
         try:
-            return self._model.call_from_thread(
-                messages,
-                self._offered(tools),
-                agent=self._agent,
-                trainable=self._trainable,
-                grammar=grammar_of(response_format),
-            )
+            return self._model.call_from_thread(self._asked(messages, tools, response_format, tool_choice))
         except ContextOverflow as overflow:
             return self._overflown(overflow)
 
-    def _offered(self, tools: Sequence[Tool] | None) -> Sequence[Tool]:
-        return () if self._disable_tools or not tools else tools
+    def _asked(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        response_format: ResponseFormat | None,
+        tool_choice: ToolChoice | None,
+    ) -> ModelCall:
+        offered = () if self._disable_tools or not tools or tool_choice == "none" else tools
+        must_call = () if self._disable_tools else tools_to_call(tools or (), tool_choice)
+        grammar = grammar_of(response_format)
+        if grammar is not None and must_call:
+            raise WorkflowError(
+                "the model was called with a response_format and a tool_choice that forces a call",
+                hint="ask for one of them: a call's form follows from its tool's parameters",
+            )
+        return ModelCall(messages, offered, self._agent, self._trainable, grammar, must_call)
 
     def _overflown(self, overflow: ContextOverflow) -> Message:
         if not self._empty_on_overflow:

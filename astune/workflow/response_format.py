@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from astune.schema import Grammar, WorkflowError
+from astune.schema import Grammar, WorkflowError, closed_schema
 
 ResponseFormat = type[BaseModel] | dict[str, Any]
 """A pydantic model, or one of
@@ -17,9 +17,6 @@ ResponseFormat = type[BaseModel] | dict[str, Any]
     {"type": "regex", "regex": "(yes|no), because .{1,80}"}      the whole answer; OpenAI has no such type
     {"type": "text"}                                             anything
 """
-
-_SUBSCHEMA = ("items", "additionalItems", "contains", "not", "if", "then", "else", "prefixItems", "anyOf", "oneOf")
-_NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def grammar_of(response_format: ResponseFormat | None) -> Grammar | None:
@@ -57,32 +54,6 @@ def parsed(text: str, model: type[BaseModel]) -> dict[str, Any] | None:
 
 def _json_grammar(schema: dict[str, Any]) -> Grammar:
     try:
-        return Grammar("json_schema", json.dumps(_closed(schema), ensure_ascii=False))
+        return Grammar("json_schema", json.dumps(closed_schema(schema), ensure_ascii=False))
     except (TypeError, ValueError) as cause:
         raise WorkflowError(f"a response_format's schema is no JSON: {cause}") from cause
-
-
-def _closed(schema: Any) -> Any:
-    """The schema with its objects closed: one that names its properties has no others, unless it speaks of them.
-
-        {"properties": {"n": {...}}}                                  -> {..., "additionalProperties": false}
-        {"properties": {"n": {...}}, "additionalProperties": true}    as it is
-
-    JSON Schema leaves objects open, and a small model would fill them with names of its own without end. Parts of
-    an `allOf` stay open, since each of them names only some of an object's properties.
-    """
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = dict(schema)
-    for key in _SUBSCHEMA:
-        if key in schema:
-            closed[key] = _closed(schema[key])
-    for key in _NAMED_SUBSCHEMAS:
-        if isinstance(schema.get(key), dict):
-            closed[key] = {name: _closed(part) for name, part in schema[key].items()}
-    spoken_of = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
-    if "properties" in schema and not spoken_of & schema.keys():
-        closed["additionalProperties"] = False
-    return closed

@@ -6,16 +6,18 @@ import copy
 import json
 import re
 from collections import Counter
+from datetime import date
 from pathlib import Path
 
 import pytest
 from family_templates import ENDS, family_template
 
-from astune.context_tracker import ContextTracker, Tool
+from astune.context_tracker import ContextTracker, Tool, faults
 from astune.context_tracker.template import ChatTemplate
 from astune.context_tracker.template_check import CONVERSATIONS, TOOLS, check_template
 from astune.context_tracker.template_renderer import TemplateRenderer
-from astune.schema import Completion, Message
+from astune.engine.grammar import Grammars
+from astune.schema import Completion, Constraint, EngineError, Message, WorkflowError
 
 ALWAYS_EXTENDED = {"qwen2_5", "qwen3_instruct_2507", "llama3", "llama3_2", "gemma3"}
 """Families whose templates never rewrite history."""
@@ -151,3 +153,39 @@ def test_words_that_a_tokenizer_keeps_whole_stay_whole(smol_folder: Path) -> Non
     conversation = [{"role": "user", "content": "one\n\ntwo"}]
     expected = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
     assert renderer.render(conversation, ()).token_ids == expected
+
+
+NOT_FORCED = {"qwen3_5_think", "glm4moe"}
+"""Families that write arguments in a form of their own."""
+
+
+def test_a_forced_call_is_what_the_template_writes(family: str, renderer: TemplateRenderer, tmp_path: Path) -> None:
+    if family in NOT_FORCED:
+        with pytest.raises(WorkflowError, match="cannot be forced"):
+            renderer.call_grammar(TOOLS)
+        return
+    tokenizer = renderer._template.tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    grammars = Grammars(tmp_path, len(tokenizer))
+    constraint = Constraint(renderer.call_grammar(TOOLS), renderer.stop_token_ids)
+    [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
+    called = called | {"content": "", "reasoning_content": None}
+    sampled = renderer.answer_ids([ask, called], TOOLS)
+    assert len(grammars.masks(constraint, sampled)) == len(sampled)
+    with pytest.raises(EngineError):
+        grammars.masks(constraint, renderer.answer_ids([ask, {"role": "assistant", "content": "Oslo?"}], TOOLS))
+
+
+@pytest.mark.parametrize("family", ["llama3_2", "gptoss"], indirect=True)
+def test_a_template_that_writes_the_date_replays_on_any_other_day(renderer: TemplateRenderer) -> None:
+    [ask, answer] = CONVERSATIONS["chat with a system message"][1:3]
+    tracker = ContextTracker(renderer, 10_000)
+    tracker.forest.day = "1999-12-31"
+    tracker._renderer = renderer.on(date(1999, 12, 31))
+    pending = tracker.prepare([ask], agent="agent", trainable=True)
+    assert "1999" in renderer.decode(pending.prompt_ids)
+    sampled = renderer.answer_ids([ask, answer], ())
+    tracker.commit(pending, Completion(sampled, [-1.0] * len(sampled), "stop", 0))
+    assert list(faults(tracker.forest, renderer)) == []
+    tracker.forest.day = "2000-01-01"
+    assert any("its prompt differs" in fault for fault in faults(tracker.forest, renderer))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,16 @@ from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.base import EngineStats
 from astune.engine.scripted import made_up_logprob
 from astune.rollout import token_balance
-from astune.schema import Completion, ContextOverflow, Episode, EpisodeGroup, Message, Task, WorkflowError
+from astune.schema import (
+    Completion,
+    ContextOverflow,
+    Episode,
+    EpisodeGroup,
+    Grammar,
+    Message,
+    Task,
+    WorkflowError,
+)
 
 ROOMY = 1 << 20
 ADD: Tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
@@ -65,6 +75,9 @@ class CountingRenderer:
     def stop_token_ids(self) -> tuple[int, ...]:
         return self.inner.stop_token_ids
 
+    def on(self, day: date) -> Renderer:
+        return self
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
         self.rendered += len(messages)
         return self.inner.render(messages, tools)
@@ -77,6 +90,12 @@ class CountingRenderer:
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         return self.inner.parse(sampled_ids, prompt_ids, tools)
+
+    def text(self, sampled_ids: Sequence[int]) -> str:
+        return self.inner.text(sampled_ids)
+
+    def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
+        return self.inner.call_grammar(tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)

@@ -99,15 +99,89 @@ async def test_an_answer_that_was_cut_or_that_a_validator_refuses_has_no_metadat
 
 
 @pytest.mark.parametrize("family", ["llama3", "qwen3_5_think", "glm4moe", "gptoss"])
-async def test_a_family_that_reads_the_answer_as_no_text_is_named_rather_than_obeyed(
+async def test_a_structured_answer_is_text_in_families_that_would_read_a_thought_or_a_call(
     family: str, smol_folder: Path
 ) -> None:
     asked = Asked(
         TemplateRenderer(family_template(family, smol_folder)), smol_folder, '{"name": "Bonn", "people": 330000}'
     )
-    with pytest.raises(WorkflowError, match="read as a thought or a tool call"):
-        await asked.proxy(ASK, structured_model=City)
-    assert asked.proxy.failure is not None
+    response = await asked.proxy(ASK, structured_model=City)
+    assert response.metadata == {"name": "Bonn", "people": 330000}
+    [answer] = [node for node in asked.tracker.forest.nodes if node.sampled]
+    assert (answer.content, answer.reasoning, answer.tool_calls) == ('{"name": "Bonn", "people": 330000}', None, [])
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": "", "parameters": schema}}
+
+
+ADD = tool("add", a={"type": "integer"})
+LOOK = tool("look", where={"enum": ["north", "south"]})
+CALL_ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("choice", "n_rules"),
+    [("required", 2), ("any", 2), ("add", 1), ({"type": "function", "function": {"name": "add"}}, 1)],
+)
+async def test_a_forced_call_is_sampled_under_a_grammar_and_read_as_a_call(
+    renderer: Renderer, smol_folder: Path, choice: Any, n_rules: int
+) -> None:
+    asked = Asked(renderer, smol_folder, CALL_ADD)
+    answer = await asked.proxy.achat(ASK, [ADD, LOOK], tool_choice=choice)
+    assert [call["function"] for call in answer["tool_calls"]] == [{"name": "add", "arguments": '{"a": 1}'}]
+    [params] = asked.params
+    assert params.grammar is not None
+    assert (params.grammar.kind, params.grammar.text.count("%json")) == ("lark", n_rules)
+    assert asked.tracker.forest.nodes[-1].constraint == params.constraint
+    assert [node.tools for node in asked.tracker.forest.nodes if node.parent is None] == [[ADD, LOOK]]
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "none"])
+async def test_a_call_that_is_not_forced_has_no_grammar(renderer: Renderer, smol_folder: Path, choice: Any) -> None:
+    asked = Asked(renderer, smol_folder, CALL_ADD)
+    answer = await asked.proxy.achat(ASK, [ADD], tool_choice=choice)
+    assert asked.params[0].grammar is None
+    assert ("tool_calls" in answer) == (choice != "none")
+
+
+@pytest.mark.parametrize("choice", ["subtract", {"type": "function"}, {"name": "add"}])
+async def test_a_tool_choice_that_names_no_offered_tool_is_refused_with_their_names(
+    renderer: Renderer, smol_folder: Path, choice: Any
+) -> None:
+    with pytest.raises(WorkflowError, match="tools offered are: add, look"):
+        await Asked(renderer, smol_folder, "x").proxy.achat(ASK, [ADD, LOOK], tool_choice=choice)
+
+
+async def test_a_form_and_a_forced_call_exclude_each_other(renderer: Renderer, smol_folder: Path) -> None:
+    with pytest.raises(WorkflowError, match="response_format and a tool_choice"):
+        await Asked(renderer, smol_folder, "x").proxy.achat(
+            ASK, [ADD], tool_choice="required", response_format={"type": "json_object"}
+        )
+
+
+class Note(BaseModel):
+    response: str
+
+
+@pytest.mark.parametrize(
+    ("structured_model", "arguments"),
+    [(City, {"name": "Bonn", "people": 330000}), (Note, {"response": "by a field of the plain finish's name"})],
+)
+async def test_an_agents_structured_reply_is_forced_through_its_finish_function(
+    renderer: Renderer, smol_folder: Path, structured_model: type[BaseModel], arguments: dict[str, Any]
+) -> None:
+    """AgentScope's `ReActAgent(...)(msg, structured_model=...)`: a required call, and then a text."""
+    text = f'<tool_call>\n{{"name": "generate_response", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+    asked = Asked(renderer, smol_folder, text)
+    agent = ReActAgent("solver", "Be brief.", asked.proxy, OpenAIChatFormatter(), max_iters=3)
+    reply = await agent(Msg("user", "Which city?", "user"), structured_model=structured_model)
+    assert reply.metadata == arguments
+    forced, free = asked.params
+    assert forced.grammar is not None
+    assert "generate_response" in forced.grammar.text
+    assert free.grammar is None
 
 
 async def test_tools_are_not_offered_with_a_structured_model(renderer: Renderer, smol_folder: Path) -> None:

@@ -1,0 +1,63 @@
+"""Where in a rendered conversation the content of each message ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from astune.schema import Message, WorkflowError
+
+MARK = "\u2063{}\u2063"
+"""A text that no template contains, to find where it puts a message's content."""
+
+
+def ends_by_marks(
+    conversation: Sequence[Message], text: str, render: Callable[[Sequence[Message]], str]
+) -> list[int] | None:
+    """The ends found by rendering marks in the contents' place; None where that changes anything else."""
+    marked = [{**message, "content": MARK.format(i)} for i, message in enumerate(conversation)]
+    try:
+        rest = render(marked)
+    except WorkflowError:
+        return None
+    ends: list[int] = []
+    rebuilt = ""
+    for i, message in enumerate(conversation):
+        frame, mark, rest = rest.partition(MARK.format(i))
+        if not mark:
+            return None
+        rebuilt += frame + message["content"]
+        ends.append(len(rebuilt))
+    return ends if rebuilt + rest == text else None
+
+
+def ends_by_search(
+    conversation: Sequence[Message], text: str, left_out: Callable[[str, str], WorkflowError]
+) -> list[int]:
+    """The ends found one behind the other; a template may trim contents, or write them as JSON.
+
+    Raises:
+        WorkflowError: `left_out(role, content)` of what somebody else than the model said and the text lacks.
+    """
+    ends: list[int] = []
+    last_read = 0
+    for message in conversation:
+        answered = message["role"] == "assistant"
+        end = _end_of(message["content"], text, ends[-1] if ends else 0)
+        if end is None and not answered:  # an answer that is left out may have been found too far behind
+            end = _end_of(message["content"], text, last_read)
+            if end is None:
+                raise left_out(message["role"], message["content"])
+        ends.append((ends[-1] if ends else 0) if end is None else end)
+        last_read = last_read if answered else ends[-1]
+    return ends
+
+
+def _end_of(content: str, text: str, position: int) -> int | None:
+    """Where the content ends in the text behind a position, as it is, trimmed, or within JSON."""
+    trimmed = content.strip()
+    for spelled in (content, trimmed, json.dumps(trimmed, ensure_ascii=False)[1:-1], json.dumps(trimmed)[1:-1]):
+        at = text.find(spelled, position)
+        if at >= 0:
+            return at + len(spelled)
+    return None

@@ -1,0 +1,42 @@
+"""Whether an answer has to call a tool: OpenAI's and AgentScope's `tool_choice`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from astune.context_tracker import Tool
+from astune.schema import WorkflowError
+
+ToolChoice = str | dict[str, Any]
+"""One of
+
+    "auto"                 the model may call tools, or not
+    "none"                 no tools are offered
+    "required", "any"      one of the tools has to be called
+    "add", {"type": "function", "function": {"name": "add"}}     this tool has to be called
+"""
+
+
+def tools_to_call(tools: Sequence[Tool], choice: ToolChoice | None) -> Sequence[Tool]:
+    """The tools of which the answer must call one; none where it is free.
+
+    Raises:
+        WorkflowError: the choice names a tool that is not offered, or it is none of what `ToolChoice` says.
+    """
+    match choice:
+        case None | "auto" | "none":
+            return ()
+        case "required" | "any":
+            chosen = list(tools)
+        case str(name) | {"type": "function", "function": {"name": str(name)}}:
+            chosen = [tool for tool in tools if tool["function"]["name"] == name]
+        case _:
+            chosen = []
+    if not chosen:
+        names = ", ".join(tool["function"]["name"] for tool in tools) or "none"
+        raise WorkflowError(
+            f"tool_choice is {choice!r}, and the tools offered are: {names}",
+            hint='pass "auto", "none", "required" or the name of an offered tool',
+        )
+    return chosen
