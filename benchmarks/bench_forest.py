@@ -3,7 +3,8 @@
 Fifty agents take turns; each call sends the agent's whole conversation, 200 messages on average, and two in a
 hundred edit or drop something first. The real template and tokenizer of the small model turn the messages into tokens,
 answers are made up. Timelines are made at the end. Beside it, the obvious way: keep every call's
-message list, and find the call that a new one continues by comparing it with all of them.
+message list, and find the call that a new one continues by comparing it with all of them. What agents do themselves,
+such as copying their conversations, is not counted.
 
 A power of the number of calls is fitted to the seconds; it is printed last.
 """
@@ -32,8 +33,13 @@ Record = Callable[[str, list[Message]], Message]
 """(agent, messages) to the answer."""
 
 
-def talk(calls: int, record: Record) -> None:
-    """Agents in turn; an agent starts anew when its conversation has become twice the average length."""
+def talk(calls: int, record: Record) -> float:
+    """Agents in turn; an agent starts anew when its conversation has become twice the average length.
+
+    Returns:
+        the seconds spent in `record`.
+    """
+    seconds = 0.0
     rng = random.Random(0)
     agents = max(1, calls // MESSAGES_A_CALL)
     histories: list[list[Message]] = [[] for _ in range(agents)]
@@ -44,7 +50,11 @@ def talk(calls: int, record: Record) -> None:
         history.append({"role": "user", "content": f"Here is what step {call} gave: {rng.randrange(10**6)}. Go on."})
         if rng.random() < EDITS and len(history) > 4:
             history[-2] = {"role": "user", "content": f"summary of what came before step {call}"}
-        history.append(record(f"agent {call % agents}", [dict(message) for message in history]))
+        messages = [dict(message) for message in history]
+        start = time.perf_counter()
+        history.append(record(f"agent {call % agents}", messages))
+        seconds += time.perf_counter() - start
+    return seconds
 
 
 def forest_seconds(renderer: Any, calls: int) -> tuple[float, int]:
@@ -61,10 +71,10 @@ def forest_seconds(renderer: Any, calls: int) -> tuple[float, int]:
         completion = Completion([*token_ids, renderer.stop_token_ids[0]], [-1.0] * 9, "stop", 0)
         return tracker.commit(pending, completion)
 
+    seconds = talk(calls, record)
     start = time.perf_counter()
-    talk(calls, record)
     tokens = sum(len(timeline.token_ids) for timeline in tracker.forest.timelines())
-    return time.perf_counter() - start, tokens
+    return seconds + time.perf_counter() - start, tokens
 
 
 def pairwise_seconds(calls: int) -> float:
@@ -77,9 +87,7 @@ def pairwise_seconds(calls: int) -> float:
         recorded.append([*messages, answer])
         return answer
 
-    start = time.perf_counter()
-    talk(calls, record)
-    return time.perf_counter() - start
+    return talk(calls, record)
 
 
 def exponent(points: list[tuple[int, float]]) -> float:
