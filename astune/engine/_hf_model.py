@@ -70,6 +70,8 @@ class HfModel:
         self.model = model.eval().requires_grad_(False)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.windowed = False
+        """Whether windows of attention come to us as an argument; those that only a mask says do not."""
         self.layer_shapes = self._probe()
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -115,6 +117,7 @@ class HfModel:
                 f"(relative difference of the logits {error:.2g})",
                 hint=_OTHER_ENGINE,
             )
+        self.windowed = probe.windowed
         return [probe.shapes[layer] for layer in range(layers)]
 
 
@@ -123,6 +126,7 @@ class _Probe:
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
+        self.windowed = False
 
     def attend(
         self,
@@ -136,6 +140,7 @@ class _Probe:
         softcap: float | None = None,
     ) -> Tensor:
         self.shapes[layer] = LayerShape(k_NHD.shape[1], k_NHD.shape[2], v_NHD.shape[2])
+        self.windowed |= window is not None
         q, k, v = (x.transpose(0, 1) for x in (q_NHD, k_NHD, v_NHD))
         k, v = (x.repeat_interleave(q.shape[0] // k.shape[0], 0) for x in (k, v))
         scores = q @ k.transpose(1, 2) * scale

@@ -22,6 +22,7 @@ from astune.engine._scheduler import Request, Scheduler
 from astune.engine._slots import SlotCache
 from astune.engine.allocator import keep_freed_memory
 from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.context_bounds import require_within_bounds
 from astune.engine.device import pick_device, pick_dtype
 from astune.engine.grammar import Grammars
 from astune.schema import Completion, EngineError, SamplingParams
@@ -89,6 +90,7 @@ class InProcessEngine:
 
         Raises:
             EngineError: the folder cannot be loaded, its architecture cannot be served, or its context is too short.
+            ConfigError: what the model computes would change within `max_model_len`.
         """
         device = pick_device(model.device)
         if device.type == "cpu":
@@ -103,6 +105,8 @@ class InProcessEngine:
             )
         supported = _cpu_llama.is_supported(transformers_model)
         token_model = _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
+        windowed = isinstance(token_model, HfModel) and token_model.windowed
+        require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
         return cls(
             token_model,
             grammars=Grammars(folder, token_model.vocab_size),

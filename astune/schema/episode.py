@@ -84,12 +84,6 @@ class EpisodeGroup:
     def rewards(self) -> list[float]:
         return [episode.raw_reward for episode in self.episodes]
 
-    @property
-    def has_variance(self) -> bool:
-        """Whether any two rewards differ, so that the group says anything about what to do."""
-        rewards = [episode.reward for episode in self.episodes if episode.reward is not None]
-        return not all(reward.trains_like(rewards[0]) for reward in rewards[1:])
-
 
 @dataclass
 class TrainingBatch:

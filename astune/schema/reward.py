@@ -29,7 +29,3 @@ class Reward(BaseModel):
         if self.per_target is not None and self.per_turn is not None:
             raise ValueError("a reward is given per target or per turn, not both")
         return self
-
-    def trains_like(self, other: Reward) -> bool:
-        """Whether both say the same to the trainer."""
-        return (self.raw_reward, self.per_target, self.per_turn) == (other.raw_reward, other.per_target, other.per_turn)

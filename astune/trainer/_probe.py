@@ -93,5 +93,5 @@ def _row(causal_lm: Any, numbers: list[int]) -> Tensor:
 
 
 def _error(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    one, other = torch.cat(ours).double(), torch.cat(theirs).double()
+    one, other = torch.cat(ours).cpu().double(), torch.cat(theirs).cpu().double()
     return float((one - other).norm() / other.norm())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -51,6 +52,12 @@ def advantages_of(groups: Sequence[EpisodeGroup], *, normalise: bool) -> list[li
         TrainerError: a group has rewards per target and rewards per turn.
     """
     return [_of_group(group, normalise=normalise) for group in groups]
+
+
+def say_nothing(advantages: Sequence[Advantage]) -> bool:
+    """Whether a group's advantages are all zero, or of episodes without a reward: there is nothing to learn from it."""
+    values = [value for one in advantages for value in (one.values() if isinstance(one, dict) else (one,))]
+    return all(value == 0 or isnan(value) for value in values)
 
 
 def _of_group(group: EpisodeGroup, *, normalise: bool) -> list[Advantage]:

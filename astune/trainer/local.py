@@ -16,8 +16,8 @@ import orjson
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
-from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
-from astune.trainer.advantages import advantages_of
+from astune.schema import Advantage, EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
+from astune.trainer.advantages import advantages_of, say_nothing
 from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
 from astune.trainer.policy import PolicyTrainer
 
@@ -144,7 +144,7 @@ class LocalTrainer:
         batch = TrainingBatch(
             step,
             used,
-            advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages),
+            self._advantages(used),
             n_without_variance=sum(group.dropped == NO_VARIANCE for group in groups),
         )
         measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["rollout"])
@@ -190,9 +190,12 @@ class LocalTrainer:
             tasks, step=step, split="train", num_repeat=rollout.num_repeat, temperature=rollout.temperature
         )
         for group in groups:
-            if group.dropped is None and not group.has_variance:
+            if group.dropped is None and say_nothing(self._advantages([group])[0]):
                 group.dropped = NO_VARIANCE
         return groups
+
+    def _advantages(self, groups: list[EpisodeGroup]) -> list[list[Advantage]]:
+        return advantages_of(groups, normalise=self._config.trainer.loss.normalise_advantages)
 
     async def _reached(self) -> bool:
         """Measure the held-out tasks where it is due and not done; True where their success is what was asked for."""

@@ -62,9 +62,10 @@ def policy_loss(
     advantage_E = inputs.advantage_E
     gain_E = torch.minimum(ratio_E * advantage_E, clipped_E * advantage_E)
     correction_E = (old_E - inputs.engine_logprob_E).exp()
-    importance_E = torch.ones_like(correction_E)
+    importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E)
     if config.importance_cap is not None:
         importance_E = correction_E.clamp(max=config.importance_cap)
+        capped_E = importance_E < correction_E
     token_loss_E = -importance_E * gain_E - config.entropy_coef * entropy_E
     kl_E = torch.zeros_like(logprob_E)
     if inputs.start_logprob_E is not None:
@@ -74,19 +75,26 @@ def policy_loss(
     with torch.no_grad():
         sums = LossSums(
             n_tokens=logprob_E.numel(),
-            sums=torch.stack(
-                [
-                    entropy_E.sum(),
-                    importance_E.sum(),
-                    (importance_E < correction_E).sum(),
-                    (ratio_E * advantage_E > clipped_E * advantage_E).sum(),
-                    kl_E.sum(),
-                ]
-            ).double(),
-            loss=loss.detach().double(),
+            sums=_exact(
+                torch.stack(
+                    [
+                        entropy_E.sum(),
+                        importance_E.sum(),
+                        capped_E.sum(),
+                        (ratio_E * advantage_E > clipped_E * advantage_E).sum(),
+                        kl_E.sum(),
+                    ]
+                )
+            ),
+            loss=_exact(loss.detach()),
             mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E),),
         )
     return loss, sums
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """In float64, on devices that have it; those of Apple do not."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
 
 
 def _k3(log_ratio: Tensor) -> Tensor:

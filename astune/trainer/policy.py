@@ -17,6 +17,7 @@ from pathlib import Path
 from torch import Tensor
 
 from astune.config.schema import AstuneConfig, OptimConfig
+from astune.engine.context_bounds import require_within_bounds
 from astune.engine.grammar import Grammars
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
@@ -63,13 +64,17 @@ class PolicyTrainer:
 
         Raises:
             TrainerError: the model cannot be trained here, with the reason.
+            ConfigError: what the model computes would change within `rollout.max_model_len`.
         """
         if config.rollout.temperature == 0:
             raise TrainerError(
                 "rollout.temperature is 0: every token is certain and there is nothing to learn from",
                 hint="set it to 1.0 for training; trainer.validation.temperature may be 0",
             )
-        return cls(PolicyModel.load(folder, config.model, seed=config.seed), config, folder)
+        model = PolicyModel.load(folder, config.model, seed=config.seed)
+        text_config = model.causal_lm.config.get_text_config()
+        require_within_bounds(text_config, config.rollout.max_model_len, windows=model.takes_trees)
+        return cls(model, config, folder)
 
     @property
     def version(self) -> int:
@@ -100,7 +105,7 @@ class PolicyTrainer:
         accounts = account(batch)
         version = self._version
         updates = self._updates(batch)
-        lr = learning_rate(self._config.trainer.optim, self._version, self._config.trainer.total_steps)
+        lr = learning_rate(self._config.trainer.optim, batch.step, self._config.trainer.total_steps)
         report: Counter[str] = Counter()
         total: LossSums | None = None
         norms: list[float] = []
@@ -189,12 +194,12 @@ class PolicyTrainer:
 
 
 def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:
-    """The learning rate of step 0, 1, ...: up in a straight line, then down in one to the last step.
+    """The learning rate of step 1, 2, ...: up in a straight line, then down in one to the last step.
 
     lr 1, warmup_steps 3, lr_final_ratio 0, total_steps 7   ->   0.25 0.5 0.75 1 0.67 0.33 0
     """
-    if step < optim.warmup_steps:
-        return optim.lr * (step + 1) / (optim.warmup_steps + 1)
+    if step <= optim.warmup_steps:
+        return optim.lr * step / (optim.warmup_steps + 1)
     decay_steps = max(1, total_steps - 1 - optim.warmup_steps)
-    progress = min(1.0, (step - optim.warmup_steps) / decay_steps)
+    progress = min(1.0, (step - 1 - optim.warmup_steps) / decay_steps)
     return optim.lr * (1 + (optim.lr_final_ratio - 1) * progress)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
 from astune.schema import Episode, TrainerError
-from astune.trainer.advantages import advantages_of, group_advantages
+from astune.trainer.advantages import advantages_of, group_advantages, say_nothing
 
 NAN = float("nan")
 
@@ -142,8 +142,13 @@ def test_a_group_with_two_kinds_of_rewards_is_refused() -> None:
         advantages_of([group(episodes)], normalise=True)
 
 
-def test_a_group_varies_where_any_of_its_rewards_does() -> None:
-    assert not group([talk(["agent"], per_turn=[1.0]), talk(["agent"], per_turn=[1.0])]).has_variance
-    assert group([talk(["agent"] * 2, per_turn=[1.0, 0.0]), talk(["agent"] * 2, per_turn=[0.0, 1.0])]).has_variance
-    assert group([talk(["a"], per_target={"a": 1.0}), talk(["a"], per_target={"a": 2.0})]).has_variance
-    assert not group([talk(["a"], reward=1.0), talk(["a"], reward=1.0), talk(["a"], reward=None)]).has_variance
+def test_a_group_says_something_where_any_of_its_advantages_does() -> None:
+    def says_nothing(episodes: list[Episode]) -> bool:
+        return say_nothing(advantages_of([group(episodes)], normalise=True)[0])
+
+    assert says_nothing([talk(["agent"], per_turn=[1.0]), talk(["agent"], per_turn=[1.0])])
+    assert not says_nothing([talk(["agent"] * 2, per_turn=[1.0, 0.0]), talk(["agent"] * 2, per_turn=[0.0, 1.0])])
+    assert not says_nothing([talk(["a"], per_target={"a": 1.0}), talk(["a"], per_target={"a": 2.0})])
+    assert says_nothing([talk(["a"], reward=1.0), talk(["a"], reward=1.0), talk(["a"], reward=None)])
+    # The rewards of others than the trained agents differ, and say nothing of these.
+    assert says_nothing([talk(["a"], per_target={"a": 1.0, "b": 0.0}), talk(["a"], per_target={"a": 1.0, "b": 1.0})])

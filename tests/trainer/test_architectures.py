@@ -13,8 +13,8 @@ from torch import nn
 from trainer_helpers import VOCABULARY, config, distance, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
 
-from astune.config.schema import LossConfig, ModelConfig
-from astune.schema import TrainerError
+from astune.config.schema import LossConfig, ModelConfig, RolloutConfig
+from astune.schema import ConfigError, TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.microbatch import pack
@@ -69,7 +69,6 @@ ALONE: list[tuple[str, dict[str, Any]]] = [
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Granite", {"logits_scaling": 8.0}, "not a linear map"),
     ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": 1.0}, "not a linear map"),
-    ("Mistral", {"sliding_window": 16}, "attends to 16 tokens only"),
 ]
 
 
@@ -154,3 +153,27 @@ def test_a_layer_that_computes_something_else_is_left_alone() -> None:
             return hidden * self.weight + 1
 
     assert use_fast_layers(nn.Sequential(OddRMSNorm())) == 0
+
+
+LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64, "rope_theta": 1e4}
+FACTORS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+BOUNDS: list[tuple[str, dict[str, Any], str]] = [
+    ("Phi3", {"rope_parameters": LONG | FACTORS, "original_max_position_embeddings": 64}, "rotary positions change"),
+    ("Mistral", {"sliding_window": 64}, "attend to 64 tokens"),
+    ("Qwen2Moe", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}, "attend to 64 tokens"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "changes", "reason"), BOUNDS, ids=[name for name, _, _ in BOUNDS])
+def test_contexts_beyond_which_a_model_computes_something_else_are_refused_when_it_is_loaded(
+    tmp_path: Path, architecture: str, changes: dict[str, Any], reason: str
+) -> None:
+    folder = save_random(architecture, {"pad_token_id": 0, **changes}, tmp_path)
+
+    def load(max_model_len: int) -> PolicyTrainer:
+        rollout = RolloutConfig(max_model_len=max_model_len)
+        return PolicyTrainer.load(folder, config().model_copy(update={"rollout": rollout}))
+
+    with pytest.raises(ConfigError, match=f"max_model_len is 65, but .*{reason}"):
+        load(65)
+    assert load(64).version == 0

@@ -188,7 +188,7 @@ def test_a_grammar_that_allows_everything_changes_only_what_control_tokens_had(t
 def test_a_step_learns_within_the_grammar_and_counts_its_tokens(tiny_folder: Path) -> None:
     """Of two numbers, the one that is wanted grows more probable among all numbers."""
     trainer = PolicyTrainer.load(tiny_folder, config(optim={"lr": 1e-3}))
-    batch = TrainingBatch(0, [group(answers(tiny_folder, ["12", "77"], NUMBER))], [[1.0, -1.0]])
+    batch = TrainingBatch(1, [group(answers(tiny_folder, ["12", "77"], NUMBER))], [[1.0, -1.0]])
     n_tokens = sum(timeline.n_trained for one in batch.groups[0].episodes for timeline in one.timelines)
     before = within_grammar(trainer, tiny_folder)
     report = trainer.step(batch)
@@ -212,7 +212,7 @@ def test_several_updates_and_a_kl_term_use_the_masks_as_well(tiny_folder: Path) 
     loss = {"updates_per_step": 2, "kl_coef": 0.1}
     trainer = PolicyTrainer.load(tiny_folder, config(loss=loss, optim={"lr": 1e-12}, tasks_per_step=2))
     groups = [group(answers(tiny_folder, ["12", "77"], NUMBER)), group(answers(tiny_folder, ["5", "6 kg"], NUMBER))]
-    metrics = trainer.step(TrainingBatch(0, groups, [[1.0, -1.0], [0.5, -0.5]])).metrics
+    metrics = trainer.step(TrainingBatch(1, groups, [[1.0, -1.0], [0.5, -0.5]])).metrics
     assert metrics["clip_fraction"] == 0
     assert metrics["kl_to_start"] == pytest.approx(0, abs=1e-6)
 
@@ -220,7 +220,7 @@ def test_several_updates_and_a_kl_term_use_the_masks_as_well(tiny_folder: Path) 
 def test_masked_tokens_carry_no_loss_and_stand_in_an_account_of_their_own(tiny_folder: Path) -> None:
     free = answers(tiny_folder, ["It weighs 3 kg."], None, constrained_tokens="mask")
     under = answers(tiny_folder, ["12 kg", "-407"], NUMBER, constrained_tokens="mask")
-    accounts = account(TrainingBatch(0, [group([*free, *under])], [[1.0, 0.0, -1.0]]))
+    accounts = account(TrainingBatch(1, [group([*free, *under])], [[1.0, 0.0, -1.0]]))
     n_free, n_under = (sum(one.forest.sampled_tokens() for one in some) for some in (free, under))
     assert accounts.trained == n_free
     assert accounts.masked == {"sampled under a grammar": n_under}
@@ -249,7 +249,7 @@ def test_a_masked_answer_that_later_ones_build_upon_is_read_by_them(tiny_folder:
 
 def test_tokens_that_their_grammar_does_not_allow_are_refused(tiny_folder: Path) -> None:
     trainer = PolicyTrainer.load(tiny_folder, config())
-    batch = TrainingBatch(0, [group(answers(tiny_folder, ["12", "heavy"], NUMBER))], [[1.0, -1.0]])
+    batch = TrainingBatch(1, [group(answers(tiny_folder, ["12", "heavy"], NUMBER))], [[1.0, -1.0]])
     with pytest.raises(Exception, match="is none that the regex grammar"):
         trainer.step(batch)
     assert trainer.version == 0

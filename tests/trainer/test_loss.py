@@ -69,7 +69,9 @@ def test_importance_corrects_for_the_engine_up_to_its_cap_and_only_when_it_is_on
     capped = one(-1.0, engine=-1.0 - math.log(5), importance_cap=2.0)
     assert capped[1] == pytest.approx(-2.0)
     assert capped[2]["importance_capped_fraction"] == 1.0
+    assert below[2]["importance_capped_fraction"] == 0.0
     off = one(-1.0, engine=-1.0 - math.log(5), importance_cap=None)
+    assert off[2]["importance_capped_fraction"] == 0.0
     assert off[1] == pytest.approx(-1.0)
     assert off[2]["importance_mean"] == 1.0
 

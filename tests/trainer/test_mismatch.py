@@ -91,11 +91,11 @@ def test_a_step_measures_every_trained_token_once_with_the_version_that_sampled_
 
 def test_a_steps_metrics_say_how_many_sampled_tokens_were_masked(small_folder: Path) -> None:
     nodes = [node(0, None, [1, 2]), node(1, 0, [3, 4], sampled=1), node(2, 1, [5, 6, 7], sampled=3, trainable=False)]
-    report = PolicyTrainer.load(small_folder, config()).step(TrainingBatch(0, [group([episode(nodes)])], [[1.0]]))
+    report = PolicyTrainer.load(small_folder, config()).step(TrainingBatch(1, [group([episode(nodes)])], [[1.0]]))
     assert report.metrics["masked_fraction"] == 0.75
 
 
 def test_sampled_tokens_without_a_version_are_refused(small_folder: Path) -> None:
     nodes = [node(0, None, [1, 2]), node(1, 0, [3], sampled=1, weights_version=None)]
     with pytest.raises(TrainerError, match="without a weights version"):
-        PolicyTrainer.load(small_folder, config()).step(TrainingBatch(0, [group([episode(nodes)])], [[1.0]]))
+        PolicyTrainer.load(small_folder, config()).step(TrainingBatch(1, [group([episode(nodes)])], [[1.0]]))

@@ -30,7 +30,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 def preference() -> TrainingBatch:
     """Two answers to one prompt: the first is wanted, the second is not."""
     answers = [[node(0, None, [1, 2, 3]), node(1, 0, answer, sampled=3)] for answer in ([10, 11, 12], [20, 21, 22])]
-    return TrainingBatch(0, [group([episode(nodes) for nodes in answers])], [[1.0, -1.0]])
+    return TrainingBatch(1, [group([episode(nodes) for nodes in answers])], [[1.0, -1.0]])
 
 
 def logprob(trainer: PolicyTrainer, folder: Path, answer: list[int]) -> float:
@@ -58,7 +58,7 @@ def test_a_step_raises_the_probability_of_what_was_good_and_lowers_that_of_what_
 def test_each_message_of_an_episode_is_pushed_by_its_own_advantage(small_folder: Path) -> None:
     """As where the judge rewards targets or turns: the first answer was good, the one that a branch gave was not."""
     answers = [node(0, None, [1, 2, 3]), node(1, 0, [10, 11, 12], sampled=3), node(2, 0, [20, 21, 22], sampled=3)]
-    batch = TrainingBatch(0, [group([episode(answers)])], [[{1: 1.0, 2: -1.0}]])
+    batch = TrainingBatch(1, [group([episode(answers)])], [[{1: 1.0, 2: -1.0}]])
     trainer = PolicyTrainer.load(small_folder, config(optim={"lr": 1e-2}))
     good, bad = logprob(trainer, small_folder, [10, 11, 12]), logprob(trainer, small_folder, [20, 21, 22])
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_each_message_of_an_episode_is_pushed_by_its_own_advantage(small_folder:
 def grad_norm(folder: Path, n_groups: int, n_without_variance: int, **trainer: Any) -> float:
     """Of a batch of groups that all vary alike."""
     one = preference()
-    batch = TrainingBatch(0, one.groups * n_groups, one.advantages * n_groups, n_without_variance)
+    batch = TrainingBatch(1, one.groups * n_groups, one.advantages * n_groups, n_without_variance)
     settings = config(optim={"lr": 1e-9, "warmup_steps": 0}, **trainer)
     return PolicyTrainer.load(folder, settings).step(batch).metrics["grad_norm"]
 
@@ -97,7 +97,7 @@ def test_the_entropy_bonus_is_a_mean_over_what_is_computed(small_folder: Path) -
     zero = [[0.0, 0.0]]
     norms = [
         PolicyTrainer.load(small_folder, config(tasks_per_step=8, loss=bonus))
-        .step(TrainingBatch(0, preference().groups, zero, n_without_variance))
+        .step(TrainingBatch(1, preference().groups, zero, n_without_variance))
         .metrics["grad_norm"]
         for n_without_variance in (0, 7)
     ]
@@ -217,7 +217,7 @@ def _poison_weights(trainer: PolicyTrainer) -> None:
 def test_numbers_that_are_not_finite_stop_the_step_before_weights_change(small_folder: Path, dtype: str) -> None:
     trainer = PolicyTrainer.load(small_folder, config(dtype=dtype))
     prompt = [node(0, None, [5, 6]), node(1, 0, [9], sampled=1)]
-    batch = TrainingBatch(0, [group([episode(prompt)])], [[1.0]])
+    batch = TrainingBatch(1, [group([episode(prompt)])], [[1.0]])
     _poison_weights(trainer)
     before = tensors(trainer)
     with pytest.raises(TrainerError, match="hidden states are not finite") as caught:
@@ -231,7 +231,7 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change(small_f
 def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(small_folder: Path) -> None:
     trainer = PolicyTrainer.load(small_folder, config())
     before = tensors(trainer)
-    batch = TrainingBatch(0, preference().groups, [[3e38, -3e38]])
+    batch = TrainingBatch(1, preference().groups, [[3e38, -3e38]])
     with pytest.raises(TrainerError, match="not finite"):
         trainer.step(batch)
     assert same(tensors(trainer), before)
@@ -242,8 +242,8 @@ def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(smal
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (lambda: TrainingBatch(0, [], []), "no trained token"),
-        (lambda: TrainingBatch(0, [group([episode([node(0, None, [1])])])], [[1.0]]), "no trained token"),
+        (lambda: TrainingBatch(1, [], []), "no trained token"),
+        (lambda: TrainingBatch(1, [group([episode([node(0, None, [1])])])], [[1.0]]), "no trained token"),
     ],
 )
 def test_a_batch_with_nothing_to_train_is_an_error(
@@ -266,6 +266,6 @@ def test_certain_sampling_and_a_correction_that_is_off_are_told_at_once(
 def test_the_learning_rate_rises_and_falls_in_straight_lines() -> None:
     optim = OptimConfig(lr=1.0, warmup_steps=3, lr_final_ratio=0.0)
     expected = [0.25, 0.5, 0.75, 1.0, 2 / 3, 1 / 3, 0.0, 0.0]
-    assert [learning_rate(optim, step, 7) for step in range(8)] == pytest.approx(expected)
+    assert [learning_rate(optim, step, 7) for step in range(1, 9)] == pytest.approx(expected)
     constant = OptimConfig(lr=1.0, warmup_steps=0, lr_final_ratio=1.0)
-    assert {learning_rate(constant, step, 7) for step in range(8)} == {1.0}
+    assert {learning_rate(constant, step, 7) for step in range(1, 9)} == {1.0}

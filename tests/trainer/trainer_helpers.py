@@ -102,7 +102,7 @@ def random_batch(seed: int, *, n_groups: int = 3, n_episodes: int = 4, turns: in
                 nodes += [edited, node(len(nodes) + 1, edited.node_id, [7, *answer], sampled=len(answer))]
             members.append(episode(nodes, reward=float(number % 2), name=f"{len(groups)}-{number}"))
         groups.append(group(members))
-    return TrainingBatch(0, groups, [[rng.uniform(-2, 2) for _ in g.episodes] for g in groups])
+    return TrainingBatch(1, groups, [[rng.uniform(-2, 2) for _ in g.episodes] for g in groups])
 
 
 def reference_gradient(
