@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs lock e2e-install clean
+.PHONY: help install demo test check format docs pictures lock e2e-install clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -28,6 +28,9 @@ format: install ## format the code and mend what lint can mend
 
 docs: install ## generated pages: docs/en/configuration.md
 	@$(VENV)/python scripts/make_docs.py
+
+pictures: install ## the pictures of docs/en/tokens.md, from a run of the small real model
+	@$(VENV)/python scripts/draw_tokens_pictures.py
 
 lock: install ## requirements/constraints.txt from what is installed
 	@$(VENV)/python scripts/lock.py

@@ -27,6 +27,7 @@ RUN_ELSEWHERE = {
     "make test": "it runs this test",
     "make check": "its four parts are run before every commit",
     "make e2e-install": "itself a test, too long for make test: tests/install",
+    "make pictures": "tests/viewer/test_tokens_page.py, into another folder",
     "astune demo": "tests/install, shortened",
     "astune --resume": "tests/cli/test_a_whole_run.py",
     "astune report": "tests/cli/test_a_whole_run.py",
