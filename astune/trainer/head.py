@@ -203,9 +203,9 @@ class Head:
         for (rows, logits_BV), (_, tokens, block) in zip(blocks, chunks, strict=True):
             logprob_BV = logits_BV.sub_(softmax.lse_C[rows, None])
             grad_BV = logprob_BV.exp()
-            weight = slope_C[rows, None]
+            weight = -slope_C[rows, None]
             if entropy_slope_C is not None:
-                weight = weight + logprob_BV.add_(softmax.entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
-            grad_BV.mul_(weight).neg_()
+                weight = weight - logprob_BV.add_(softmax.entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])
+            grad_BV.mul_(weight)
             grad_BV.index_put_((block.row_E, block.token_E), slope_E[tokens], accumulate=True)
-            softmax.logits_CV[rows] = grad_BV.div_(self.temperature)
+            softmax.logits_CV[rows] = grad_BV.div_(self.temperature) if self.temperature != 1 else grad_BV
