@@ -23,7 +23,11 @@ def add_adapters(module: nn.Module, config: LoraConfig, *, seed: int) -> nn.Modu
     except ImportError as cause:
         raise ConfigError("model.lora.rank is set and peft is not installed", hint="pip install peft") from cause
     adapters = peft.LoraConfig(
-        r=config.rank, lora_alpha=int(config.alpha), lora_dropout=0.0, target_modules="all-linear", bias="none"
+        r=config.rank,
+        lora_alpha=cast(int, config.alpha),  # peft only divides it by the rank
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        bias="none",
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -52,5 +56,12 @@ def merged_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             continue
         owner = owner.removesuffix(".base_layer")
         if leaf == "weight":
-            tensor = (tensor.float() + adapted[owner].get_delta_weight("default").float()).to(tensor.dtype)
+            tensor = (tensor.float() + _contribution(adapted[owner])).to(tensor.dtype)
         yield f"{owner}.{leaf}", tensor
+
+
+def _contribution(layer: Any) -> Tensor:
+    """Of a layer's adapter to its weight, in float32: peft's `get_delta_weight` rounds it to the adapters' dtype."""
+    b, a = (matrix["default"].weight.float() for matrix in (layer.lora_B, layer.lora_A))
+    contribution = b @ a * layer.scaling["default"]
+    return contribution.T if layer.fan_in_fan_out else contribution

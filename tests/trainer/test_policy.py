@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trainer_helpers import config, episode, group, node, random_batch
-from transformers import AutoModelForCausalLM
+from trainer_helpers import VOCABULARY, config, episode, group, node, random_batch
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from astune.config.schema import OptimConfig
+from astune.config.schema import LoraConfig, ModelConfig, OptimConfig
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer.microbatch import pack
 from astune.trainer.policy import PolicyTrainer, StepReport, learning_rate
+from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import weigh
 
 
@@ -176,6 +177,38 @@ def test_lora_trains_adapters_only_and_publishes_them_merged(small_folder: Path)
     trainer.step(preference())
     changed = {name for name, tensor in tensors(trainer).items() if not torch.equal(tensor, before[name])}
     assert changed == {name for name in before if name.endswith("_proj.weight")}
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.5, 32.0])
+def test_the_scale_of_adapters_is_alpha_over_rank(small_folder: Path, alpha: float) -> None:
+    lora = LoraConfig(rank=4, alpha=alpha)
+    module = PolicyModel.load(small_folder, ModelConfig(device="cpu", lora=lora), seed=0).module
+    scalings = [vars(part).get("scaling") for part in module.modules()]
+    assert {scaling["default"] for scaling in scalings if isinstance(scaling, dict)} == {alpha / 4}
+
+
+@pytest.mark.parametrize("convolutional", [False, True], ids=["Llama", "GPT2"])
+def test_merged_weights_are_rounded_once(small_folder: Path, tmp_path: Path, convolutional: bool) -> None:
+    """What is published is the sum of weight and adapter in float64, rounded; GPT2's weights lie transposed."""
+    if convolutional:
+        shape = GPT2Config(vocab_size=VOCABULARY, n_embd=48, n_layer=1, n_head=4, bos_token_id=1, eos_token_id=2)
+        GPT2LMHeadModel(shape).save_pretrained(tmp_path)
+    settings = ModelConfig(device="cpu", dtype="bfloat16", lora=LoraConfig(rank=8, alpha=5.0))
+    model = PolicyModel.load(tmp_path if convolutional else small_folder, settings, seed=0)
+    torch.manual_seed(0)
+    weights = {
+        name.removeprefix("base_model.model."): torch.nn.init.normal_(parameter.data).double()
+        for name, parameter in model.module.named_parameters()
+    }
+    published = dict(model.named_tensors())
+    adapted = [name.removesuffix(".lora_A.default.weight") for name in weights if ".lora_A." in name]
+    assert adapted
+    for name in adapted:
+        a, b = (weights[f"{name}.lora_{matrix}.default.weight"] for matrix in "AB")
+        contribution = b @ a * 5 / 8
+        weight = weights[f"{name}.base_layer.weight"] + (contribution.T if convolutional else contribution)
+        rounded_alike = weight.bfloat16() == published[f"{name}.weight"]
+        assert rounded_alike.float().mean() > 0.999
 
 
 def test_several_updates_of_one_batch_start_from_its_own_policy(small_folder: Path) -> None:
