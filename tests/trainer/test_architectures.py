@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from engine_helpers import transformers_model
 from torch import nn
 from trainer_helpers import VOCABULARY, config, distance, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
@@ -66,6 +67,13 @@ ALONE: list[tuple[str, dict[str, Any]]] = [
     ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": None}),
     ("Bloom", {}),
 ]
+EXPERTS: dict[str, Any] = {
+    "head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Granite", {"logits_scaling": 8.0}, "not a linear map"),
     ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": 1.0}, "not a linear map"),
@@ -177,3 +185,20 @@ def test_contexts_beyond_which_a_model_computes_something_else_are_refused_when_
     with pytest.raises(ConfigError, match=f"max_model_len is 65, but .*{reason}"):
         load(65)
     assert load(64).version == 0
+
+
+def test_adapters_of_experts_are_merged_into_the_weights_that_the_trainer_computes_with(tmp_path: Path) -> None:
+    """peft wraps their layer once for each of its parameters, and a router, which is no linear layer, too."""
+    folder = save_random("Glm4Moe", EXPERTS, tmp_path)
+    trainer = PolicyTrainer.load(folder, config(lora={"rank": 2}, optim={"lr": 1e-2}))
+    batch = random_batch(0)
+    trainer.step(batch)
+    module = transformers_model(folder)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module.load_state_dict(dict(trainer.named_tensors()))
+    changed = {name.split(".", 3)[-1] for name, tensor in module.state_dict().items() if tensor.ne(before[name]).any()}
+    assert {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"} < changed
+    timeline = weigh(batch.groups, batch.advantages, "episode")[0]
+    logprobs = module(torch.tensor([timeline.token_ids])).logits[0].log_softmax(-1)
+    expected = logprobs[[at - 1 for at in timeline.positions], [timeline.token_ids[at] for at in timeline.positions]]
+    assert torch.allclose(trainer.model.logprobs(pack([timeline], torch.device("cpu")), 1.0), expected, atol=1e-4)
