@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from engine_helpers import transformers_model
+from engine_helpers import assert_exact, load, transformers_model
+from safetensors.torch import load_file
 from torch import nn
 from trainer_helpers import VOCABULARY, config, distance, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
 
 from astune.config.schema import LossConfig, ModelConfig, RolloutConfig
-from astune.schema import ConfigError, TrainerError
+from astune.schema import ConfigError, SamplingParams, TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.microbatch import pack
@@ -202,3 +203,33 @@ def test_adapters_of_experts_are_merged_into_the_weights_that_the_trainer_comput
     logprobs = module(torch.tensor([timeline.token_ids])).logits[0].log_softmax(-1)
     expected = logprobs[[at - 1 for at in timeline.positions], [timeline.token_ids[at] for at in timeline.positions]]
     assert torch.allclose(trainer.model.logprobs(pack([timeline], torch.device("cpu")), 1.0), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("lora", [{}, {"rank": 2}], ids=["whole", "lora"])
+async def test_what_a_model_saves_and_does_not_train_goes_to_engines_and_folders_as_it_is(
+    tmp_path: Path, lora: dict[str, Any]
+) -> None:
+    """Glm4Moe chooses experts by a float32 buffer, which it learned by other means than gradients."""
+    start = save_random("Glm4Moe", EXPERTS, tmp_path / "start")
+    module = transformers_model(start)
+    biases = {name: torch.randn_like(buffer) for name, buffer in module.named_buffers() if "bias" in name}
+    module.load_state_dict(biases, strict=False)
+    module.save_pretrained(tmp_path / "learned")
+    trainer = PolicyTrainer.load(tmp_path / "learned", config(lora=lora, optim={"lr": 1e-2}))
+    trainer.step(random_batch(0))
+
+    engine = load(start)
+    try:
+        await engine.load_weights(trainer)
+        params = SamplingParams(max_tokens=20, temperature=1.0, seed=0)
+        completion = await engine.generate([5, 6, 7], params, session="a")
+    finally:
+        await engine.aclose()
+    module.load_state_dict(dict(trainer.named_tensors()))
+    assert_exact(module, [5, 6, 7], completion)
+
+    trainer.save_model(tmp_path / "saved")
+    tensors = load_file(tmp_path / "saved" / "model.safetensors")
+    assert len(biases) == 2
+    assert all(torch.equal(tensors.pop(name), bias) for name, bias in biases.items())
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
