@@ -261,12 +261,34 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change(small_f
     assert trainer.version == 0
 
 
-def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(small_folder: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_step_before_weights_change(small_folder: Path) -> None:
     trainer = PolicyTrainer.load(small_folder, config())
     before = tensors(trainer)
     batch = TrainingBatch(1, preference().groups, [[3e38, -3e38]])
-    with pytest.raises(TrainerError, match="not finite"):
+    with pytest.raises(TrainerError, match="the loss is inf"):
         trainer.step(batch)
+    assert same(tensors(trainer), before)
+    trainer.step(preference())
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors(trainer).values())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "where"),
+    [
+        ([float("nan"), 1.0], " in 1 of 29 weights, first in model.layers.1"),
+        ([1.0, float("inf")], " in 1 of 29 weights, first in model.layers.2"),
+        ([1e20, 2e20], ": every number is, but not their norm; they are largest in model.layers.2"),
+    ],
+)
+def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(
+    small_folder: Path, numbers: list[float], where: str
+) -> None:
+    trainer = PolicyTrainer.load(small_folder, config())
+    masters, before = trainer.model.masters, tensors(trainer)
+    for layer, number in enumerate(numbers, start=1):
+        masters.gradients()[f"model.layers.{layer}.mlp.up_proj.weight"].fill_(number)
+    with pytest.raises(TrainerError, match=f"the gradient is not finite{where}.mlp.up_proj.weight"):
+        masters.step(OptimConfig(), 1e-3)
     assert same(tensors(trainer), before)
     trainer.step(preference())
     assert all(bool(tensor.isfinite().all()) for tensor in tensors(trainer).values())
