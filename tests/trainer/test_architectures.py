@@ -50,6 +50,7 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
 ]
 ALONE: list[tuple[str, dict[str, Any]]] = [
     ("Mamba", {"state_size": 8}),
+    ("Mamba2", {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 2}),  # its norm is handed a gate
     (
         "Qwen3Next",
         {
@@ -162,6 +163,19 @@ def test_a_layer_that_computes_something_else_is_left_alone() -> None:
             return hidden * self.weight + 1
 
     assert use_fast_layers(nn.Sequential(OddRMSNorm())) == 0
+
+
+def test_a_layer_that_gives_zeros_is_left_alone() -> None:
+    class GatedGelu(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj, self.down_proj = (nn.Linear(8, 8, bias=False) for _ in range(3))
+            nn.init.zeros_(self.down_proj.weight)
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return self.down_proj(nn.functional.gelu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+    assert use_fast_layers(nn.Sequential(GatedGelu())) == 0
 
 
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64, "rope_theta": 1e4}
