@@ -108,17 +108,12 @@ def account(batch: TrainingBatch) -> TokenAccounts:
     accounts = TokenAccounts()
     for group, row in zip(batch.groups, batch.advantages, strict=True):
         for episode, advantage in zip(group.episodes, row, strict=True):
-            reasons: dict[int, tuple[str | None, int]] = {}
-            for timeline in episode.timelines:
-                for span in timeline.spans:
-                    if span.sampled and (span.node_id not in reasons or span.mask_reason is None):
-                        reasons[span.node_id] = span.mask_reason, span.end - span.start
-            for reason, n_tokens in reasons.values():
-                reason = reason if _has_reward(advantage) else "episode without a reward"
-                if reason is None:
-                    accounts.trained += n_tokens
-                else:
-                    accounts.masked[reason] += n_tokens
+            trained, masked = episode.trained_and_masked()
+            if _has_reward(advantage):
+                accounts.trained += trained
+                accounts.masked += masked
+            else:
+                accounts.masked["episode without a reward"] += trained + masked.total()
     return accounts
 
 
