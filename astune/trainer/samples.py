@@ -125,12 +125,24 @@ def _weighted(
     timeline: Timeline, episode: Episode, advantage: Advantage, share: float, weight: float, group: int
 ) -> WeightedTimeline:
     positions: list[int] = []
+    versions: list[int] = []
     advantages: list[float] = []
+    constrained: list[ConstrainedRun] = []
     for span in timeline.spans:
-        if span.sampled and span.mask_reason is None:
-            positions += range(span.start, span.end)
-            of_span = advantage[span.node_id] if isinstance(advantage, dict) else advantage
-            advantages += [of_span * share] * (span.end - span.start)
+        if not span.sampled or span.mask_reason is not None:
+            continue
+        if span.weights_version is None:
+            raise TrainerError(
+                f"episode {episode.episode_id} has sampled tokens without a weights version",
+                hint="the engine has to return the version of the weights that it sampled with",
+            )
+        n_tokens = span.end - span.start
+        of_span = advantage[span.node_id] if isinstance(advantage, dict) else advantage
+        positions += range(span.start, span.end)
+        versions += [span.weights_version] * n_tokens
+        advantages += [of_span * share] * n_tokens
+        if span.constraint is not None:
+            constrained.append(ConstrainedRun(span.start, span.end, span.constraint))
     logprobs = [timeline.logprobs[index] for index in positions]
     if positions[0] == 0:
         raise TrainerError(
@@ -143,23 +155,4 @@ def _weighted(
             hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
             "or the judge's reward",
         )
-    versions = _versions(timeline, episode)
-    constrained = [
-        ConstrainedRun(span.start, span.end, span.constraint)
-        for span in timeline.spans
-        if span.constraint is not None and span.mask_reason is None
-    ]
     return WeightedTimeline(timeline.token_ids, positions, logprobs, versions, advantages, weight, group, constrained)
-
-
-def _versions(timeline: Timeline, episode: Episode) -> list[int]:
-    versions: list[int] = []
-    for span in timeline.spans:
-        if span.sampled and span.mask_reason is None:
-            if span.weights_version is None:
-                raise TrainerError(
-                    f"episode {episode.episode_id} has sampled tokens without a weights version",
-                    hint="the engine has to return the version of the weights that it sampled with",
-                )
-            versions += [span.weights_version] * (span.end - span.start)
-    return versions
