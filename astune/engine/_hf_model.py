@@ -78,8 +78,7 @@ class HfModel:
         return self._logits(batch.input_ids, batch.positions, batch, batch.logit_rows)
 
     def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-        own = dict(self.model.named_parameters(remove_duplicate=False))
-        copy_weights(own, named_tensors)
+        copy_weights(self.model.state_dict(), named_tensors)  # with what is saved and not trained
 
     def _logits(self, input_ids: Tensor, positions: Tensor, attention: _Attention, rows: Tensor) -> Tensor:
         selection = {"logits_to_keep": rows} if self._takes_rows else {}

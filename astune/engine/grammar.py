@@ -7,6 +7,7 @@ who asks for none pays nothing. The engine samples within the masks, and the tra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -91,8 +92,14 @@ class Grammars:
         """Which tokens could have come in the place of each of a completion's tokens.
 
         Raises:
-            EngineError: they are no completion under this constraint.
+            EngineError: they are no completion under this constraint, or the grammar grew beyond llguidance's limits.
         """
+        with suppress(EngineError):
+            return self._replay(constraint, token_ids)
+        # Other completions may have used up the states that they all share: the second time it has them for itself.
+        return self._replay(constraint, token_ids)
+
+    def _replay(self, constraint: Constraint, token_ids: Sequence[int]) -> list[Bits]:
         matcher = self.matcher(constraint)
         masks: list[Bits] = []
         for token in token_ids:

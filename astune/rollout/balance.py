@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from astune.engine.base import EngineStats
 from astune.rollout.episode import INTERRUPTED
-from astune.schema import Episode, EpisodeGroup, TokenBalance
+from astune.schema import EpisodeGroup, TokenBalance
 
 
 def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
@@ -20,7 +20,9 @@ def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: En
     for group in groups:
         for episode in group.episodes:
             if group.dropped is None:
-                _book_used(episode, balance)
+                trained, masked = episode.trained_and_masked()
+                balance.trained += trained
+                balance.masked += masked
             else:
                 balance.dropped[group.dropped.split(":", 1)[0]] += episode.forest.sampled_tokens()
         for episode in group.failed_attempts:
@@ -29,18 +31,3 @@ def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: En
     balance.dropped["cancelled call"] += after.cancelled_tokens - before.cancelled_tokens
     balance.dropped += type(balance.dropped)()  # leaves out accounts of zero tokens
     return balance
-
-
-def _book_used(episode: Episode, balance: TokenBalance) -> None:
-    """Book each sampled message of a trained episode once: trained where any timeline trains it, else masked."""
-    reasons: dict[int, str | None] = {}
-    for timeline in episode.timelines:
-        for span in timeline.spans:
-            if span.sampled and (span.mask_reason is None or span.node_id not in reasons):
-                reasons[span.node_id] = span.mask_reason
-    for node_id, reason in reasons.items():
-        tokens = episode.forest.nodes[node_id].n_sampled
-        if reason is None:
-            balance.trained += tokens
-        else:
-            balance.masked[reason] += tokens

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_SUBSCHEMA = ("items", "additionalItems", "contains", "not", "if", "then", "else", "prefixItems", "anyOf", "oneOf")
-_NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SUBSCHEMA = ("items", "additionalItems", "contains", "prefixItems")
+_NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
+_WHOLE_UNION = ({"anyOf"}, {"oneOf"})
+_NAMING = {"properties", "patternProperties", "dependentSchemas", "$ref", "anyOf", "oneOf", "allOf", "not", "if"}
+"""What names an object's properties; where two of them stand side by side, each may name only some."""
 
 
 def closed_schema(schema: Any) -> Any:
@@ -13,22 +16,24 @@ def closed_schema(schema: Any) -> Any:
 
         {"properties": {"n": {...}}}                                  -> {..., "additionalProperties": false}
         {"properties": {"n": {...}}, "additionalProperties": true}    as it is
+        {"anyOf": [{"properties": {"n": {...}}}, ...]}                -> a union of closed objects
+        {"properties": {"k": {...}}, "anyOf": [...]}                  its parts as they are, and open itself
 
-    JSON Schema leaves objects open, and a small model would fill them with names of its own without end. Parts of
-    an `allOf` stay open, since each of them names only some of an object's properties.
+    JSON Schema leaves objects open, and a small model would fill them with names of its own without end. What may
+    name only some of an object's properties stays open: closed, it would forbid those that stand beside it.
     """
     if isinstance(schema, list):
         return [closed_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = dict(schema)
-    for key in _SUBSCHEMA:
+    naming = schema.keys() & _NAMING
+    for key in (*_SUBSCHEMA, *(naming if naming in _WHOLE_UNION else ())):
         if key in schema:
             closed[key] = closed_schema(schema[key])
     for key in _NAMED_SUBSCHEMAS:
         if isinstance(schema.get(key), dict):
             closed[key] = {name: closed_schema(part) for name, part in schema[key].items()}
-    spoken_of = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
-    if "properties" in schema and not spoken_of & schema.keys():
+    if naming == {"properties"} and not schema.keys() & {"additionalProperties", "unevaluatedProperties"}:
         closed["additionalProperties"] = False
     return closed

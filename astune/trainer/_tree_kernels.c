@@ -24,8 +24,8 @@ typedef uint16_t Half;
 typedef uint32_t Pair; /* of neighbouring bfloat16 numbers */
 
 typedef struct {
-    const int64_t *tiles, *first_range, *ranges;
-    int64_t n_tiles, heads, tokens, group, dim, width, threads;
+    const int64_t *first_range, *ranges;
+    int64_t group, dim, width;
     float scale;
 } Tree;
 
@@ -183,7 +183,7 @@ void attend(const Half *queries, const Half *keys, const Half *values, Half *out
             const int64_t *tiles, const int64_t *first_range, const int64_t *ranges, int64_t n_tiles, int64_t heads,
             int64_t tokens, int64_t group, int64_t dim, int64_t tile_rows, int64_t width, int64_t threads,
             float scale) {
-    const Tree tree = {tiles, first_range, ranges, n_tiles, heads, tokens, group, dim, width, threads, scale};
+    const Tree tree = {first_range, ranges, group, dim, width, scale};
     const int64_t packed = up(tokens) * dim / 2, own = tokens * dim;
     Pair *packed_keys = room(heads * packed * sizeof(Pair)), *packed_values = room(heads * packed * sizeof(Pair));
 #pragma omp parallel num_threads(threads)
@@ -283,7 +283,7 @@ void attend_backward(const Half *queries, const Half *keys, const Half *values, 
                      const int64_t *tiles, const int64_t *first_range, const int64_t *ranges, int64_t n_tiles,
                      int64_t heads, int64_t tokens, int64_t group, int64_t dim, int64_t tile_rows, int64_t threads,
                      float scale) {
-    const Tree tree = {tiles, first_range, ranges, n_tiles, heads, tokens, group, dim, 0, threads, scale};
+    const Tree tree = {first_range, ranges, group, dim, 0, scale};
     const int64_t packed = up(tokens) * dim / 2, own = tokens * dim, sums = heads * up(tokens) * dim;
     Pair *pack = room(3 * heads * packed * sizeof(Pair));
     Pair *packed_keys = pack, *key_rows = pack + heads * packed, *packed_values = pack + 2 * heads * packed;

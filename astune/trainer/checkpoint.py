@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from astune.schema import TrainerError
+from astune.trainer.lora import plain_name
 
 STATE_FILE = "trainer_state.pt"
 
@@ -21,10 +22,17 @@ _OF_THE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.
 
 
 def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template."""
+    """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template.
+
+    Buffers, such as what balances experts, keep their dtype: they choose, and a rounded one chooses others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    bf16 = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in tensors.items()}
-    cast(Any, causal_lm).save_pretrained(folder, state_dict=bf16)
+    buffers = {plain_name(name) for name, _ in causal_lm.named_buffers(remove_duplicate=False)}
+    saved = {
+        name: tensor.detach().to("cpu", tensor.dtype if name in buffers else torch.bfloat16)
+        for name, tensor in tensors.items()
+    }
+    cast(Any, causal_lm).save_pretrained(folder, state_dict=saved)
     config_file = folder / "config.json"
     for weights in folder.glob("*.safetensors"):  # readable to the owner alone; a server may run as somebody else
         shutil.copymode(config_file, weights)

@@ -23,7 +23,11 @@ def add_adapters(module: nn.Module, config: LoraConfig, *, seed: int) -> nn.Modu
     except ImportError as cause:
         raise ConfigError("model.lora.rank is set and peft is not installed", hint="pip install peft") from cause
     adapters = peft.LoraConfig(
-        r=config.rank, lora_alpha=int(config.alpha), lora_dropout=0.0, target_modules="all-linear", bias="none"
+        r=config.rank,
+        lora_alpha=cast(int, config.alpha),  # peft only divides it by the rank
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        bias="none",
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -42,15 +46,31 @@ def merged_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     base = cast(Any, module).get_base_model()
     tied = set(getattr(base, "all_tied_weights_keys", {}))
-    adapted: dict[str, Any] = {name: layer for name, layer in base.named_modules() if isinstance(layer, LoraLayer)}
+    adapted: dict[str, Any] = {
+        f"{plain_name(name)}.{getattr(layer, 'parameter_name', 'weight')}": layer
+        for name, layer in base.named_modules()
+        if isinstance(layer, LoraLayer)
+    }
     for name, tensor in base.state_dict().items():
-        owner, _, leaf = name.rpartition(".")
-        if ".lora_" in name or name in tied:
+        plain = plain_name(name)
+        if ".lora_" in name or plain in tied:
             continue
-        if not owner.endswith(".base_layer"):
-            yield name, tensor
-            continue
-        owner = owner.removesuffix(".base_layer")
-        if leaf == "weight":
-            tensor = (tensor.float() + adapted[owner].get_delta_weight("default").float()).to(tensor.dtype)
-        yield f"{owner}.{leaf}", tensor
+        if plain in adapted:
+            tensor = (tensor.float() + _contribution(adapted[plain])).to(tensor.dtype)
+        yield plain, tensor
+
+
+def plain_name(name: str) -> str:
+    """The name without adapters; a layer with several adapted parameters, as of experts, is wrapped for each."""
+    return name.replace(".base_layer", "")
+
+
+def _contribution(layer: Any) -> Tensor:
+    """Of a layer's adapter to its weight, in float32: peft's `get_delta_weight` rounds it to the adapters' dtype."""
+    if getattr(layer, "num_experts", 1) > 1:
+        left, right, scaling = layer.get_delta_factors("default")
+    else:
+        left, right = (matrices["default"].weight for matrices in (layer.lora_B, layer.lora_A))
+        scaling = layer.scaling["default"]
+    contribution = left.float() @ right.float() * scaling
+    return contribution.T if layer.fan_in_fan_out else contribution

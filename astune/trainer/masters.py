@@ -65,10 +65,10 @@ class Masters:
         """
         norm = float(torch.nn.utils.get_total_norm(self._gradients))
         if not math.isfinite(norm):
-            worst = [name for name, gradient in self.gradients().items() if not gradient.isfinite().all()]
+            where = self._not_finite()
             self.zero_gradients()
             raise TrainerError(
-                f"the gradient is not finite in {len(worst)} of {len(self._names)} weights, first in {worst[0]}",
+                f"the gradient is not finite{where}",
                 hint="no weight was changed; lower trainer.optim.lr, or set model.dtype to float32, "
                 "and look at the loss and entropy of the steps before",
             )
@@ -84,6 +84,14 @@ class Masters:
         self.zero_gradients()
         self._publish()
         return norm
+
+    def _not_finite(self) -> str:
+        gradients = self.gradients()
+        worst = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+        if worst:
+            return f" in {len(worst)} of {len(gradients)} weights, first in {worst[0]}"
+        largest = max(gradients, key=lambda name: float(gradients[name].abs().max()))
+        return f": every number is, but not their norm; they are largest in {largest}"
 
     @torch.no_grad()
     def shake(self, relative: float, generator: torch.Generator) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -33,12 +33,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did. `trained_tokens` and `masked` account for every sampled token of the batch."""
+    """What one step did. `trained_tokens` and the metric `masked_fraction` account for every sampled token."""
 
     metrics: dict[str, float]
     trained_tokens: int
     mismatch: Mismatch
-    masked: Counter[str] = field(default_factory=Counter[str])
 
 
 class PolicyTrainer:
@@ -136,7 +135,7 @@ class PolicyTrainer:
             **{name: float(count) for name, count in report.items()},
             "train_tokens_per_s": accounts.trained / (time.perf_counter() - start),
         }
-        return StepReport(metrics, accounts.trained, mismatch, accounts.masked)
+        return StepReport(metrics, accounts.trained, mismatch)
 
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""

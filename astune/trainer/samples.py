@@ -108,17 +108,12 @@ def account(batch: TrainingBatch) -> TokenAccounts:
     accounts = TokenAccounts()
     for group, row in zip(batch.groups, batch.advantages, strict=True):
         for episode, advantage in zip(group.episodes, row, strict=True):
-            reasons: dict[int, tuple[str | None, int]] = {}
-            for timeline in episode.timelines:
-                for span in timeline.spans:
-                    if span.sampled and (span.node_id not in reasons or span.mask_reason is None):
-                        reasons[span.node_id] = span.mask_reason, span.end - span.start
-            for reason, n_tokens in reasons.values():
-                reason = reason if _has_reward(advantage) else "episode without a reward"
-                if reason is None:
-                    accounts.trained += n_tokens
-                else:
-                    accounts.masked[reason] += n_tokens
+            trained, masked = episode.trained_and_masked()
+            if _has_reward(advantage):
+                accounts.trained += trained
+                accounts.masked += masked
+            else:
+                accounts.masked["episode without a reward"] += trained + masked.total()
     return accounts
 
 
@@ -130,12 +125,24 @@ def _weighted(
     timeline: Timeline, episode: Episode, advantage: Advantage, share: float, weight: float, group: int
 ) -> WeightedTimeline:
     positions: list[int] = []
+    versions: list[int] = []
     advantages: list[float] = []
+    constrained: list[ConstrainedRun] = []
     for span in timeline.spans:
-        if span.sampled and span.mask_reason is None:
-            positions += range(span.start, span.end)
-            of_span = advantage[span.node_id] if isinstance(advantage, dict) else advantage
-            advantages += [of_span * share] * (span.end - span.start)
+        if not span.sampled or span.mask_reason is not None:
+            continue
+        if span.weights_version is None:
+            raise TrainerError(
+                f"episode {episode.episode_id} has sampled tokens without a weights version",
+                hint="the engine has to return the version of the weights that it sampled with",
+            )
+        n_tokens = span.end - span.start
+        of_span = advantage[span.node_id] if isinstance(advantage, dict) else advantage
+        positions += range(span.start, span.end)
+        versions += [span.weights_version] * n_tokens
+        advantages += [of_span * share] * n_tokens
+        if span.constraint is not None:
+            constrained.append(ConstrainedRun(span.start, span.end, span.constraint))
     logprobs = [timeline.logprobs[index] for index in positions]
     if positions[0] == 0:
         raise TrainerError(
@@ -148,23 +155,4 @@ def _weighted(
             hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
             "or the judge's reward",
         )
-    versions = _versions(timeline, episode)
-    constrained = [
-        ConstrainedRun(span.start, span.end, span.constraint)
-        for span in timeline.spans
-        if span.constraint is not None and span.mask_reason is None
-    ]
     return WeightedTimeline(timeline.token_ids, positions, logprobs, versions, advantages, weight, group, constrained)
-
-
-def _versions(timeline: Timeline, episode: Episode) -> list[int]:
-    versions: list[int] = []
-    for span in timeline.spans:
-        if span.sampled and span.mask_reason is None:
-            if span.weights_version is None:
-                raise TrainerError(
-                    f"episode {episode.episode_id} has sampled tokens without a weights version",
-                    hint="the engine has to return the version of the weights that it sampled with",
-                )
-            versions += [span.weights_version] * (span.end - span.start)
-    return versions

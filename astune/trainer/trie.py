@@ -26,10 +26,6 @@ class Segment:
     parent: int | None
     descendants_end: int
 
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:

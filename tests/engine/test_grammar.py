@@ -197,6 +197,30 @@ def test_a_grammar_whose_states_run_out_is_compiled_anew(grammars: Grammars, tex
     follow(20)
 
 
+@pytest.mark.parametrize("where", ["before", "within"])
+def test_a_completion_has_its_masks_where_the_states_of_its_grammar_are_used_up(
+    smol_folder: Path, texts: list[str], where: str
+) -> None:
+    """By completions whose masks were computed, or by others; nearly every letter makes a state."""
+    grammars = Grammars(smol_folder, VOCABULARY)
+    limits = constraint("regex", "(a|b)*a(a|b){30}")
+    rng = random.Random(0)
+    completions = [rng.choices([texts.index("a"), texts.index("b")], k=400) for _ in range(120)]
+    expected = [mask.tobytes() for mask in grammars.masks(limits, completions[0])]
+    shares_their_states = grammars.matcher(limits)
+    for completion in completions:
+        if where == "within":
+            assert len(grammars.masks(limits, completion)) == 400
+        else:
+            matcher = grammars.matcher(limits)
+            for token in completion:
+                matcher.accept(token)
+    assert [mask.tobytes() for mask in grammars.masks(limits, completions[0])] == expected
+    shares_their_states.accept(completions[0][0])
+    with pytest.raises(EngineError, match="too many"):
+        shares_their_states.allowed()
+
+
 def test_matchers_of_one_grammar_do_not_know_of_each_other(grammars: Grammars, texts: list[str]) -> None:
     limits = constraint("regex", "[ab]{3}c")
     ids = [*map(texts.index, "aba"), texts.index("c"), 2]

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from engine_helpers import assert_exact, load, transformers_model
+from safetensors.torch import load_file
 from torch import nn
 from trainer_helpers import VOCABULARY, config, distance, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
 
 from astune.config.schema import LossConfig, ModelConfig, RolloutConfig
-from astune.schema import ConfigError, TrainerError
+from astune.schema import ConfigError, SamplingParams, TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.microbatch import pack
@@ -48,6 +50,7 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
 ]
 ALONE: list[tuple[str, dict[str, Any]]] = [
     ("Mamba", {"state_size": 8}),
+    ("Mamba2", {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 2}),  # its norm is handed a gate
     (
         "Qwen3Next",
         {
@@ -66,6 +69,13 @@ ALONE: list[tuple[str, dict[str, Any]]] = [
     ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": None}),
     ("Bloom", {}),
 ]
+EXPERTS: dict[str, Any] = {
+    "head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Granite", {"logits_scaling": 8.0}, "not a linear map"),
     ("Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": 1.0}, "not a linear map"),
@@ -155,6 +165,19 @@ def test_a_layer_that_computes_something_else_is_left_alone() -> None:
     assert use_fast_layers(nn.Sequential(OddRMSNorm())) == 0
 
 
+def test_a_layer_that_gives_zeros_is_left_alone() -> None:
+    class GatedGelu(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj, self.down_proj = (nn.Linear(8, 8, bias=False) for _ in range(3))
+            nn.init.zeros_(self.down_proj.weight)
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return self.down_proj(nn.functional.gelu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+    assert use_fast_layers(nn.Sequential(GatedGelu())) == 0
+
+
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64, "rope_theta": 1e4}
 FACTORS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
 BOUNDS: list[tuple[str, dict[str, Any], str]] = [
@@ -177,3 +200,50 @@ def test_contexts_beyond_which_a_model_computes_something_else_are_refused_when_
     with pytest.raises(ConfigError, match=f"max_model_len is 65, but .*{reason}"):
         load(65)
     assert load(64).version == 0
+
+
+def test_adapters_of_experts_are_merged_into_the_weights_that_the_trainer_computes_with(tmp_path: Path) -> None:
+    """peft wraps their layer once for each of its parameters, and a router, which is no linear layer, too."""
+    folder = save_random("Glm4Moe", EXPERTS, tmp_path)
+    trainer = PolicyTrainer.load(folder, config(lora={"rank": 2}, optim={"lr": 1e-2}))
+    batch = random_batch(0)
+    trainer.step(batch)
+    module = transformers_model(folder)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module.load_state_dict(dict(trainer.named_tensors()))
+    changed = {name.split(".", 3)[-1] for name, tensor in module.state_dict().items() if tensor.ne(before[name]).any()}
+    assert {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"} < changed
+    timeline = weigh(batch.groups, batch.advantages, "episode")[0]
+    logprobs = module(torch.tensor([timeline.token_ids])).logits[0].log_softmax(-1)
+    expected = logprobs[[at - 1 for at in timeline.positions], [timeline.token_ids[at] for at in timeline.positions]]
+    assert torch.allclose(trainer.model.logprobs(pack([timeline], torch.device("cpu")), 1.0), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("lora", [{}, {"rank": 2}], ids=["whole", "lora"])
+async def test_what_a_model_saves_and_does_not_train_goes_to_engines_and_folders_as_it_is(
+    tmp_path: Path, lora: dict[str, Any]
+) -> None:
+    """Glm4Moe chooses experts by a float32 buffer, which it learned by other means than gradients."""
+    start = save_random("Glm4Moe", EXPERTS, tmp_path / "start")
+    module = transformers_model(start)
+    biases = {name: torch.randn_like(buffer) for name, buffer in module.named_buffers() if "bias" in name}
+    module.load_state_dict(biases, strict=False)
+    module.save_pretrained(tmp_path / "learned")
+    trainer = PolicyTrainer.load(tmp_path / "learned", config(lora=lora, optim={"lr": 1e-2}))
+    trainer.step(random_batch(0))
+
+    engine = load(start)
+    try:
+        await engine.load_weights(trainer)
+        params = SamplingParams(max_tokens=20, temperature=1.0, seed=0)
+        completion = await engine.generate([5, 6, 7], params, session="a")
+    finally:
+        await engine.aclose()
+    module.load_state_dict(dict(trainer.named_tensors()))
+    assert_exact(module, [5, 6, 7], completion)
+
+    trainer.save_model(tmp_path / "saved")
+    tensors = load_file(tmp_path / "saved" / "model.safetensors")
+    assert len(biases) == 2
+    assert all(torch.equal(tensors.pop(name), bias) for name, bias in biases.items())
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trainer_helpers import config, episode, group, node, random_batch
-from transformers import AutoModelForCausalLM
+from trainer_helpers import VOCABULARY, config, episode, group, node, random_batch
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from astune.config.schema import OptimConfig
+from astune.config.schema import LoraConfig, ModelConfig, OptimConfig
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer.microbatch import pack
 from astune.trainer.policy import PolicyTrainer, StepReport, learning_rate
+from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import weigh
 
 
@@ -108,7 +109,7 @@ def test_a_report_accounts_for_every_sampled_token_and_names_what_to_watch(small
     batch = random_batch(2)
     report = PolicyTrainer.load(small_folder, config()).step(batch)
     sampled = sum(member.forest.sampled_tokens() for members in batch.groups for member in members.episodes)
-    assert report.trained_tokens + report.masked.total() == sampled
+    assert report.metrics["masked_fraction"] == pytest.approx(1 - report.trained_tokens / sampled)
     assert report.metrics["computed_tokens"] < report.metrics["read_tokens"]
     assert {
         "loss", "entropy", "grad_norm", "lr", "clip_fraction", "kl_to_start", "importance_mean",
@@ -178,6 +179,38 @@ def test_lora_trains_adapters_only_and_publishes_them_merged(small_folder: Path)
     assert changed == {name for name in before if name.endswith("_proj.weight")}
 
 
+@pytest.mark.parametrize("alpha", [0.5, 1.5, 32.0])
+def test_the_scale_of_adapters_is_alpha_over_rank(small_folder: Path, alpha: float) -> None:
+    lora = LoraConfig(rank=4, alpha=alpha)
+    module = PolicyModel.load(small_folder, ModelConfig(device="cpu", lora=lora), seed=0).module
+    scalings = [vars(part).get("scaling") for part in module.modules()]
+    assert {scaling["default"] for scaling in scalings if isinstance(scaling, dict)} == {alpha / 4}
+
+
+@pytest.mark.parametrize("convolutional", [False, True], ids=["Llama", "GPT2"])
+def test_merged_weights_are_rounded_once(small_folder: Path, tmp_path: Path, convolutional: bool) -> None:
+    """What is published is the sum of weight and adapter in float64, rounded; GPT2's weights lie transposed."""
+    if convolutional:
+        shape = GPT2Config(vocab_size=VOCABULARY, n_embd=48, n_layer=1, n_head=4, bos_token_id=1, eos_token_id=2)
+        GPT2LMHeadModel(shape).save_pretrained(tmp_path)
+    settings = ModelConfig(device="cpu", dtype="bfloat16", lora=LoraConfig(rank=8, alpha=5.0))
+    model = PolicyModel.load(tmp_path if convolutional else small_folder, settings, seed=0)
+    torch.manual_seed(0)
+    weights = {
+        name.removeprefix("base_model.model."): torch.nn.init.normal_(parameter.data).double()
+        for name, parameter in model.module.named_parameters()
+    }
+    published = dict(model.named_tensors())
+    adapted = [name.removesuffix(".lora_A.default.weight") for name in weights if ".lora_A." in name]
+    assert adapted
+    for name in adapted:
+        a, b = (weights[f"{name}.lora_{matrix}.default.weight"] for matrix in "AB")
+        contribution = b @ a * 5 / 8
+        weight = weights[f"{name}.base_layer.weight"] + (contribution.T if convolutional else contribution)
+        rounded_alike = weight.bfloat16() == published[f"{name}.weight"]
+        assert rounded_alike.float().mean() > 0.999
+
+
 def test_several_updates_of_one_batch_start_from_its_own_policy(small_folder: Path) -> None:
     batch = random_batch(4, n_groups=4)
     trainer = PolicyTrainer.load(small_folder, config(loss={"updates_per_step": 2}, optim={"lr": 3e-2}))
@@ -228,12 +261,34 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change(small_f
     assert trainer.version == 0
 
 
-def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(small_folder: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_step_before_weights_change(small_folder: Path) -> None:
     trainer = PolicyTrainer.load(small_folder, config())
     before = tensors(trainer)
     batch = TrainingBatch(1, preference().groups, [[3e38, -3e38]])
-    with pytest.raises(TrainerError, match="not finite"):
+    with pytest.raises(TrainerError, match="the loss is inf"):
         trainer.step(batch)
+    assert same(tensors(trainer), before)
+    trainer.step(preference())
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors(trainer).values())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "where"),
+    [
+        ([float("nan"), 1.0], " in 1 of 29 weights, first in model.layers.1"),
+        ([1.0, float("inf")], " in 1 of 29 weights, first in model.layers.2"),
+        ([1e20, 2e20], ": every number is, but not their norm; they are largest in model.layers.2"),
+    ],
+)
+def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(
+    small_folder: Path, numbers: list[float], where: str
+) -> None:
+    trainer = PolicyTrainer.load(small_folder, config())
+    masters, before = trainer.model.masters, tensors(trainer)
+    for layer, number in enumerate(numbers, start=1):
+        masters.gradients()[f"model.layers.{layer}.mlp.up_proj.weight"].fill_(number)
+    with pytest.raises(TrainerError, match=f"the gradient is not finite{where}.mlp.up_proj.weight"):
+        masters.step(OptimConfig(), 1e-3)
     assert same(tensors(trainer), before)
     trainer.step(preference())
     assert all(bool(tensor.isfinite().all()) for tensor in tensors(trainer).values())

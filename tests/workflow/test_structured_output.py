@@ -17,8 +17,9 @@ from pydantic import BaseModel, Field, field_validator
 from astune import AstuneProxy, Task
 from astune.context_tracker import ContextTracker, Renderer, load_renderer
 from astune.context_tracker.template_renderer import TemplateRenderer
+from astune.engine.grammar import Grammars
 from astune.engine.scripted import ScriptedEngine
-from astune.schema import Constraint, Grammar, SamplingParams, WorkflowError
+from astune.schema import Constraint, EngineError, Grammar, SamplingParams, WorkflowError, closed_schema
 from astune.workflow import EpisodeModel
 from astune.workflow.response_format import grammar_of
 
@@ -262,19 +263,62 @@ def test_objects_are_closed_wherever_they_stand_unless_their_schema_speaks_of_ot
     schema = {
         "type": "object",
         "properties": {"list": {"type": "array", "items": inner}, "open": open_inner, "odd": named_like_a_keyword},
-        "anyOf": [inner],
-        "$defs": {"x": inner, "both": {"allOf": [inner, inner]}},
+        "$defs": {"x": inner, "both": {"allOf": [inner, inner]}, "either": {"anyOf": [inner, {"type": "null"}]}},
     }
     grammar = grammar_of({"type": "json_schema", "json_schema": {"schema": schema}})
     assert grammar is not None
     found: Any = json.loads(grammar.text)
     assert found["properties"]["list"]["items"] == closed
     assert found["properties"]["open"] == open_inner
-    assert found["anyOf"] == [closed]
+    assert found["additionalProperties"] is False
     assert found["$defs"]["x"] == closed
     assert found["$defs"]["both"] == {"allOf": [inner, inner]}
+    assert found["$defs"]["either"] == {"anyOf": [closed, {"type": "null"}]}
     assert set(found["properties"]["odd"]["properties"]) == {"properties"}
     assert "additionalProperties" not in schema
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"anyOf": [{"properties": {"n": {"const": 1}}}]},
+        {"oneOf": [{"properties": {"n": {"const": 1}}}]},
+        {"if": {"properties": {"n": {"const": 1}}}, "then": {"properties": {"m": {}}}},
+        {"dependentSchemas": {"n": {"properties": {"m": {}}}}},
+        {"not": {"properties": {"n": {"const": 1}}}},
+    ],
+    ids=lambda parts: next(iter(parts)),
+)
+def test_what_names_only_some_of_an_objects_properties_stays_open_and_so_does_the_object(parts: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, **parts}
+    grammar = grammar_of({"type": "json_schema", "json_schema": {"schema": schema}})
+    assert grammar is not None
+    assert json.loads(grammar.text) == schema
+    for union in ({"not": schema}, {"if": schema}, {"anyOf": [schema], "oneOf": [schema]}):
+        assert closed_schema(union) == union
+
+
+def test_an_answer_that_its_schema_allows_by_two_of_its_parts_together_can_be_given(smol_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    schema = {
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "x": {"type": "integer"}},
+        "required": ["kind"],
+        "anyOf": [
+            {"properties": {"kind": {"const": "a"}}, "required": ["x"]},
+            {"properties": {"kind": {"const": "b"}}},
+        ],
+    }
+    grammar = grammar_of({"type": "json_schema", "json_schema": {"schema": schema}})
+    assert grammar is not None
+    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+    grammars, stop = Grammars(smol_folder, len(tokenizer)), tokenizer.eos_token_id
+    for answer in ('{"kind": "a", "x": 1}', '{"kind": "b"}'):
+        ids = [*tokenizer(answer)["input_ids"], stop]
+        assert len(grammars.masks(Constraint(grammar, (stop,)), ids)) == len(ids)
+    with pytest.raises(EngineError, match="is none that"):
+        grammars.masks(Constraint(grammar, (stop,)), [*tokenizer('{"kind": "a"}')["input_ids"], stop])
 
 
 @pytest.mark.parametrize("wrong", ["json", {"type": "grammar"}, {"type": "json_schema"}, int, {"type": "regex"}])
