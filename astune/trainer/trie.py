@@ -26,6 +26,10 @@ class Segment:
     parent: int | None
     descendants_end: int
 
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
