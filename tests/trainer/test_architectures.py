@@ -183,7 +183,11 @@ FACTORS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
 BOUNDS: list[tuple[str, dict[str, Any], str]] = [
     ("Phi3", {"rope_parameters": LONG | FACTORS, "original_max_position_embeddings": 64}, "rotary positions change"),
     ("Mistral", {"sliding_window": 64}, "attend to 64 tokens"),
-    ("Qwen2Moe", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}, "attend to 64 tokens"),
+    (
+        "Qwen2Moe",
+        {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3, "num_experts": 4},
+        "attend to 64 tokens",
+    ),
 ]
 
 
