@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--model", default="builtin:smollm2-135m")
     parser.add_argument("--run", type=Path, default=Path("launcher_record"), help="a recorded run to measure as well")
     parser.add_argument("--quick", action="store_true", help="small traces, for a look at the tool and not at figures")
-    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--naive-share", type=float, default=0.05, help="part of the naive micro-batches that is timed")
     parser.add_argument("--tokens-per-microbatch", type=int, default=8192)
     parser.add_argument("--seed", type=int, default=0)

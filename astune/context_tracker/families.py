@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -30,8 +31,11 @@ _MARKERS: list[tuple[tuple[str, ...], str]] = [
     (("<tool_call>", "</think>", "<|im_start|>"), "Qwen3RendererConfig"),
     (("<|start_header_id|>", "<|eot_id|>"), "Llama3RendererConfig"),
     (("<|tool_call>", "<turn|>"), "Gemma4RendererConfig"),
+    (("[TOOL_CALLS]", "[/INST]"), "mistral"),
 ]
-"""What a template must contain, first match first, and the configuration of `renderers` that is then meant."""
+"""What a template must contain, first match first, and the configuration of `renderers` that is then meant; Mistral is
+none of its families."""
+_NAMED_CALL = re.compile(r"(?P<name>[^\[{]+)(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?(?P<arguments>\{.*)", re.DOTALL)
 
 
 def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
@@ -42,6 +46,8 @@ def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadR
     try:
         if config_name == "GptOssRendererConfig":
             return _harmony(template, stop_token_ids)
+        if config_name == "mistral":
+            return _mistral(template, stop_token_ids)
         return _by_library(template, config_name, stop_token_ids)
     except ImportError as cause:
         raise ConfigError(
@@ -89,6 +95,39 @@ def _harmony(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadRep
         return _reply(parse_gpt_oss(template.tokenizer, [*opening, *sampled_ids], **control))
 
     return read
+
+
+def _mistral(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
+    """Calls stand behind the text, in one of
+
+        [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "Xy1234567"}]      a list, until 2024
+        [TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}                    one after another, since
+    """
+
+    def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        text = template.decode(without_last(sampled_ids, stop_token_ids))
+        content, *blocks = text.split("[TOOL_CALLS]")
+        if not blocks or not tools:
+            return Reply(text)
+        read = {f"[TOOL_CALLS]{block}": _mistral_calls(block.strip()) for block in blocks}
+        bad = [raw for raw, calls in read.items() if not calls]
+        said = "\n".join(part for part in [content.strip(), *bad] if part)
+        return Reply(said, None, [call for calls in read.values() for call in calls], bad)
+
+    return read
+
+
+def _mistral_calls(block: str) -> list[tuple[str, str]]:
+    """None where the block is not whole."""
+    named = _NAMED_CALL.fullmatch(block)
+    try:
+        if named is not None:
+            found = [{"name": named["name"].strip(), "arguments": json.loads(named["arguments"])}]
+        else:
+            found = json.loads(block)
+        return [(str(call["name"]), _as_json(dict(call["arguments"]))) for call in found]
+    except (ValueError, TypeError, KeyError):
+        return []
 
 
 def without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) -> Sequence[int]:

@@ -255,13 +255,15 @@ class TemplateRenderer:
         render, encode = self._template.render, self._template.encode
         asked = render(_QUESTION)
         generation = render(_QUESTION, generation=True)
-        if not generation.startswith(asked) or generation == asked:
-            raise self._refusal("it has no generation prompt", asked, generation)
+        if not generation.startswith(asked):
+            raise self._refusal("its generation prompt is no end of its own", asked, generation)
         self._generation = generation = generation[len(asked) :]
         answered = render([*_QUESTION, {"role": "assistant", "content": MARK}])
         before, mark, end = self._template.following(answered, asked).partition(MARK)
         if not mark:
             raise self._refusal("it does not repeat an assistant's content as it was", MARK, before)
+        if not generation and before.strip():
+            raise self._refusal("it has no generation prompt", before, "")
         if not before.startswith(generation) and not generation.startswith(before):
             raise self._refusal(
                 "it opens an answer in the history differently from one to generate", generation, before
