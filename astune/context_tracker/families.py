@@ -100,8 +100,8 @@ def _harmony(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadRep
 def _mistral(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
     """Calls stand behind the text, in one of
 
-        [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "Xy1234567"}]      a list, until 2024
-        [TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}                    one after another, since
+    [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "Xy1234567"}]      a list, until 2024
+    [TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}                    one after another, since
     """
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
@@ -109,16 +109,16 @@ def _mistral(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadRep
         content, *blocks = text.split("[TOOL_CALLS]")
         if not blocks or not tools:
             return Reply(text)
-        read = {f"[TOOL_CALLS]{block}": _mistral_calls(block.strip()) for block in blocks}
-        bad = [raw for raw, calls in read.items() if not calls]
+        found = [_mistral_calls(block.strip()) for block in blocks]
+        bad = [f"[TOOL_CALLS]{block}" for block, calls in zip(blocks, found, strict=True) if not calls]
         said = "\n".join(part for part in [content.strip(), *bad] if part)
-        return Reply(said, None, [call for calls in read.values() for call in calls], bad)
+        return Reply(said, None, [call for calls in found for call in calls], bad)
 
     return read
 
 
 def _mistral_calls(block: str) -> list[tuple[str, str]]:
-    """None where the block is not whole."""
+    """Empty where the block is not whole."""
     named = _NAMED_CALL.fullmatch(block)
     try:
         if named is not None:

@@ -19,11 +19,13 @@ from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.grammar import Grammars
 from astune.schema import Completion, Constraint, EngineError, Message, WorkflowError
 
-ALWAYS_EXTENDED = {"qwen2_5", "qwen3_instruct_2507", "llama3", "llama3_2", "gemma3"}
+ALWAYS_EXTENDED = {"qwen2_5", "qwen3_instruct_2507", "llama3", "llama3_2", "gemma3", "mistral_2025"}
 """Families whose templates never rewrite history."""
 REFUSED = {
     "gemma3": {"two users' messages in a row"},  # roles have to take turns
     "llama3_2": {"two calls and their results"},  # one call at a time
+    # The system message stands in the last question, and nowhere once that is answered.
+    "mistral_2024": {"two users' messages in a row", "chat with a system message"},
 }
 PLAIN_TOOLS = {"llama3", "gemma3", "deepseekv3"}
 """Families whose templates describe no tools."""
