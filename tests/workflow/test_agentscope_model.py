@@ -15,13 +15,12 @@ from agentscope.formatter import DashScopeChatFormatter, OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.model import ChatResponse
 from agentscope.tool import Toolkit, ToolResponse
+from proxy_stage import TASK, stage_proxy
 
-from astune import AstuneProxy, Environment, EnvState, EnvStep, Task
+from astune import AstuneProxy, Environment, EnvState, EnvStep
 from astune.context_tracker import ContextTracker, Renderer, load_renderer
-from astune.engine.scripted import ScriptedEngine
 from astune.env_service import EmbeddedHandle
-from astune.schema import SamplingParams, WorkflowError
-from astune.workflow import EpisodeModel
+from astune.schema import WorkflowError
 
 HELLO = [100, 101, 102]
 
@@ -56,34 +55,10 @@ async def new_proxy(
     renderer: Renderer, *, answers: Sequence[list[int]] = (), disable_tools: bool = False
 ) -> tuple[AstuneProxy, ContextTracker]:
     """The model says `answers`, one a call, and then only HELLO."""
-    tracker = ContextTracker(renderer, 2000)
     left = list(answers)
-    task = Task(task_id="t", main_query="Hi")
-    model = EpisodeModel(
-        ScriptedEngine(lambda *_: left.pop(0) if left else HELLO),
-        tracker,
-        session="s",
-        params=SamplingParams(max_tokens=80, stop_token_ids=renderer.stop_token_ids, seed=1),
-        max_model_len=2000,
-        timeout_s=5,
-        on_call=lambda begins: None,
-    )
-    environment = EmbeddedHandle(Echo, task, 0)
+    environment = EmbeddedHandle(Echo, TASK, 0)
     await environment.create()
-    proxy = AstuneProxy(
-        model,
-        environment,
-        task=task,
-        init_messages=[],
-        trainable_targets=None,
-        model_name="smol",
-        disable_tools=disable_tools,
-        empty_on_overflow=True,
-        max_steps=5,
-        timeout_s=5,
-        on_wait=lambda what: None,
-    )
-    return proxy, tracker
+    return stage_proxy(renderer, lambda *_: left.pop(0) if left else HELLO, environment, disable_tools=disable_tools)
 
 
 async def test_the_answer_is_a_chat_response_with_one_text_block(renderer: Renderer) -> None:

@@ -12,15 +12,13 @@ from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 from agentscope.token import CharTokenCounter
 from family_templates import family_template
+from proxy_stage import stage_proxy
 from pydantic import BaseModel, Field, field_validator
 
-from astune import AstuneProxy, Task
-from astune.context_tracker import ContextTracker, Renderer, load_renderer
+from astune.context_tracker import Renderer, load_renderer
 from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.grammar import Grammars
-from astune.engine.scripted import ScriptedEngine
 from astune.schema import Constraint, EngineError, Grammar, SamplingParams, WorkflowError, closed_schema
-from astune.workflow import EpisodeModel
 from astune.workflow.response_format import grammar_of
 
 ASK = [{"role": "user", "content": "Which city?"}]
@@ -51,28 +49,8 @@ class Asked:
 
         ids = AutoTokenizer.from_pretrained(folder)(answer)["input_ids"]
         self.params: list[SamplingParams] = []
-        self.tracker = ContextTracker(renderer, 2000)
-        model = EpisodeModel(
-            ScriptedEngine(lambda _prompt, params, _session: self.params.append(params) or ids),
-            self.tracker,
-            session="s",
-            params=SamplingParams(max_tokens=64, stop_token_ids=renderer.stop_token_ids, seed=1),
-            max_model_len=2000,
-            timeout_s=5,
-            on_call=lambda begins: None,
-        )
-        self.proxy = AstuneProxy(
-            model,
-            None,
-            task=Task(task_id="t", main_query="Hi"),
-            init_messages=[],
-            trainable_targets=None,
-            model_name="smol",
-            disable_tools=False,
-            empty_on_overflow=True,
-            max_steps=5,
-            timeout_s=5,
-            on_wait=lambda what: None,
+        self.proxy, self.tracker = stage_proxy(
+            renderer, lambda _prompt, params, _session: self.params.append(params) or ids
         )
 
 
