@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 _SUBSCHEMA = ("items", "additionalItems", "contains", "prefixItems")
 _NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
-_WHOLE_UNION = ({"anyOf"}, {"oneOf"})
 _NAMING = {"properties", "patternProperties", "dependentSchemas", "$ref", "anyOf", "oneOf", "allOf", "not", "if"}
 """What names an object's properties; where two of them stand side by side, each may name only some."""
+_BRANCHES = ("then", "else")
+"""Of an `if`."""
 
 
 def closed_schema(schema: Any) -> Any:
@@ -20,20 +22,53 @@ def closed_schema(schema: Any) -> Any:
         {"properties": {"k": {...}}, "anyOf": [...]}                  its parts as they are, and open itself
 
     JSON Schema leaves objects open, and a small model would fill them with names of its own without end. What may
-    name only some of an object's properties stays open: closed, it would forbid those that stand beside it.
+    name only some of an object's properties stays open, also where it is referred to: closed, it would forbid those
+    that stand beside it.
     """
+    return _closed(schema, set(_references_in_parts(schema)))
+
+
+def _closed(schema: Any, stay_open: set[str]) -> Any:
     if isinstance(schema, list):
-        return [closed_schema(item) for item in schema]
+        return [_closed(item, stay_open) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = dict(schema)
     naming = schema.keys() & _NAMING
-    for key in (*_SUBSCHEMA, *(naming if naming in _WHOLE_UNION else ())):
+    for key in (*_SUBSCHEMA, *(naming if _is_whole(schema) else ())):
         if key in schema:
-            closed[key] = closed_schema(schema[key])
+            closed[key] = _closed(schema[key], stay_open)
     for key in _NAMED_SUBSCHEMAS:
         if isinstance(schema.get(key), dict):
-            closed[key] = {name: closed_schema(part) for name, part in schema[key].items()}
+            closed[key] = {
+                name: part if f"#/{key}/{name}" in stay_open else _closed(part, stay_open)
+                for name, part in schema[key].items()
+            }
     if naming == {"properties"} and not schema.keys() & {"additionalProperties", "unevaluatedProperties"}:
         closed["additionalProperties"] = False
     return closed
+
+
+def _is_whole(schema: dict[str, Any]) -> bool:
+    """Whether what the schema applies names all of an object's properties: a union, or a single part."""
+    match schema.keys() & _NAMING:
+        case naming if naming in ({"anyOf"}, {"oneOf"}, {"$ref"}):
+            return True
+        case naming:
+            return naming == {"allOf"} and isinstance(schema["allOf"], list) and len(schema["allOf"]) == 1
+
+
+def _references_in_parts(schema: Any, *, in_part: bool = False) -> Iterator[str]:
+    """References to what is one of several that name an object's properties."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _references_in_parts(item, in_part=in_part)
+    if not isinstance(schema, dict):
+        return
+    naming = schema.keys() & _NAMING
+    partial = in_part or (bool(naming) and naming != {"properties"} and not _is_whole(schema))
+    if partial and isinstance(schema.get("$ref"), str):
+        yield schema["$ref"]
+    for key, value in schema.items():
+        applied = key in _NAMING - {"properties", "patternProperties"} or key in _BRANCHES
+        yield from _references_in_parts(value, in_part=partial and applied)

@@ -276,6 +276,18 @@ def test_what_names_only_some_of_an_objects_properties_stays_open_and_so_does_th
         assert closed_schema(union) == union
 
 
+def test_what_is_referred_to_as_one_of_several_parts_stays_open_and_what_stands_alone_does_not() -> None:
+    base = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    refers = {"$ref": "#/$defs/Base"}
+    both = {"$defs": {"Base": base}, "allOf": [refers, {"properties": {"m": {}}}]}
+    beside = {"$defs": {"Base": base}, "properties": {"m": {}}, **refers}
+    for schema in (both, beside):
+        assert closed_schema(schema) == schema
+    for alone in ({"allOf": [refers]}, {"properties": {"m": refers}}, {"anyOf": [refers, {"type": "null"}]}, refers):
+        closed = closed_schema({"$defs": {"Base": base}, **alone})
+        assert closed["$defs"]["Base"] == base | {"additionalProperties": False}
+
+
 def test_an_answer_that_its_schema_allows_by_two_of_its_parts_together_can_be_given(smol_folder: Path) -> None:
     from transformers import AutoTokenizer
 
