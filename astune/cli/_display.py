@@ -61,8 +61,13 @@ def open_display(
     def say(text: str) -> None:
         console.print(Text(text), soft_wrap=True, highlight=False)
 
+    def tell(measurement: Measurement) -> None:
+        say(plain_line(progress, measurement))
+        if progress.first_failure is not None:
+            say(f"  first failure: {progress.first_failure}")
+
     say(f"run {run.path}: step {progress.step} of {trainer.total_steps}")
-    progress.tell = lambda measurement: say(plain_line(progress, measurement))
+    progress.tell = tell
     yield progress
 
 
@@ -92,6 +97,8 @@ class LivePanel:
             ("balance", _balance_line(progress.balance())),
         ):
             rows.add_row(Text(label), content)
+        if progress.first_failure is not None:
+            rows.add_row(Text("failure"), Text(progress.first_failure, style="red"))
         bar = ProgressBar(total=max(1, progress.total_steps), completed=progress.step, width=inner)
         stack = Table.grid(expand=True)
         stack.add_row(bar)

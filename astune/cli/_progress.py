@@ -47,6 +47,8 @@ class Progress:
     """What each episode that runs waits for, by its id."""
     finished: int = 0
     failed: int = 0
+    first_failure: str | None = None
+    """Of the phase's failed attempts; the first one mostly explains the others."""
     train: list[Measurement] = field(default_factory=list)
     validation: list[Measurement] = field(default_factory=list)
 
@@ -70,6 +72,7 @@ class Progress:
     def on_attempt_failed(self, episode: Episode) -> None:
         self.doing.pop(episode.episode_id, None)
         self.failed += 1
+        self.first_failure = self.first_failure or episode.error
 
     def on_phase(self, phase: str) -> None:
         now = self.clock()
@@ -81,6 +84,7 @@ class Progress:
                 self._training_started = now
         if phase in ("rollout", "validation"):
             self.finished = self.failed = 0
+            self.first_failure = None
             self.doing.clear()
         self.phase, self._phase_started = phase, now
 

@@ -20,6 +20,8 @@ _ARGUMENTS = json.dumps({"probe": 7})
 _ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """What llguidance shall let JSON look like; a small model can go on with free whitespace without end."""
 
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+
 Written = Callable[[Message, Sequence[Tool]], list[str | int]]
 """(an answer with a call, the tools on offer) to the text and the control tokens that the template writes."""
 
@@ -46,7 +48,7 @@ def _rule(function: dict[str, Any], written: Written, tools: Sequence[Tool], mod
             f"a call of {function['name']} cannot be forced: {model} does not write the arguments of calls as JSON",
             hint='leave tool_choice at "auto", and ask for the call in the prompt',
         )
-    schema = closed_schema(function.get("parameters") or {"type": "object"})
+    schema = closed_schema(function.get("parameters") or _NO_PARAMETERS)
     arguments = f"%json {json.dumps({'x-guidance': _ONE_LINE, **schema}, ensure_ascii=False)}"
     return " ".join(arguments if part == _ARGUMENTS else _terminal(part) for piece in pieces for part in _parts(piece))
 

@@ -6,43 +6,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astune.context_tracker.messages import message_of
-from astune.schema import EpisodeGroup, Message
-from astune.trainer.samples import WeightedTimeline
+from astune.schema import Constraint, EpisodeGroup, Message
+from astune.trainer.samples import ConstrainedRun, WeightedTimeline
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One free call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
+    """One call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
 
     messages: list[Message]
     prompt_ids: list[int]
     token_ids: list[int]
     logprobs: list[float]
     weights_version: int
+    constraint: Constraint | None
 
     def timeline(self) -> WeightedTimeline:
         """The call as the trainer reads it, its answer trained and weighing nothing."""
         n_prompt, n_sampled = len(self.prompt_ids), len(self.token_ids)
+        end = n_prompt + n_sampled
         return WeightedTimeline(
             token_ids=[*self.prompt_ids, *self.token_ids],
-            positions=list(range(n_prompt, n_prompt + n_sampled)),
+            positions=list(range(n_prompt, end)),
             engine_logprobs=self.logprobs,
             versions=[self.weights_version] * n_sampled,
             advantages=[0.0] * n_sampled,
             token_weight=0.0,
             group=0,
+            constrained=[ConstrainedRun(n_prompt, end, self.constraint)] if self.constraint is not None else [],
         )
 
 
 def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
-    """Every call whose answer is trained and was sampled freely.
-
-    Probabilities under a grammar are renormalised within it; they would compare as if another model had sampled.
-    """
+    """Every call whose answer is trained."""
     calls: list[RecordedCall] = []
     for episode in (episode for group in groups for episode in group.episodes):
         for node, prompt_ids, completion in episode.forest.replay():
-            if node.trainable and node.constraint is None and completion.token_ids:
+            masked = node.constraint is not None and episode.constrained_tokens == "mask"
+            if node.trainable and completion.token_ids and not masked:
                 path = episode.forest.path(node.parent)
                 calls.append(
                     RecordedCall(
@@ -51,6 +52,7 @@ def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
                         token_ids=completion.token_ids,
                         logprobs=completion.logprobs,
                         weights_version=completion.weights_version,
+                        constraint=node.constraint,
                     )
                 )
     return calls

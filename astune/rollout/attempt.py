@@ -95,7 +95,7 @@ class Attempt:
             self._task,
             self._tracker.forest,
             self.model.overflow,
-            constrained_tokens=self._config.trainer.loss.constrained_tokens,
+            free_answer=self._request.split == "train" and self._config.trainer.loss.constrained_tokens == "mask",
         )
         self._wait("judge")
         self._reward = await self._judge(self._proxy)

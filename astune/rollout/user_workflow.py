@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.schema import AstuneConfig
-from astune.schema import AstuneError, ConstrainedTokens, ContextOverflow, Forest, Task, WorkflowError, call_user_code
+from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -47,6 +47,11 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
         output = await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
     except ContextOverflow:
         output = None
+    except WorkflowError as cause:
+        where = _where(cause)
+        if proxy.failure is not None or not where:
+            raise
+        raise WorkflowError(f"{name} on task {task.task_id}{where}: {cause.message}", hint=cause.hint) from cause
     except AstuneError:
         raise
     except (Exception, SystemExit) as cause:
@@ -71,9 +76,12 @@ def require_something_to_train(
     forest: Forest,
     overflow: ContextOverflow | None,
     *,
-    constrained_tokens: ConstrainedTokens,
+    free_answer: bool,
 ) -> None:
     """Refuse an episode without a trainable token, and say how it came to that.
+
+    Args:
+        free_answer: whether one has to be sampled without a grammar, since others are masked.
 
     Raises:
         ContextOverflow: the first prompt did not fit.
@@ -91,7 +99,7 @@ def require_something_to_train(
             f"{name} trains {sorted(targets_of(workflow) or ())}, but the model was called by {agents}",
             hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all",
         )
-    if constrained_tokens == "mask" and all(node.constraint is not None for node in forest.nodes if node.trainable):
+    if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
         raise WorkflowError(
             f"{name} on task {task.task_id}: every answer was sampled under a grammar, and such tokens are not trained",
             hint="set trainer.loss.constrained_tokens to replay",

@@ -28,7 +28,7 @@ from astune.schema import (
 )
 from astune.workflow.episode_model import EpisodeModel, ModelCall
 from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
-from astune.workflow.tool_choice import ToolChoice, tools_to_call
+from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
 
 if TYPE_CHECKING:
     from agentscope.model import ChatModelBase
@@ -137,8 +137,9 @@ class AgentModel(ChatModelBase):
         response_format: ResponseFormat | None,
         tool_choice: ToolChoice | None,
     ) -> ModelCall:
-        offered = () if self._disable_tools or not tools or tool_choice == "none" else tools
-        must_call = () if self._disable_tools else tools_to_call(tools or (), tool_choice)
+        known = () if self._disable_tools else checked(tools or ())
+        offered = () if tool_choice == "none" else known
+        must_call = () if self._disable_tools else tools_to_call(known, tool_choice)
         grammar = grammar_of(response_format)
         if grammar is not None and must_call:
             raise WorkflowError(

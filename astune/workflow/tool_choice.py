@@ -1,4 +1,4 @@
-"""Whether an answer has to call a tool: OpenAI's and AgentScope's `tool_choice`."""
+"""The tools that an agent offers, and whether an answer has to call one: OpenAI's and AgentScope's `tool_choice`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,25 @@ ToolChoice = str | dict[str, Any]
     "required", "any"      one of the tools has to be called
     "add", {"type": "function", "function": {"name": "add"}}     this tool has to be called
 """
+
+
+def checked(tools: Sequence[Any]) -> Sequence[Tool]:
+    """The same tools.
+
+    Raises:
+        WorkflowError: one of them is none in the shape that OpenAI gave them.
+    """
+    for tool in tools:
+        match tool:
+            case {"type": "function", "function": {"name": str()}}:
+                continue
+            case _:
+                raise WorkflowError(
+                    f"the model was offered {tool!r}, which is no tool",
+                    hint='a tool is {"type": "function", "function": {"name": ..., "description": ..., '
+                    '"parameters": {<JSON schema>}}}',
+                )
+    return tools
 
 
 def tools_to_call(tools: Sequence[Tool], choice: ToolChoice | None) -> Sequence[Tool]:

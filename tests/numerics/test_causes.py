@@ -24,8 +24,8 @@ from numerics_stage import (
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from astune import Workflow
 from astune.numerics.check import NumericsReport
-from astune.schema import TrainerError
 
 PYTORCH = {"format": "pt"}
 
@@ -56,15 +56,19 @@ async def test_an_honest_engine_of_adapters_passes(tied_folder: Path, dtype: str
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_structured_answers_are_passed_over_beside_free_ones(tied_folder: Path, dtype: str) -> None:
-    report = await check(tied_folder, dtype=dtype, workflow=OneInForm)
+@pytest.mark.parametrize("workflow", [OneInForm, AllInForm])
+async def test_structured_answers_are_compared_within_their_forms(
+    tied_folder: Path, dtype: str, workflow: type[Workflow]
+) -> None:
+    report = await check(tied_folder, dtype=dtype, workflow=workflow)
     assert report.passed, report
     assert report.trials == []
 
 
-async def test_structured_answers_alone_leave_nothing_to_compare(tied_folder: Path) -> None:
-    with pytest.raises(TrainerError, match="every answer was sampled under a grammar"):
-        await check(tied_folder, workflow=AllInForm)
+async def test_the_cause_is_named_where_only_structured_answers_show_it(tied_folder: Path) -> None:
+    report = await check(tied_folder, partial(OtherParams, temperature=0.62), workflow=AllInForm)
+    assert_named(report, "temperature", step=1)
+    assert "those at temperature 0.62," in report.cause.assumption
 
 
 async def test_nothing_is_learnt(tied_folder: Path) -> None:

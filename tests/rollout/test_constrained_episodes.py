@@ -15,7 +15,7 @@ from astune.context_tracker import load_renderer
 from astune.engine.in_process import InProcessEngine
 from astune.rollout import RolloutPool
 from astune.runs.wire import snapshot, unpack
-from astune.schema import Episode, TrainingBatch
+from astune.schema import Episode, Split, TrainingBatch
 from astune.trainer.policy import PolicyTrainer
 
 pytestmark = pytest.mark.slow
@@ -56,14 +56,16 @@ def config(constrained_tokens: str) -> AstuneConfig:
     )
 
 
-async def play(folder: Path, settings: AstuneConfig, workflow: type[Workflow]) -> tuple[TrainingBatch, Any, Watcher]:
+async def play(
+    folder: Path, settings: AstuneConfig, workflow: type[Workflow], split: Split = "train"
+) -> tuple[TrainingBatch, Any, Watcher]:
     engine = InProcessEngine.load(
         folder, model=settings.model, engine=settings.engine, max_model_len=512, deterministic=False
     )
     watcher = Watcher()
     pool = RolloutPool(engine, load_renderer(folder), workflow, PLEASED, settings, watcher)
     before = engine.stats()
-    groups = await pool.run_groups([task("1"), task("2")], step=1, split="train", num_repeat=4, temperature=1.0)
+    groups = await pool.run_groups([task("1"), task("2")], step=1, split=split, num_repeat=4, temperature=1.0)
     balance = pool.balance(groups, before, engine.stats())
     await engine.aclose()
     advantages = [[1.0, -1.0, 0.5, -0.5] for group in groups if group.dropped is None]
@@ -98,6 +100,12 @@ async def test_an_agent_with_nothing_but_masked_answers_is_told_so(tiny_folder: 
     assert batch.groups == []
     assert balance.difference == 0
     assert "trainer.loss.constrained_tokens to replay" in (watcher.failed[0].error or "")
+
+
+async def test_masking_asks_nothing_of_episodes_that_are_only_measured(tiny_folder: Path) -> None:
+    batch, _, watcher = await play(tiny_folder, config("mask"), OnlyPlans, split="validation")
+    assert len(batch.groups) == 2
+    assert watcher.failed == []
 
 
 async def test_an_agent_with_nothing_but_structured_answers_is_trained_by_replay(tiny_folder: Path) -> None:

@@ -133,6 +133,35 @@ async def test_a_tool_choice_that_names_no_offered_tool_is_refused_with_their_na
         await Asked(renderer, smol_folder, "x").proxy.achat(ASK, [ADD, LOOK], tool_choice=choice)
 
 
+@pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {}}])
+async def test_a_forced_call_of_a_tool_without_parameters_has_no_arguments(
+    renderer: Renderer, smol_folder: Path, parameters: dict[str, Any]
+) -> None:
+    from transformers import AutoTokenizer
+
+    now = {"type": "function", "function": {"name": "now", "description": "The time.", **parameters}}
+    constraint = Constraint(renderer.call_grammar([now]), renderer.stop_token_ids)
+    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+    grammars = Grammars(smol_folder, len(tokenizer))
+
+    def masks(arguments: str) -> int:
+        call = f'<tool_call>\n{{"name": "now", "arguments": {arguments}}}\n</tool_call>'
+        return len(grammars.masks(constraint, [*tokenizer(call)["input_ids"], renderer.stop_token_ids[0]]))
+
+    assert masks("{}") > 0
+    with pytest.raises(EngineError, match="is none that"):
+        masks('{"zone": 1}')
+
+
+@pytest.mark.parametrize("wrong", ["add", {"name": "add"}, {"type": "function"}, {"type": "function", "function": {}}])
+async def test_what_is_no_tool_is_refused_with_the_shape_of_one(
+    renderer: Renderer, smol_folder: Path, wrong: Any
+) -> None:
+    with pytest.raises(WorkflowError, match="which is no tool") as refused:
+        await Asked(renderer, smol_folder, "x").proxy.achat(ASK, [wrong])
+    assert '"parameters"' in refused.value.hint
+
+
 async def test_a_form_and_a_forced_call_exclude_each_other(renderer: Renderer, smol_folder: Path) -> None:
     with pytest.raises(WorkflowError, match="response_format and a tool_choice"):
         await Asked(renderer, smol_folder, "x").proxy.achat(
