@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astune.engine.softmax import exp_
 from astune.schema import SamplingParams
 
 _BLOCK = 256
@@ -42,7 +43,7 @@ def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random
     top_B1 = logits_BV.amax(dim=1, keepdim=True).float()
     blocks = -(-logits_BV.shape[1] // _BLOCK)
     padding = blocks * _BLOCK - logits_BV.shape[1]
-    weights_BV = logits_BV.to(torch.float32, copy=True).sub_(top_B1).exp_()
+    weights_BV = exp_(logits_BV.to(torch.float32, copy=True).sub_(top_B1))
     weights_BNM = (F.pad(weights_BV, (0, padding)) if padding else weights_BV).view(len(params), blocks, _BLOCK)
     draws_B = torch.tensor([stream.random() for stream in streams], dtype=torch.float64)
     tokens_B, total_B = _inverse_transform(weights_BNM, draws_B)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astune.engine.grammar import Bits, forbid_others
+from astune.engine.softmax import exp_
 from astune.trainer.loss import LossSums
 
 LOGITS_PER_CHUNK = 1 << 25
@@ -174,7 +175,7 @@ class Head:
         lse: list[Tensor] = []
         entropy: list[Tensor] = []
         for _, logits_BV in self._blocks(logits_CV, top_C):
-            weight_BV = logits_BV.exp()
+            weight_BV = exp_(logits_BV.clone())
             sum_B = weight_BV.sum(dim=-1)
             lse.append(sum_B.log())
             entropy.append(lse[-1] - weight_BV.mul_(logits_BV).sum(dim=-1) / sum_B)
@@ -202,7 +203,7 @@ class Head:
         chunks = targets.chunks(len(slope_C), self._rows_per_block)
         for (rows, logits_BV), (_, tokens, block) in zip(blocks, chunks, strict=True):
             logprob_BV = logits_BV.sub_(softmax.lse_C[rows, None])
-            grad_BV = logprob_BV.exp()
+            grad_BV = exp_(logprob_BV.clone())
             weight = -slope_C[rows, None]
             if entropy_slope_C is not None:
                 weight = weight - logprob_BV.add_(softmax.entropy_C[rows, None]).mul_(entropy_slope_C[rows, None])

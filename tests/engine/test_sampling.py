@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.engine._sampling import random_stream, sample
+from astune.engine.softmax import exp_
 from astune.schema import SamplingParams
 
 
@@ -90,3 +91,12 @@ def test_numbers_that_are_not_finite_are_noticed(bad: float):
     fine, broken = sample(logits, [SamplingParams(1)] * 2, [random_stream(0), random_stream(1)])
     assert fine.finite
     assert not broken.finite
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_exponential_of_what_is_forbidden_is_zero_and_that_of_all_else_is_torchs(dtype: torch.dtype) -> None:
+    logits = torch.tensor([0.0, -1e-7, -1.0, -30.0, -75.0, -82.0, -1e30, float("-inf"), float("nan")], dtype=dtype)
+    found = exp_(logits.clone())
+    assert torch.equal(found[:5], logits[:5].exp())
+    assert found[5:8].tolist() == [0, 0, 0]
+    assert found[8].isnan()
