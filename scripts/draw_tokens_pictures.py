@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from astune import AstuneProxy, Episode, Task, Workflow, WorkflowOutput
-from astune.backbone.local import Recorder
+from astune.backbone.local import Recorder, open_engine
 from astune.cli import let_openmp_spin_briefly
 from astune.config import AstuneConfig
 from astune.context_tracker import Tool, load_renderer
@@ -96,23 +96,17 @@ def added(arguments: str) -> str:
 
 async def run(folder: Path) -> list[Episode]:
     """Run the group, and read its episodes from where they were stored."""
-    from astune.engine.in_process import InProcessEngine
     from astune.engine.model_files import resolve_model
 
     config = AstuneConfig.model_validate(CONFIG)
     model = resolve_model(config.model.path)
-    engine = InProcessEngine.load(
-        model,
-        model=config.model,
-        engine=config.engine,
-        max_model_len=config.rollout.max_model_len,
-        deterministic=config.deterministic,
-    )
     with RunDirectory.create(folder, "pictures") as record:
-        with record.open_episodes() as store:
-            pool = RolloutPool(engine, load_renderer(model), Adding, None, config, Recorder(store, NullObserver()))
-            await pool.run_groups([TASK], step=1, split="train", num_repeat=2, temperature=config.rollout.temperature)
-        await engine.aclose()
+        async with open_engine(config, model) as engine:
+            with record.open_episodes() as store:
+                pool = RolloutPool(engine, load_renderer(model), Adding, None, config, Recorder(store, NullObserver()))
+                await pool.run_groups(
+                    [TASK], step=1, split="train", num_repeat=2, temperature=config.rollout.temperature
+                )
         with record.episodes() as reader:
             return sorted(reader.episodes(), key=lambda episode: episode.repeat)
 

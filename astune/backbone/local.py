@@ -39,7 +39,7 @@ async def train(config: AstuneConfig, parts: UserParts, folder: Path, run: RunDi
     renderer = load_renderer(folder)
     policy = PolicyTrainer.load(folder, config)
     order = task_order(config, parts)
-    async with _engine(config, folder) as engine:
+    async with open_engine(config, folder) as engine:
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:
             state = LoopState.of(checkpoint)
@@ -72,7 +72,7 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
             "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
         )
     folder = resolve_model(model)
-    async with _engine(config, folder) as engine:
+    async with open_engine(config, folder) as engine:
         return await _rollouts(config, parts, load_renderer(folder), engine, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
             step=0,
@@ -96,7 +96,7 @@ async def check_numerics(
     observer.on_phase("loading the model")
     renderer = load_renderer(folder)
     policy = PolicyTrainer.load(folder, config)
-    async with _engine(config, folder) as engine:
+    async with open_engine(config, folder) as engine:
         check = NumericsCheck(
             config,
             policy=policy,
@@ -163,7 +163,8 @@ class Recorder:
 
 
 @asynccontextmanager
-async def _engine(config: AstuneConfig, folder: Path) -> AsyncIterator[InProcessEngine]:
+async def open_engine(config: AstuneConfig, folder: Path) -> AsyncIterator[InProcessEngine]:
+    """The engine that the configuration asks for, with the model in `folder`; it is closed at the end."""
     engine = InProcessEngine.load(
         folder,
         model=config.model,

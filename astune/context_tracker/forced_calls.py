@@ -14,12 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from astune.context_tracker.renderer import Tool
-from astune.schema import Message, WorkflowError, closed_schema
+from astune.schema import ONE_LINE_JSON, Message, WorkflowError, closed_schema
 
 _ARGUMENTS = json.dumps({"probe": 7})
-_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""What llguidance shall let JSON look like; a small model can go on with free whitespace without end."""
-
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 Written = Callable[[Message, Sequence[Tool]], list[str | int]]
@@ -49,7 +46,7 @@ def _rule(function: dict[str, Any], written: Written, tools: Sequence[Tool], mod
             hint='leave tool_choice at "auto", and ask for the call in the prompt',
         )
     schema = closed_schema(function.get("parameters") or _NO_PARAMETERS)
-    arguments = f"%json {json.dumps({'x-guidance': _ONE_LINE, **schema}, ensure_ascii=False)}"
+    arguments = f"%json {json.dumps({'x-guidance': ONE_LINE_JSON, **schema}, ensure_ascii=False)}"
     return " ".join(arguments if part == _ARGUMENTS else _terminal(part) for piece in pieces for part in _parts(piece))
 
 

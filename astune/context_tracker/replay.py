@@ -45,8 +45,8 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
         replies.append(Reply(renderer.text(sampled_ids)))
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
     if Reply(node.content, node.reasoning, calls, node.malformed_calls) not in replies:
-        said = replies[-1].content
-        yield f"node {node.node_id}: its tokens read {said[:60]!r}, and the record says {node.content[:60]!r}"
+        text = replies[-1].content
+        yield f"node {node.node_id}: its tokens read {text[:60]!r}, and the record says {node.content[:60]!r}"
     answered = max((at for at, read in enumerate(path) if read.sampled), default=-1)
     messages = [message_of(read) for read in path]
     recorded = [*(token for read in path[answered + 1 :] for token in read.token_ids), *node.prompt_delta]

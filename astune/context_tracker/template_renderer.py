@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -25,6 +26,8 @@ from astune.context_tracker.renderer import Rendered, Reply, Tool
 from astune.context_tracker.template import ChatTemplate, common_beginning
 from astune.schema import ConfigError, Grammar, Message, WorkflowError
 
+_KEPT_GRAMMARS = 64
+"""Of forced calls; deriving one takes two renders for each tool, and agents offer the same tools call after call."""
 _ROLES = ("system", "user", "assistant")
 _QUESTION: list[Message] = [{"role": "user", "content": "Probe?"}]
 _TOOL: Tool = {
@@ -77,6 +80,7 @@ class TemplateRenderer:
         self._template = template
         self._arguments_as_text = False
         self._frames: dict[str, tuple[str, str]] = {}
+        self._call_grammar = lru_cache(maxsize=_KEPT_GRAMMARS)(self._derive_call_grammar)
         try:
             self._derive()
             self._verify()
@@ -138,7 +142,10 @@ class TemplateRenderer:
 
     def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
         self._require_readable(tools)
-        return Grammar("lark", forced_calls.lark(tools, self._pieces_of_call, self._template.name))
+        return self._call_grammar(json.dumps(list(tools)))
+
+    def _derive_call_grammar(self, tools: str) -> Grammar:
+        return Grammar("lark", forced_calls.lark(json.loads(tools), self._pieces_of_call, self._template.name))
 
     def _pieces_of_call(self, message: Message, tools: Sequence[Tool]) -> list[str | int]:
         """An answer as text and control tokens, up to the one that ends it."""

@@ -274,8 +274,7 @@ class ContextTracker:
         """The messages and the tokens up to an answer."""
         if tip is not None and tip.answer == answer:
             return tip.path, tip.path_ids
-        path = self.forest.path(answer)
-        return [message_of(node) for node in path], [token for node in path for token in node.token_ids]
+        return [message_of(node) for node in self.forest.path(answer)], self.forest.path_ids(answer)
 
     def _extension(
         self, answer: int | None, known: list[Message], new: list[Message], tools: Sequence[Tool]

@@ -70,9 +70,8 @@ class HfModel:
         self.model = model.eval().requires_grad_(False)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.windowed = False
-        """Whether windows of attention come to us as an argument; those that only a mask says do not."""
-        self.layer_shapes = self._probe()
+        self.layer_shapes, self.windowed = self._probe()
+        """`windowed`: whether windows of attention come to us as an argument; those that only a mask says do not."""
 
     def forward(self, batch: PackedBatch) -> Tensor:
         return self._logits(batch.input_ids, batch.positions, batch, batch.logit_rows)
@@ -90,7 +89,7 @@ class HfModel:
         return output.logits[0] if self._takes_rows else output.logits[0, rows]
 
     @torch.inference_mode()
-    def _probe(self) -> list[LayerShape]:
+    def _probe(self) -> tuple[list[LayerShape], bool]:
         """Run a few tokens both ways; learn what each layer caches, and that our attention gives the same logits."""
         name = type(self.model).__name__
         device = self.model.device
@@ -116,8 +115,7 @@ class HfModel:
                 f"(relative difference of the logits {error:.2g})",
                 hint=_OTHER_ENGINE,
             )
-        self.windowed = probe.windowed
-        return [probe.shapes[layer] for layer in range(layers)]
+        return [probe.shapes[layer] for layer in range(layers)], probe.windowed
 
 
 class _Probe:

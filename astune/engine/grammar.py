@@ -11,17 +11,18 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astune.schema import Constraint, EngineError, Grammar
+from astune.schema import ONE_LINE_JSON, Constraint, EngineError, Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
 
 Bits = NDArray[np.uint8]
 """A mask of allowed tokens: token t is bit t % 8 of byte t // 8, at the lower end first."""
@@ -171,13 +172,9 @@ def forbid_others(logits_BV: Tensor, allowed: Mapping[int, Bits]) -> None:
 
 
 def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
-    """JSON stands on one line: free whitespace costs tokens, and a small model can go on with it without end."""
     match grammar.kind:
         case "json_schema":
-            return forms.grammar_from_json_schema(
-                grammar.text,
-                overrides={"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
-            )
+            return forms.grammar_from_json_schema(grammar.text, overrides=cast("JsonCompileOptions", ONE_LINE_JSON))
         case "regex":
             return forms.grammar_from_regex(grammar.text)
         case "lark":

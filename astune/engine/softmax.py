@@ -15,4 +15,4 @@ def exp_(logits: Tensor) -> Tensor:
 
     Where it underflows, as for every token that a grammar forbids, the exponential of CPUs is ten times slower.
     """
-    return F.threshold_(logits.clamp_(min=_LOWEST).exp_(), _IMPOSSIBLE, 0.0)
+    return F.threshold(logits.clamp_(min=_LOWEST).exp_(), _IMPOSSIBLE, 0.0, inplace=True)

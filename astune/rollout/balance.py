@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from astune.engine.base import EngineStats
 from astune.rollout.episode import INTERRUPTED
-from astune.schema import EpisodeGroup, TokenBalance
+from astune.schema import EpisodeGroup, TokenBalance, trained_and_masked
 
 
 def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
@@ -20,7 +20,7 @@ def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: En
     for group in groups:
         for episode in group.episodes:
             if group.dropped is None:
-                trained, masked = episode.trained_and_masked()
+                trained, masked = trained_and_masked(episode.timelines)
                 balance.trained += trained
                 balance.masked += masked
             else:

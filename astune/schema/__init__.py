@@ -18,15 +18,16 @@ from astune.schema.errors import (
 )
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode
-from astune.schema.grammar import ConstrainedTokens, Constraint, Grammar, GrammarKind
+from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
 from astune.schema.threads import call_user_code, start_in_thread
-from astune.schema.timeline import Span, Timeline
+from astune.schema.timeline import Span, Timeline, trained_and_masked
 
 __all__ = [
+    "ONE_LINE_JSON",
     "Advantage",
     "AstuneError",
     "Completion",
@@ -65,4 +66,5 @@ __all__ = [
     "stable_seed",
     "start_in_thread",
     "to_the_end",
+    "trained_and_masked",
 ]

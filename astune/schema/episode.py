@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -57,22 +56,6 @@ class Episode:
     def trained_messages(self) -> list[MessageNode]:
         """What the trained agents said, in the order of recording."""
         return [node for node in self.forest.nodes if node.sampled and node.trainable]
-
-    def trained_and_masked(self) -> tuple[int, Counter[str]]:
-        """How many of its sampled tokens some timeline trains, and how many are masked for which reason (law 3)."""
-        reasons: dict[int, str | None] = {}
-        for timeline in self.timelines:
-            for span in timeline.spans:
-                if span.sampled and (span.mask_reason is None or span.node_id not in reasons):
-                    reasons[span.node_id] = span.mask_reason
-        trained, masked = 0, Counter[str]()
-        for node_id, reason in reasons.items():
-            tokens = self.forest.nodes[node_id].n_sampled
-            if reason is None:
-                trained += tokens
-            else:
-                masked[reason] += tokens
-        return trained, masked
 
     def target_of(self, agent: str) -> str:
         """The tag under which an agent is rewarded and trained."""

@@ -8,6 +8,9 @@ from typing import Literal
 GrammarKind = Literal["json_schema", "regex", "lark"]
 ConstrainedTokens = Literal["replay", "mask"]
 """What the loss does with tokens that were sampled under a grammar; see `trainer.loss.constrained_tokens`."""
+ONE_LINE_JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""What llguidance shall let JSON look like: free whitespace costs tokens, and a small model can go on with it without
+end."""
 
 
 @dataclass(frozen=True, slots=True)

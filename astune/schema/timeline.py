@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from astune.schema.grammar import Constraint
@@ -43,3 +45,22 @@ class Timeline:
     @property
     def n_trained(self) -> int:
         return sum(self.loss_mask)
+
+
+def trained_and_masked(timelines: Iterable[Timeline]) -> tuple[int, Counter[str]]:
+    """How many tokens that were sampled in an episode some timeline trains, and how many are masked for which reason.
+
+    Each sampled message counts once, however many timelines pass through it (law 3).
+    """
+    accounts: dict[int, tuple[str | None, int]] = {}
+    for timeline in timelines:
+        for span in timeline.spans:
+            if span.sampled and (span.mask_reason is None or span.node_id not in accounts):
+                accounts[span.node_id] = span.mask_reason, span.end - span.start
+    trained, masked = 0, Counter[str]()
+    for reason, n_tokens in accounts.values():
+        if reason is None:
+            trained += n_tokens
+        else:
+            masked[reason] += n_tokens
+    return trained, masked

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from astune.schema import Advantage, Constraint, Episode, EpisodeGroup, Timeline, TrainerError, TrainingBatch
+from astune.schema import (
+    Advantage,
+    Constraint,
+    Episode,
+    EpisodeGroup,
+    Timeline,
+    TrainerError,
+    TrainingBatch,
+    trained_and_masked,
+)
 
 TokenWeights = Literal["episode", "timeline", "token"]
 
@@ -108,7 +117,7 @@ def account(batch: TrainingBatch) -> TokenAccounts:
     accounts = TokenAccounts()
     for group, row in zip(batch.groups, batch.advantages, strict=True):
         for episode, advantage in zip(group.episodes, row, strict=True):
-            trained, masked = episode.trained_and_masked()
+            trained, masked = trained_and_masked(episode.timelines)
             if _has_reward(advantage):
                 accounts.trained += trained
                 accounts.masked += masked

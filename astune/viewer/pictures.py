@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
-from astune.schema import Forest, MessageNode, Span, Timeline
+from astune.schema import Forest, MessageNode, Span, Timeline, trained_and_masked
 from astune.viewer._drawing import (
     BASELINE,
     BOX,
@@ -106,38 +106,25 @@ def _words(node: MessageNode) -> str:
 
 def timelines_svg(timelines: Sequence[Timeline]) -> str:
     """Each timeline as a bar to scale, the spans of its messages one after another."""
-    counted = _accounts(timelines)
-    masked = dict(zip(_reasons(timelines), cycle(MASKED), strict=False))
-    trained, n_sampled = counted[None], counted.total()
+    trained, masked = trained_and_masked(timelines)
+    n_sampled = trained + masked.total()
+    look_of = dict(zip(_reasons(timelines), cycle(MASKED), strict=False))
     drawing = Drawing(f"{len(timelines)} timelines, {n_sampled:,} sampled tokens, {trained:,} of them trained")
     entries = [(READ, "read"), (SAMPLED, "trained")]
-    y = drawing.legend(TOP, [*entries, *((look, f"masked: {reason}") for reason, look in masked.items())]) + 8
+    y = drawing.legend(TOP, [*entries, *((look, f"masked: {reason}") for reason, look in look_of.items())]) + 8
     longest = max((len(timeline.token_ids) for timeline in timelines), default=0)
     scale = (WIDTH - 2 * MARGIN) / max(1, longest)
     for number, timeline in enumerate(timelines, start=1):
         drawing.text(MARGIN, y + SIZE, f"{number} {timeline.agent}, {_sum(timeline)}")
         y += SIZE + 8
         for span in timeline.spans:
-            look = READ if not span.sampled else SAMPLED if span.mask_reason is None else masked[span.mask_reason]
+            look = READ if not span.sampled else SAMPLED if span.mask_reason is None else look_of[span.mask_reason]
             _span(drawing, span, y, scale, look)
         y += BOX + 14
-    for text in _balance(counted):
+    for text in _balance(trained, masked):
         drawing.text(MARGIN, y + SIZE, text, colour=FAINT)
         y += SIZE + 6
     return drawing.svg()
-
-
-def _accounts(timelines: Sequence[Timeline]) -> Counter[str | None]:
-    """Sampled tokens by why they carry no loss, each once; None for those that are trained."""
-    reasons: dict[int, tuple[str | None, int]] = {}
-    for timeline in timelines:
-        for span in timeline.spans:
-            if span.sampled and (span.node_id not in reasons or span.mask_reason is None):
-                reasons[span.node_id] = span.mask_reason, span.end - span.start
-    counted: Counter[str | None] = Counter()
-    for reason, n_tokens in reasons.values():
-        counted[reason] += n_tokens
-    return counted
 
 
 def _reasons(timelines: Sequence[Timeline]) -> list[str]:
@@ -152,12 +139,11 @@ def _sum(timeline: Timeline) -> str:
     return f"{len(timeline.token_ids):,} tokens: {n_read:,} read, {timeline.n_trained:,} trained{masked}"
 
 
-def _balance(counted: Counter[str | None]) -> Iterator[str]:
+def _balance(trained: int, masked: Counter[str]) -> Iterator[str]:
     yield "Every sampled token, once:"
-    yield f"{counted[None]:,} trained"
-    for reason, n_tokens in counted.items():
-        if reason is not None:
-            yield f"{n_tokens:,} masked: {reason}"
+    yield f"{trained:,} trained"
+    for reason, n_tokens in masked.items():
+        yield f"{n_tokens:,} masked: {reason}"
 
 
 def _span(drawing: Drawing, span: Span, y: float, scale: float, look: Look) -> None:

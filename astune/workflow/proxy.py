@@ -82,8 +82,12 @@ class AgentModel(ChatModelBase):
         `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called.
         Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
         """
-        free = tool_choice in (None, "auto")
-        offered = [] if structured_model else without_finish_tool(tools) if free else list(tools or ())
+        if structured_model is not None:
+            offered = []
+        elif tool_choice in (None, "auto"):
+            offered = without_finish_tool(tools)
+        else:
+            offered = list(tools or ())
         answer = await self.achat(
             without_finish_calls(messages),
             offered,
