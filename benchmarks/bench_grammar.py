@@ -130,7 +130,7 @@ Medians of {len(measured[0])} repetitions, free and under the grammar by turns; 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="builtin:smollm2-135m")
-    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--repetitions", type=int, default=9)
     arguments = parser.parse_args()
 
     from astune.engine.model_files import resolve_model

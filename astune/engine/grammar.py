@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, cast
@@ -29,11 +29,8 @@ Bits = NDArray[np.uint8]
 
 _COMPILED = 256
 """Compiled grammars kept; one takes tens of KB, and a task may bring a grammar of its own."""
-_FALL = {
-    torch.bfloat16: (np.int16, torch.tensor(-1e30, dtype=torch.bfloat16).view(torch.int16).item()),
-    torch.float32: (np.int32, torch.tensor(-1e30, dtype=torch.float32).view(torch.int32).item()),
-}
-"""What is added to a forbidden token's logit, as the bits of a number; to choose by condition would take longer."""
+_FORBIDDEN = -1e30
+"""Added to a forbidden token's logit: no probability is left, and no arithmetic gives NaN, as with infinity."""
 _SHOWN = 120
 """Characters of a grammar that an error repeats."""
 _HINT = "see what llguidance supports, and simplify the grammar"
@@ -77,17 +74,29 @@ class Grammars:
         self._folder = folder
         self._vocab_size = vocab_size
         self._lock = Lock()
-        self._compiled = lru_cache(maxsize=_COMPILED)(self._compile)
+        self._compiled: dict[Constraint, LLMatcher] = {}
         self._tokenizer_ending_with = lru_cache(maxsize=4)(self._load_tokenizer)
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """At the beginning of a completion.
+        """At the beginning of a completion. A grammar that was not used before is compiled, which may take a second.
 
         Raises:
             EngineError: the grammar does not compile, with llguidance's reason; or llguidance is not installed.
         """
         with self._lock:
-            return Matcher(self._compiled(constraint).deep_copy(), constraint.grammar, self._compiled.cache_clear)
+            compiled = self._compiled.pop(constraint, None) or self._compile(constraint)
+            self._compiled[constraint] = compiled
+            if len(self._compiled) > _COMPILED:
+                del self._compiled[next(iter(self._compiled))]  # the one that was asked for longest ago
+            return Matcher(compiled.deep_copy(), constraint.grammar, self._forget)
+
+    def compiled(self, constraint: Constraint) -> bool:
+        """Whether `matcher` answers at once."""
+        return constraint in self._compiled and not self._lock.locked()
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._compiled.clear()
 
     def masks(self, constraint: Constraint, token_ids: Sequence[int]) -> list[Bits]:
         """Which tokens could have come in the place of each of a completion's tokens.
@@ -155,20 +164,22 @@ def unpack(bits: Bits, vocab_size: int) -> NDArray[np.uint8]:
 
 
 def forbid_others(logits_BV: Tensor, allowed: Mapping[int, Bits]) -> None:
-    """Take the probability from every token that its row's mask does not allow, in place; other rows are not touched.
-
-    Their logits fall by 1e30: no probability is left, and no arithmetic with it gives NaN, as it would with infinity.
-    """
+    """Take the probability from every token that its row's mask does not allow, in place; other rows stay."""
     if not allowed:
         return
-    integer, fall = _FALL[logits_BV.dtype]
-    add_NV = np.empty((len(allowed), logits_BV.shape[1]), integer)
-    for add_V, bits in zip(add_NV, allowed.values(), strict=True):
-        # 1 and 0 become 0 and -1, whose bits are all set, and these become the bits of 0.0 and -1e30.
-        np.subtract(unpack(bits, len(add_V)), 1, out=add_V, dtype=integer)
-        np.bitwise_and(add_V, fall, out=add_V)
-    rows_N = torch.tensor(list(allowed), device=logits_BV.device)
-    logits_BV.index_add_(0, rows_N, torch.from_numpy(add_NV).view(logits_BV.dtype).to(logits_BV.device))
+    vocab_size, device = logits_BV.shape[1], logits_BV.device
+    bits_NB = np.stack([bits[: -(-vocab_size // 8)] for bits in allowed.values()])
+    falls_NV = torch.from_numpy(np.take(_falls(logits_BV.dtype), bits_NB, axis=0, mode="clip")).flatten(1)
+    rows_N = torch.tensor(list(allowed), device=device)
+    logits_BV.index_add_(0, rows_N, falls_NV.view(logits_BV.dtype)[:, :vocab_size].to(device))
+
+
+@cache
+def _falls(dtype: torch.dtype) -> NDArray[np.signedinteger]:
+    """[256, 8]: what each byte of a mask adds to its eight tokens' logits, as the bits of numbers of `dtype`."""
+    allowed = unpack(np.arange(256, dtype=np.uint8), 8 * 256).reshape(256, 8)
+    falls = torch.from_numpy(allowed).to(dtype).sub_(1).mul_(-_FORBIDDEN)
+    return falls.view({2: torch.int16, 4: torch.int32}[dtype.itemsize]).numpy()
 
 
 def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:

@@ -24,8 +24,8 @@ from astune.engine.allocator import keep_freed_memory
 from astune.engine.base import EngineStats, WeightsSource
 from astune.engine.context_bounds import require_within_bounds
 from astune.engine.device import pick_device, pick_dtype
-from astune.engine.grammar import Grammars
-from astune.schema import Completion, EngineError, SamplingParams
+from astune.engine.grammar import Grammars, Matcher
+from astune.schema import Completion, Constraint, EngineError, SamplingParams
 
 _SLOTS_A_REQUEST = 2
 """Sequences kept in the cache for each one that can run: episodes between two turns keep theirs."""
@@ -132,8 +132,7 @@ class InProcessEngine:
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = array("q", prompt_ids)
         self._check(prompt, params)
-        # Compiling a grammar may take a second: not on the event loop, nor on the worker that steps the others.
-        matcher = await asyncio.to_thread(self._grammars.matcher, params.constraint) if params.constraint else None
+        matcher = await self._matcher(params.constraint) if params.constraint else None
         waiter = _Waiter(self)
         request = Request(prompt, params, session, waiter, matcher)
         with self._changed:
@@ -181,6 +180,12 @@ class InProcessEngine:
         """A completion whose caller had gone when it was done."""
         with self._changed:
             self._late_cancelled_tokens += len(completion.token_ids)
+
+    async def _matcher(self, constraint: Constraint) -> Matcher:
+        """A grammar is compiled neither on the event loop nor on the worker that steps the other requests."""
+        if self._grammars.compiled(constraint):
+            return self._grammars.matcher(constraint)
+        return await asyncio.to_thread(self._grammars.matcher, constraint)
 
     def _check(self, prompt: array[int], params: SamplingParams) -> None:
         total = len(prompt) + params.max_tokens
