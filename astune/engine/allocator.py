@@ -11,8 +11,7 @@ from __future__ import annotations
 import ctypes
 import platform
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGEST_MMAP_THRESHOLD = 32 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def keep_freed_memory() -> None:
@@ -25,5 +24,5 @@ def keep_freed_memory() -> None:
         return
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(_M_ARENA_MAX, 1)
-    mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    mallopt(_M_MMAP_MAX, 0)  # or blocks above 32 MiB, the highest threshold, would go back each time
     mallopt(_M_TRIM_THRESHOLD, -1)

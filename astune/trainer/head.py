@@ -19,6 +19,7 @@ from torch import Tensor
 from astune.engine.grammar import Bits, forbid_others
 from astune.engine.softmax import exp_
 from astune.trainer.loss import LossSums
+from astune.trainer.masters import add_up
 
 LOGITS_PER_CHUNK = 1 << 25
 """Elements of one chunk's logits, 64 MiB in bfloat16; the matrix products want some hundred rows."""
@@ -138,7 +139,7 @@ class Head:
             self._into_gradient(softmax, chunk, slope_E, entropy_slope_E if entropy_has_gradient else None)
             torch.mm(logits_CV, self.weight_VD, out=grad_RD[rows])
             if self.weight_grad_VD is not None and product_VD is not None:
-                self.weight_grad_VD.add_(torch.mm(logits_CV.T, hidden_CD, out=product_VD))
+                add_up(self.weight_grad_VD, torch.mm(logits_CV.T, hidden_CD, out=product_VD))
             if self.bias_grad_V is not None:
                 self.bias_grad_V.add_(logits_CV.sum(dim=0, dtype=torch.float32))
         return sum(sums[1:], sums[0]), grad_RD
