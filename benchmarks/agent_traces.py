@@ -52,14 +52,19 @@ def made_groups(shape: Shape, *, vocabulary: int, seed: int) -> list[EpisodeGrou
 
 
 def recorded_groups(run: Path, *, tasks: int) -> list[EpisodeGroup]:
-    """The first groups of the last step that a run recorded in training."""
+    """Groups that a run recorded in training, from the middle of the run on, where answers still differ.
+
+    A small model's episodes of one step share so much that nothing is left to measure, so groups of several are taken.
+    """
     with RunDirectory.open(resolve_run(run)).episodes() as reader:
         rows = [row for row in reader.list(split="train") if row.reward is not None]
-        last = [row for row in rows if row.step == rows[-1].step]
-        groups: dict[str, list[Episode]] = {}
-        for row in last:
-            groups.setdefault(row.task_id, []).append(reader.read(row.episode_id))
-    return [EpisodeGroup(episodes[0].task, episodes) for episodes in list(groups.values())[:tasks]]
+        steps = sorted({row.step for row in rows})
+        groups: dict[tuple[int, str], list[Episode]] = {}
+        for row in rows:
+            key = row.step, row.task_id
+            if row.step >= steps[len(steps) // 2] and (key in groups or len(groups) < tasks):
+                groups.setdefault(key, []).append(reader.read(row.episode_id))
+    return [EpisodeGroup(episodes[0].task, episodes) for episodes in groups.values()]
 
 
 @dataclass(frozen=True)

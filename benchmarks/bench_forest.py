@@ -16,9 +16,8 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from math import log
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 from benchmarks.report import describe, machine, markdown_table, write_results
@@ -91,13 +90,13 @@ def pairwise_seconds(calls: int) -> float:
 
 
 def exponent(points: list[tuple[int, float]]) -> float:
-    """Of the power law through (calls, seconds): the median slope between neighbours on logarithmic scales."""
-    return median(log(later[1] / one[1]) / log(later[0] / one[0]) for one, later in pairwise(points))
+    """Of the power law through (calls, seconds): the slope of the line of least squares on logarithmic scales."""
+    return linear_regression(*zip(*((log(calls), log(seconds)) for calls, seconds in points), strict=True)).slope
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, nargs="+", default=[1250, 2500, 5000, 10_000])
+    parser.add_argument("--calls", type=int, nargs="+", default=[2500, 5000, 10_000, 20_000])
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
 

@@ -354,7 +354,7 @@ def main() -> None:
     ]
     skipped = None
     try:
-        recorded = recorded_groups(arguments.run, tasks=2 if arguments.quick else 8)
+        recorded = recorded_groups(arguments.run, tasks=2 if arguments.quick else 24)
         cases.append(("recorded", recorded, False))
     except RunStoreError as missing:
         skipped = f"No recorded run was measured: {missing}."

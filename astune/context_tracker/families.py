@@ -15,6 +15,7 @@ from typing import Any
 
 from astune.context_tracker import plain_tools
 from astune.context_tracker.renderer import Reply, Tool
+from astune.context_tracker.spelled_calls import read_as
 from astune.context_tracker.template import ChatTemplate
 from astune.schema import ConfigError
 
@@ -76,7 +77,8 @@ def _by_library(template: ChatTemplate, config_name: str, stop_token_ids: Collec
 
     def read(sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         sampled_ids = without_last(sampled_ids, unknown)
-        return _reply(reader.parse_response(list(sampled_ids), tools=list(tools) or None, prompt_ids=list(prompt_ids)))
+        known = [read_as(tool) for tool in tools] or None
+        return _reply(reader.parse_response(list(sampled_ids), tools=known, prompt_ids=list(prompt_ids)))
 
     return read
 

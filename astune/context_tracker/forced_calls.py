@@ -4,22 +4,25 @@
     call0: <[49154]> "\\n{\\"name\\": \\"add\\", \\"arguments\\": " %json {...} "}\\n" <[49155]>
 
 The template writes a call of each tool once. What it puts around the arguments is what a forced answer begins and ends
-with, and the arguments between follow the tool's schema.
+with, and the arguments between follow the tool's schema. Where they are no JSON object, see `spelled_calls`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from astune.context_tracker import spelled_calls
 from astune.context_tracker.renderer import Tool
+from astune.context_tracker.spelled_calls import Piece, literal
 from astune.schema import ONE_LINE_JSON, Message, WorkflowError, closed_schema
 
 _ARGUMENTS = json.dumps({"probe": 7})
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
-Written = Callable[[Message, Sequence[Tool]], list[str | int]]
+
+Written = Callable[[Message, Sequence[Tool]], list[Piece]]
 """(an answer with a call, the tools on offer) to the text and the control tokens that the template writes."""
 
 
@@ -27,35 +30,40 @@ def lark(tools: Sequence[Tool], written: Written, model: str) -> str:
     """The grammar of a call of one of `tools`, in llguidance's notation.
 
     Raises:
-        WorkflowError: the template does not write arguments as JSON.
+        WorkflowError: no grammar is known for the form in which the template writes arguments.
     """
-    rules = [f"call{n}: {_rule(tool['function'], written, tools, model)}" for n, tool in enumerate(tools)]
+    rules = [
+        rule for n, tool in enumerate(tools) for rule in _rules(f"call{n}", tool["function"], tools, written, model)
+    ]
     return "\n".join([f"start: {' | '.join(f'call{n}' for n in range(len(tools)))}", *rules])
 
 
-def _rule(function: dict[str, Any], written: Written, tools: Sequence[Tool], model: str) -> str:
-    call = {
-        "id": "call00001",
-        "type": "function",
-        "function": {"name": function["name"], "arguments": _ARGUMENTS},
-    }
-    pieces = written({"role": "assistant", "content": "", "tool_calls": [call]}, tools)
-    if sum(isinstance(piece, str) and piece.count(_ARGUMENTS) for piece in pieces) != 1:
+def _rules(name: str, function: dict[str, Any], tools: Sequence[Tool], written: Written, model: str) -> Iterator[str]:
+    def write(arguments: dict[str, Any]) -> list[Piece]:
+        call = {"name": function["name"], "arguments": json.dumps(arguments)}
+        calls = [{"id": "call00001", "type": "function", "function": call}]
+        return written({"role": "assistant", "content": "", "tool_calls": calls}, tools)
+
+    parameters: dict[str, Any] = function.get("parameters") or _NO_PARAMETERS
+    pieces = write(json.loads(_ARGUMENTS))
+    if sum(isinstance(piece, str) and piece.count(_ARGUMENTS) for piece in pieces) == 1:
+        arguments = (
+            f"%json {json.dumps({'x-guidance': ONE_LINE_JSON, **closed_schema(parameters)}, ensure_ascii=False)}"
+        )
+        parts = [part for piece in pieces for part in _parts(piece)]
+        yield f"{name}: {' '.join(arguments if part == _ARGUMENTS else literal([part]) for part in parts)}"
+        return
+    marks = spelled_calls.find_marks(write)
+    if marks is None:
         raise WorkflowError(
-            f"a call of {function['name']} cannot be forced: {model} does not write the arguments of calls as JSON",
+            f"a call of {function['name']} cannot be forced: no grammar is known for how {model} writes arguments",
             hint='leave tool_choice at "auto", and ask for the call in the prompt',
         )
-    schema = closed_schema(function.get("parameters") or _NO_PARAMETERS)
-    arguments = f"%json {json.dumps({'x-guidance': ONE_LINE_JSON, **schema}, ensure_ascii=False)}"
-    return " ".join(arguments if part == _ARGUMENTS else _terminal(part) for piece in pieces for part in _parts(piece))
+    yield from spelled_calls.rules(name, marks, parameters)
 
 
-def _parts(piece: str | int) -> list[str | int]:
+def _parts(piece: Piece) -> list[Piece]:
     if isinstance(piece, int) or _ARGUMENTS not in piece:
         return [piece]
     before, _, after = piece.partition(_ARGUMENTS)
     return [part for part in (before, _ARGUMENTS, after) if part]
-
-
-def _terminal(part: str | int) -> str:
-    return f"<[{part}]>" if isinstance(part, int) else json.dumps(part, ensure_ascii=False)

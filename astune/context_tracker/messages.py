@@ -2,11 +2,13 @@
 
 Agents send the same text as a string or as a list of blocks, with keys left out or set to null, and arguments of
 calls in other JSON; none of that changes what the model reads. What does is the message's identity: role, name, text,
-reasoning, tool calls with their ids, and the id of the tool call that it answers.
+images by their hash, reasoning, tool calls with their ids, and the id of the tool call that it answers.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from astune.schema import Forest, Message, MessageNode, WorkflowError
 
-_OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id")
+_OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id", "images")
 
 
 class Identity(NamedTuple):
@@ -26,13 +28,17 @@ class Identity(NamedTuple):
     reasoning: str | None
     tool_calls: str
     tool_call_id: str | None
+    images: tuple[tuple[int, str], ...] = ()
 
 
 def canonical(message: Message) -> Message:
     """The message with its content as one string and without empty optional keys.
 
+    `images` are pairs: how many characters of the text stand before an image, and the SHA-256 of its bytes, or of the
+    address that names it, with the detail that was asked for.
+
     Raises:
-        WorkflowError: it is no chat message, or it holds something other than text.
+        WorkflowError: it is no chat message, or it holds something other than text and images.
     """
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
@@ -40,9 +46,11 @@ def canonical(message: Message) -> Message:
             f"the model was called with {message!r}, which is no chat message",
             hint='messages are a list of {"role": ..., "content": ...}',
         )
-    plain: Message = {"role": role, "content": text_of(message.get("content"))}
-    if message.keys() == {"role", "content"}:
+    text, images = _read(message.get("content"))
+    plain: Message = {"role": role, "content": text}
+    if message.keys() == {"role", "content"} and not images:
         return plain
+    message = {**message, "images": images}
     for key in _OPTIONAL:
         if message.get(key):
             plain[key] = message[key]
@@ -64,14 +72,34 @@ def _canonical_call(call: Any) -> dict[str, Any]:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, a list of text blocks (OpenAI's or DashScope's), or nothing."""
+    """The text of a message's content: a string, a list of text blocks (OpenAI's or DashScope's), or nothing.
+
+    Raises:
+        WorkflowError: it holds something else.
+    """
+    text, images = _read(content)
+    if images:
+        raise WorkflowError("a message holds an image where only text can stand")
+    return text
+
+
+def _read(content: Any) -> tuple[str, list[tuple[int, str]]]:
+    """The text and the images of a message's content."""
     if content is None:
-        return ""
+        return "", []
     if isinstance(content, str):
-        return content
-    if isinstance(content, list | tuple):
-        return "\n".join(_block_text(block) for block in content)
-    raise WorkflowError(f"a message's content is text or a list of blocks, not {type(content).__name__}")
+        return content, []
+    if not isinstance(content, list | tuple):
+        raise WorkflowError(f"a message's content is text or a list of blocks, not {type(content).__name__}")
+    texts: list[str] = []
+    images: list[tuple[int, str]] = []
+    for block in content:
+        image = _image(block)
+        if image is None:
+            texts.append(_block_text(block))
+        else:
+            images.append((len("\n".join(texts)), image))
+    return "\n".join(texts), images
 
 
 def _block_text(block: Any) -> str:
@@ -80,7 +108,34 @@ def _block_text(block: Any) -> str:
     if isinstance(block, dict) and isinstance(block.get("text"), str):
         return block["text"]
     kind = block.get("type", sorted(block)) if isinstance(block, dict) else type(block).__name__
-    raise WorkflowError(f"a message holds a block of kind {kind!r}, but the model reads only text")
+    raise WorkflowError(f"a message holds a block of kind {kind!r}, but a message is text and images")
+
+
+def _image(block: Any) -> str | None:
+    """The hash of an image in the forms of OpenAI, AgentScope and DashScope; None for any other block."""
+    match block:
+        case {"text": str()}:
+            return None
+        case {"type": "image_url", "image_url": {"url": str(url), "detail": str(detail)}}:
+            return f"{_hash(url)} {detail}"
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return _hash(url)
+        case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
+            return _hash(f"data:;base64,{data}")
+        case {"type": "image", "source": {"url": str(url)}} | {"image": str(url)}:
+            return _hash(url)
+    return None
+
+
+def _hash(address: str) -> str:
+    """Of the bytes that a data URL holds, or of an address."""
+    head, separator, data = address.partition(";base64,")
+    if not (separator and head.startswith("data:")):
+        return hashlib.sha256(address.encode()).hexdigest()
+    try:
+        return hashlib.sha256(base64.b64decode(data, validate=True)).hexdigest()
+    except ValueError as cause:
+        raise WorkflowError(f"a message holds an image whose base64 cannot be read: {cause}") from cause
 
 
 def identity(message: Message) -> Identity:
@@ -95,6 +150,7 @@ def identity(message: Message) -> Identity:
         message.get("reasoning_content"),
         json.dumps([_call_identity(call) for call in tool_calls], sort_keys=True) if tool_calls else "",
         message.get("tool_call_id"),
+        tuple(message.get("images", ())),
     )
 
 
@@ -118,7 +174,7 @@ class Comparison:
         if self.level == "token" or not (who.name or who.reasoning or who.tool_calls or who.tool_call_id):
             return who
         calls = json.dumps([call[1:] for call in json.loads(who.tool_calls)]) if who.tool_calls else ""
-        return Identity(who.role, None, who.text, None, calls, None)
+        return Identity(who.role, None, who.text, None, calls, None, who.images)
 
 
 EXACT = Comparison()
@@ -137,7 +193,7 @@ def _call_identity(call: dict[str, Any]) -> list[Any]:
 def message_of(node: MessageNode) -> Message:
     """The canonical message that a node holds."""
     message: Message = {"role": node.role, "content": node.content}
-    optional = (node.name, node.reasoning, node.tool_calls, node.tool_call_id)
+    optional = (node.name, node.reasoning, node.tool_calls, node.tool_call_id, node.images)
     for key, value in zip(_OPTIONAL, optional, strict=True):
         if value:
             message[key] = value

@@ -106,13 +106,13 @@ class TemplateRenderer:
         return there
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
-        self._require_readable(tools)
+        self._require_readable(messages, tools)
         return self._cut(self._rendered(*self._spoken(messages, tools)), 0, 0, [])
 
     def extend(
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
-        self._require_readable(tools)
+        self._require_readable(new, tools)
         if self._frames_alone and not tools and all(map(_is_plain, [history[-1], *new])):
             whole = self._framed(self._template.guarded(list(new)))
             closing, _ = self._closing(sampled_ids, self._end, whole.text)
@@ -141,7 +141,7 @@ class TemplateRenderer:
         return self.decode(without_last(sampled_ids, self._stop_token_ids))
 
     def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
-        self._require_readable(tools)
+        self._require_readable((), tools)
         return self._call_grammar(json.dumps(list(tools)))
 
     def _derive_call_grammar(self, tools: str) -> Grammar:
@@ -249,7 +249,12 @@ class TemplateRenderer:
         ended = bool(self._end_ids) and last == self._end_ids[0]
         return (self._end_ids[1:] if ended else list(self._end_ids)), 0
 
-    def _require_readable(self, tools: Sequence[Tool]) -> None:
+    def _require_readable(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        if any(message.get("images") for message in messages):
+            raise WorkflowError(
+                f"a message holds an image, but {self._template.name} is run as a model that reads only text",
+                hint="describe the image in words",
+            )
         if tools and not self._reads_calls:
             raise WorkflowError(
                 f"the agent offers {len(tools)} tools, but the calls that {self._template.name} is trained to write "

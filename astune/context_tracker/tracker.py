@@ -144,10 +144,13 @@ class ContextTracker:
         with self._lock:
             parent, n_known = self._last_answer(conversation, tip)
         known, path_ids = self._path(parent, tip)
+        offered = tools
+        if parent is not None and self._comparison.ignore_tools and not must_call:
+            tools = self.forest.path(parent)[0].tools  # those that the model read
         rendered = self._extension(parent, known, plain[n_known:], tools)
         rewritten = parent is not None and rendered is None
         if rendered is None:
-            parent, known, path_ids, n_known = None, [], [], 0
+            parent, known, path_ids, n_known, tools = None, [], [], 0, offered
             rendered = self._renderer.render(plain, tools)
         prompt_ids = [*path_ids, *rendered.token_ids]
         if len(prompt_ids) >= self._max_model_len:
@@ -305,6 +308,7 @@ class ContextTracker:
             reasoning=message.get("reasoning_content"),
             tool_calls=message.get("tool_calls", []),
             tool_call_id=message.get("tool_call_id"),
+            images=message.get("images", []),
             fork_cause=self._cause(parent, pending, pending.new[position:]),
         )
         if parent is None:

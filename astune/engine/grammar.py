@@ -73,7 +73,9 @@ class Grammars:
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self._folder = folder
         self._vocab_size = vocab_size
+        self._compiling = Lock()
         self._lock = Lock()
+        """Of `_compiled`; held for a moment only."""
         self._compiled: dict[Constraint, LLMatcher] = {}
         self._tokenizer_ending_with = lru_cache(maxsize=4)(self._load_tokenizer)
 
@@ -83,16 +85,28 @@ class Grammars:
         Raises:
             EngineError: the grammar does not compile, with llguidance's reason; or llguidance is not installed.
         """
+        ready = self.ready_matcher(constraint)
+        if ready is not None:
+            return ready
+        with self._compiling:
+            compiled = self._compiled.get(constraint) or self._compile(constraint)
         with self._lock:
-            compiled = self._compiled.pop(constraint, None) or self._compile(constraint)
             self._compiled[constraint] = compiled
-            if len(self._compiled) > _COMPILED:
+            while len(self._compiled) > _COMPILED:
                 del self._compiled[next(iter(self._compiled))]  # the one that was asked for longest ago
-            return Matcher(compiled.deep_copy(), constraint.grammar, self._forget)
+        return self._start(compiled, constraint)
 
-    def compiled(self, constraint: Constraint) -> bool:
-        """Whether `matcher` answers at once."""
-        return constraint in self._compiled and not self._lock.locked()
+    def ready_matcher(self, constraint: Constraint) -> Matcher | None:
+        """The same at once; None where the grammar has yet to be compiled."""
+        with self._lock:
+            compiled = self._compiled.pop(constraint, None)
+            if compiled is None:
+                return None
+            self._compiled[constraint] = compiled
+        return self._start(compiled, constraint)
+
+    def _start(self, compiled: LLMatcher, constraint: Constraint) -> Matcher:
+        return Matcher(compiled.deep_copy(), constraint.grammar, self._forget)
 
     def _forget(self) -> None:
         with self._lock:
@@ -179,7 +193,7 @@ def _falls(dtype: torch.dtype) -> NDArray[np.signedinteger]:
     """[256, 8]: what each byte of a mask adds to its eight tokens' logits, as the bits of numbers of `dtype`."""
     allowed = unpack(np.arange(256, dtype=np.uint8), 8 * 256).reshape(256, 8)
     falls = torch.from_numpy(allowed).to(dtype).sub_(1).mul_(-_FORBIDDEN)
-    return falls.view({2: torch.int16, 4: torch.int32}[dtype.itemsize]).numpy()
+    return falls.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]).numpy()
 
 
 def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:

@@ -25,7 +25,7 @@ from astune.engine.base import EngineStats, WeightsSource
 from astune.engine.context_bounds import require_within_bounds
 from astune.engine.device import pick_device, pick_dtype
 from astune.engine.grammar import Grammars, Matcher
-from astune.schema import Completion, Constraint, EngineError, SamplingParams
+from astune.schema import Completion, ConfigError, Constraint, EngineError, SamplingParams
 
 _SLOTS_A_REQUEST = 2
 """Sequences kept in the cache for each one that can run: episodes between two turns keep theirs."""
@@ -89,8 +89,8 @@ class InProcessEngine:
         """Load a Hugging Face folder onto the device that is there.
 
         Raises:
-            EngineError: the folder cannot be loaded, its architecture cannot be served, or its context is too short.
-            ConfigError: what the model computes would change within `max_model_len`.
+            EngineError: the folder cannot be loaded, or its architecture cannot be served.
+            ConfigError: the model's context is shorter than `max_model_len`, or what it computes would change within.
         """
         device = pick_device(model.device)
         if device.type == "cpu":
@@ -99,7 +99,7 @@ class InProcessEngine:
         transformers_model = load_transformers(folder, dtype, device)
         context = getattr(transformers_model.config.get_text_config(), "max_position_embeddings", max_model_len)
         if max_model_len > context:
-            raise EngineError(
+            raise ConfigError(
                 f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
                 hint=f"set rollout.max_model_len to {context} or less",
             )
@@ -183,9 +183,8 @@ class InProcessEngine:
 
     async def _matcher(self, constraint: Constraint) -> Matcher:
         """A grammar is compiled neither on the event loop nor on the worker that steps the other requests."""
-        if self._grammars.compiled(constraint):
-            return self._grammars.matcher(constraint)
-        return await asyncio.to_thread(self._grammars.matcher, constraint)
+        ready = self._grammars.ready_matcher(constraint)
+        return ready or await asyncio.to_thread(self._grammars.matcher, constraint)
 
     def _check(self, prompt: array[int], params: SamplingParams) -> None:
         total = len(prompt) + params.max_tokens

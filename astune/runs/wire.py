@@ -14,7 +14,8 @@ A blob is zstd-compressed UTF-8 JSON, one object an episode:
 A node is one message, in the order of recording; the path from the root (`parent` null) is what the model read:
 
     {"node_id", "parent": id | null, "role", "content", "agent", "token_ids": [int],
-     "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls": [text], "logprobs": [float] | null,
+     "name", "reasoning", "tool_calls", "tool_call_id", "images": [[place, SHA-256], ...], "tools",
+     "malformed_calls": [text], "logprobs": [float] | null,
      "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null,
      "constraint": {"kind", "text", "stop_token_ids": [int]} | null}
 
@@ -49,6 +50,7 @@ _OPTIONAL: dict[str, Any] = {
     "reasoning": None,
     "tool_calls": [],
     "tool_call_id": None,
+    "images": [],
     "tools": [],
     "malformed_calls": [],
     "logprobs": None,
@@ -167,6 +169,7 @@ def _node_to_json(node: MessageNode) -> dict[str, Any]:
         "tool_calls": to_json(node.tool_calls),
         "tools": to_json(node.tools),
         "tool_call_id": to_json(node.tool_call_id),
+        "images": [list(image) for image in node.images],
         "logprobs": logprobs,
         "finish_reason": node.finish_reason,
         "weights_version": node.weights_version,
@@ -184,6 +187,8 @@ def _node_from_json(data: dict[str, Any]) -> MessageNode:
     for key in _TEXTS:
         if key in data:
             data[key] = from_json(data[key])
+    if "images" in data:
+        data["images"] = [(place, digest) for place, digest in data["images"]]
     if "constraint" in data:
         data["constraint"] = _constraint_from_json(data["constraint"])
     return MessageNode(**data)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from astune.config.schema import LossConfig
-from astune.trainer.mismatch import Mismatch
+from astune.trainer.mismatch import Limits, Mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def policy_loss(
     advantage_E = inputs.advantage_E
     gain_E = torch.minimum(ratio_E * advantage_E, clipped_E * advantage_E)
     correction_E = (old_E - inputs.engine_logprob_E).exp()
-    importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E)
+    importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E, dtype=torch.bool)
     if config.importance_cap is not None:
         importance_E = correction_E.clamp(max=config.importance_cap)
         capped_E = importance_E < correction_E
@@ -73,21 +73,12 @@ def policy_loss(
         token_loss_E = token_loss_E + config.kl_coef * kl_E
     loss = (inputs.weight_E * token_loss_E).sum()
     with torch.no_grad():
+        limits = Limits(capped_E, ratio_E * advantage_E > clipped_E * advantage_E)
         sums = LossSums(
             n_tokens=logprob_E.numel(),
-            sums=_exact(
-                torch.stack(
-                    [
-                        entropy_E.sum(),
-                        importance_E.sum(),
-                        capped_E.sum(),
-                        (ratio_E * advantage_E > clipped_E * advantage_E).sum(),
-                        kl_E.sum(),
-                    ]
-                )
-            ),
+            sums=_exact(torch.stack([entropy_E.sum(), importance_E.sum(), kl_E.sum()])),
             loss=_exact(loss.detach()),
-            mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E),),
+            mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E, limits),),
         )
     return loss, sums
 
@@ -126,6 +117,6 @@ class LossSums:
 
     def metrics(self) -> dict[str, float]:
         """Means over trained tokens, each token counting the same."""
-        names = ("entropy", "importance_mean", "importance_capped_fraction", "clip_fraction", "kl_to_start")
+        names = ("entropy", "importance_mean", "kl_to_start")
         means = dict(zip(names, (self.sums / self.n_tokens).tolist(), strict=True))
         return {"loss": float(self.loss), **means}

@@ -21,9 +21,12 @@ _ELEMENTS_PER_BLOCK = 1 << 20
 def add_up(total: Tensor, part: Tensor) -> None:
     """Add a part, which may be of a narrower dtype, in place.
 
-    A block at a time: torch would first write all of the part in the wider dtype, which of an embedding takes thirty
-    times as long.
+    On a CPU a block at a time: torch would first write all of the part in the wider dtype, which of an embedding takes
+    thirty times as long.
     """
+    if total.device.type != "cpu" or total.dtype == part.dtype:
+        total.add_(part)
+        return
     total, part = torch.atleast_1d(total), torch.atleast_1d(part)
     rows = max(1, _ELEMENTS_PER_BLOCK // max(1, total.shape[1:].numel()))
     for block, more in zip(total.split(rows), part.split(rows), strict=True):

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from family_templates import ENDS, family_template
@@ -157,18 +158,14 @@ def test_words_that_a_tokenizer_keeps_whole_stay_whole(smol_folder: Path) -> Non
     assert renderer.render(conversation, ()).token_ids == expected
 
 
-NOT_FORCED = {"qwen3_5_think", "glm4moe"}
-"""Families that write arguments in a form of their own."""
+def grammars_of(renderer: TemplateRenderer, folder: Path) -> Grammars:
+    tokenizer = renderer._template.tokenizer
+    tokenizer.save_pretrained(folder)
+    return Grammars(folder, len(tokenizer))
 
 
 def test_a_forced_call_is_what_the_template_writes(family: str, renderer: TemplateRenderer, tmp_path: Path) -> None:
-    if family in NOT_FORCED:
-        with pytest.raises(WorkflowError, match="cannot be forced"):
-            renderer.call_grammar(TOOLS)
-        return
-    tokenizer = renderer._template.tokenizer
-    tokenizer.save_pretrained(tmp_path)
-    grammars = Grammars(tmp_path, len(tokenizer))
+    grammars = grammars_of(renderer, tmp_path)
     constraint = Constraint(renderer.call_grammar(TOOLS), renderer.stop_token_ids)
     [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
     called = called | {"content": "", "reasoning_content": None}
@@ -176,6 +173,79 @@ def test_a_forced_call_is_what_the_template_writes(family: str, renderer: Templa
     assert len(grammars.masks(constraint, sampled)) == len(sampled)
     with pytest.raises(EngineError):
         grammars.masks(constraint, renderer.answer_ids([ask, {"role": "assistant", "content": "Oslo?"}], TOOLS))
+
+
+PLAN: Tool = {
+    "type": "function",
+    "function": {
+        "name": "plan",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "note": {"type": "string"},
+                "kind": {"enum": ["walk", "ride"]},
+                "days": {"type": "integer"},
+                "where": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "mood": {"$ref": "#/$defs/Mood"},
+                "stops": {"type": "array", "items": {"$ref": "#/$defs/Stop"}},
+            },
+            "required": ["note", "days"],
+            "$defs": {
+                "Mood": {"enum": ["1", "calm"], "type": "string"},
+                "Stop": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+            },
+        },
+    },
+}
+REST: Tool = {
+    "type": "function",
+    "function": {"name": "rest", "parameters": {"type": "object", "properties": {"hours": {"type": "number"}}}},
+}
+PLANS: list[tuple[str, dict[str, Any]]] = [
+    ("plan", {"note": 'Up the <hill> & "down",\n\nslowly: é', "days": 3}),
+    ("plan", {"note": "", "days": 2, "kind": "ride", "stops": [{"name": "Oslo"}, {"name": 'a "b"'}]}),
+    ("plan", {"note": "x", "days": 1, "where": "Bergen", "mood": "1"}),
+    ("rest", {}),
+    ("rest", {"hours": 1.5}),
+]
+NO_PLANS: list[tuple[str, dict[str, Any]]] = [
+    ("plan", {"note": "x", "days": "three"}),
+    ("plan", {"note": "x"}),
+    ("plan", {"note": "x", "days": 1, "kind": "fly"}),
+    ("plan", {"note": "x", "days": 1, "more": 1}),
+    ("plan", {"note": "x", "days": 1, "stops": [{}]}),
+    ("rest", {"hours": "long"}),
+    ("sleep", {}),
+]
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_think", "glm4moe"], indirect=True)
+def test_a_call_that_spells_its_arguments_is_held_to_their_schema(renderer: TemplateRenderer, tmp_path: Path) -> None:
+    grammars = grammars_of(renderer, tmp_path)
+    tools = [PLAN, REST]
+    constraint = Constraint(renderer.call_grammar(tools), renderer.stop_token_ids)
+    ask = {"role": "user", "content": "Where to?"}
+
+    def written(name: str, arguments: dict[str, Any]) -> list[int]:
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"id": "call00001", "type": "function", "function": function}
+        return renderer.answer_ids([ask, {"role": "assistant", "content": "", "tool_calls": [call]}], tools)
+
+    for name, arguments in PLANS:
+        sampled = written(name, arguments)
+        assert len(grammars.masks(constraint, sampled)) == len(sampled), arguments
+        [(found, text)] = renderer.parse(sampled, renderer.render([ask], tools).token_ids, tools).tool_calls
+        assert (found, json.loads(text)) == (name, arguments)
+    for name, arguments in NO_PLANS:
+        with pytest.raises(EngineError):
+            grammars.masks(constraint, written(name, arguments))
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_think", "glm4moe"], indirect=True)
+def test_limits_that_a_bare_text_cannot_be_held_to_are_refused(renderer: TemplateRenderer) -> None:
+    function = {"name": "f", "parameters": {"properties": {"code": {"type": "string", "pattern": "[A-Z]{3}"}}}}
+    with pytest.raises(WorkflowError, match="'code' is limited by pattern"):
+        renderer.call_grammar([{"type": "function", "function": function}])
 
 
 @pytest.mark.parametrize("family", ["llama3_2", "gptoss"], indirect=True)

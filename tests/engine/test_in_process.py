@@ -11,7 +11,7 @@ from engine_helpers import Weights, assert_exact, load, transformers_model, unti
 from torch import Tensor
 
 from astune.engine import InProcessEngine
-from astune.schema import EngineError, SamplingParams
+from astune.schema import ConfigError, EngineError, SamplingParams
 
 PROMPTS = [list(range(100, 100 + length)) for length in (5, 40, 41, 90, 17)]
 
@@ -189,7 +189,7 @@ async def test_a_request_that_cannot_be_served_says_why(
 
 
 async def test_a_context_longer_than_the_models_is_refused_at_load(tiny_folder: Path):
-    with pytest.raises(EngineError, match="the model's context is 2048"):
+    with pytest.raises(ConfigError, match="the model's context is 2048"):
         load(tiny_folder, max_model_len=4096)
 
 

@@ -52,6 +52,7 @@ def forests(draw: st.DrawFn) -> Forest:
                 name=draw(st.none() | any_text),
                 tool_calls=draw(st.lists(payloads, max_size=2)),
                 tool_call_id=draw(st.none() | any_text),
+                images=draw(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["a" * 64, "b" * 64])), max_size=2)),
                 logprobs=[draw(st.floats(max_value=0, allow_nan=False)) for _ in token_ids] if sampled else None,
                 finish_reason=draw(st.sampled_from(["stop", "length"])) if sampled else None,
                 weights_version=draw(st.integers(0, 10**6)) if sampled else None,

@@ -86,7 +86,14 @@ def test_a_step_measures_every_trained_token_once_with_the_version_that_sampled_
         torch.testing.assert_close(
             part.difference_E.sort().values, other.difference_E.sort().values, atol=1e-5, rtol=1e-4
         )
+        assert (part.limits is None, other.limits is None) == (False, False)
     assert plain.metrics["logprob_diff_p50"] == pytest.approx(plain.mismatch.quantiles()["p50"])
+    for name in ("clip_fraction", "importance_capped_fraction", "logprob_diff_mean"):
+        parts = [
+            (plain.metrics[f"versions_behind_{age}/{name}"], by_version[version]) for age, version in ((0, 0), (-1, 1))
+        ]
+        whole = sum(value * tokens for value, tokens in parts) / sum(by_version.values())
+        assert plain.metrics[name] == pytest.approx(whole)
 
 
 def test_a_steps_metrics_say_how_many_sampled_tokens_were_masked(small_folder: Path) -> None:
