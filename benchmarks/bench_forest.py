@@ -7,7 +7,7 @@ list, and find the call that a new one continues by comparing it with all of the
 copying their conversations, is not counted.
 
 A power of the number of calls is fitted to the seconds by least squares; it is printed last. Below 5,000 calls the
-agents' conversations stay in the processor's caches, and a call takes a fifth less.
+agents' conversations stay in the processor's caches, and a call takes somewhat less.
 """
 
 from __future__ import annotations

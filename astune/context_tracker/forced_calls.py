@@ -15,12 +15,12 @@ from typing import Any
 
 from astune.context_tracker import spelled_calls
 from astune.context_tracker.renderer import Tool
-from astune.context_tracker.spelled_calls import Piece, literal
-from astune.schema import ONE_LINE_JSON, Message, WorkflowError, closed_schema
+from astune.context_tracker.spelled_calls import Piece, cut, json_of, literal
+from astune.schema import Message, WorkflowError
 
-_ARGUMENTS = json.dumps({"probe": 7})
+_PROBE = {"probe": 7}
+_ARGUMENTS = json.dumps(_PROBE)
 _NO_PARAMETERS = {"type": "object", "properties": {}}
-
 
 Written = Callable[[Message, Sequence[Tool]], list[Piece]]
 """(an answer with a call, the tools on offer) to the text and the control tokens that the template writes."""
@@ -45,12 +45,9 @@ def _rules(name: str, function: dict[str, Any], tools: Sequence[Tool], written: 
         return written({"role": "assistant", "content": "", "tool_calls": calls}, tools)
 
     parameters: dict[str, Any] = function.get("parameters") or _NO_PARAMETERS
-    pieces = write(json.loads(_ARGUMENTS))
-    if sum(isinstance(piece, str) and piece.count(_ARGUMENTS) for piece in pieces) == 1:
-        arguments = (
-            f"%json {json.dumps({'x-guidance': ONE_LINE_JSON, **closed_schema(parameters)}, ensure_ascii=False)}"
-        )
-        parts = [part for piece in pieces for part in _parts(piece)]
+    parts = cut(write(_PROBE), [_ARGUMENTS])
+    if parts.count(_ARGUMENTS) == 1:
+        arguments = json_of(parameters)
         yield f"{name}: {' '.join(arguments if part == _ARGUMENTS else literal([part]) for part in parts)}"
         return
     marks = spelled_calls.find_marks(write)
@@ -60,10 +57,3 @@ def _rules(name: str, function: dict[str, Any], tools: Sequence[Tool], written: 
             hint='leave tool_choice at "auto", and ask for the call in the prompt',
         )
     yield from spelled_calls.rules(name, marks, parameters)
-
-
-def _parts(piece: Piece) -> list[Piece]:
-    if isinstance(piece, int) or _ARGUMENTS not in piece:
-        return [piece]
-    before, _, after = piece.partition(_ARGUMENTS)
-    return [part for part in (before, _ARGUMENTS, after) if part]

@@ -183,11 +183,15 @@ EXACT = Comparison()
 def _call_identity(call: dict[str, Any]) -> list[Any]:
     """Arguments as what they mean: agents write the model's JSON anew, with other spaces."""
     function = call["function"]
+    return [call["id"], function["name"], meaning_of(function["arguments"])]
+
+
+def meaning_of(arguments: Any) -> Any:
+    """A call's arguments as data; as they are where they are no JSON text."""
     try:
-        arguments = json.loads(function["arguments"])
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
-        arguments = function["arguments"]
-    return [call["id"], function["name"], arguments]
+        return arguments
 
 
 def message_of(node: MessageNode) -> Message:

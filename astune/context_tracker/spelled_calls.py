@@ -36,6 +36,18 @@ def literal(pieces: Sequence[Piece]) -> str:
     )
 
 
+def json_of(schema: dict[str, Any]) -> str:
+    """A JSON text that follows the schema, in llguidance's notation."""
+    return f"%json {json.dumps({'x-guidance': ONE_LINE_JSON, **closed_schema(schema)}, ensure_ascii=False)}"
+
+
+def cut(pieces: Sequence[Piece], stops: Sequence[str]) -> list[Piece]:
+    """The pieces with each of the stops as one of its own."""
+    at_stops = re.compile(f"({'|'.join(map(re.escape, stops))})")
+    parts = (at_stops.split(piece) if isinstance(piece, str) else [piece] for piece in pieces)
+    return [part for cut_piece in parts for part in cut_piece if part != ""]
+
+
 @dataclass(frozen=True, slots=True)
 class Marks:
     """A call: `before` name `between` value `behind`, for each further argument `further` name `between` value
@@ -53,14 +65,14 @@ def find_marks(write: Callable[[dict[str, Any]], list[Piece]]) -> Marks | None:
     """From what the template writes for a call with these arguments; None where it writes calls in another form."""
     pair = dict(zip(_NAMES, _NUMBERS, strict=True))
     stops = [str(part) for item in pair.items() for part in item]
-    parts = _cut(write(pair), stops)
+    parts = cut(write(pair), stops)
     if [part for part in parts if part in stops] != stops:
         return None
     at = [parts.index(stop) for stop in stops]
     edges = zip([-1, *at], [*at, len(parts)], strict=True)
     before, between, following, again, last = (parts[start + 1 : end] for start, end in edges)
     behind = _common(following, last)
-    texts = _cut(write({_NAMES[0]: _TEXT}), (_NAMES[0], _TEXT))
+    texts = cut(write({_NAMES[0]: _TEXT}), (_NAMES[0], _TEXT))
     if behind is None or again != between or texts != [*before, _NAMES[0], *between, _TEXT, *last]:
         return None
     return Marks(before, between, behind, _without(following, behind), _without(last, behind), write({}))
@@ -123,7 +135,7 @@ def _value(key: str, schema: Any, parameters: dict[str, Any]) -> str | None:
     schema = _resolved(schema, parameters)
     if not _may_be_text(schema, parameters):
         whole = {key: parameters[key] for key in ("$defs", "definitions") if key in parameters} | schema
-        return f"%json {json.dumps({'x-guidance': ONE_LINE_JSON, **closed_schema(whole)}, ensure_ascii=False)}"
+        return json_of(whole)
     values = _values(schema)
     if values is not None:
         spelled = (value if isinstance(value, str) else json.dumps(value) for value in values)
@@ -170,17 +182,6 @@ def _may_be_text(schema: Any, parameters: dict[str, Any]) -> bool:
             return any(_may_be_text(part, parameters) for part in schema[union])
     kinds = schema.get("type", "string")
     return "string" in ([kinds] if isinstance(kinds, str) else kinds)
-
-
-def _cut(pieces: Sequence[Piece], stops: Sequence[str]) -> list[Piece]:
-    """The pieces with each of the stops as one of its own."""
-    at_stops = re.compile(f"({'|'.join(map(re.escape, stops))})")
-    return [
-        part
-        for piece in pieces
-        for part in (at_stops.split(piece) if isinstance(piece, str) else [piece])
-        if part != ""
-    ]
 
 
 def _common(one: Sequence[Piece], other: Sequence[Piece]) -> Piece | None:

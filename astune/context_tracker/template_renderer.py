@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any
 
 from astune.context_tracker import forced_calls, plain_tools
 from astune.context_tracker.families import reader_for, without_last
 from astune.context_tracker.message_ends import MARK, ends_by_marks, ends_by_search
+from astune.context_tracker.messages import meaning_of
 from astune.context_tracker.renderer import Rendered, Reply, Tool
 from astune.context_tracker.template import ChatTemplate, common_beginning
 from astune.schema import ConfigError, Grammar, Message, WorkflowError
@@ -232,7 +232,7 @@ class TemplateRenderer:
             spoken["thinking"] = message["reasoning_content"]  # what gpt-oss calls it, and takes beside a call alone
         if message.get("tool_calls") and not self._arguments_as_text:
             spoken["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
+                {**call, "function": {**call["function"], "arguments": meaning_of(call["function"]["arguments"])}}
                 for call in message["tool_calls"]
             ]
         return spoken
@@ -393,10 +393,3 @@ def _keeps(answer: str, message: Message) -> bool:
     pieces = [message["content"], message.get("reasoning_content") or ""]
     pieces += [call["function"]["name"] for call in message.get("tool_calls", ())]
     return all(piece.strip() in answer for piece in pieces)
-
-
-def _object(arguments: Any) -> Any:
-    try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return arguments

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import pytest
+from passing_renderer import PassingRenderer
 
 from astune.context_tracker import ContextTracker, Renderer, canonical
 from astune.context_tracker.messages import text_of
-from astune.context_tracker.renderer import Rendered, Reply, Tool
-from astune.schema import Completion, Grammar, Message, WorkflowError
+from astune.context_tracker.renderer import Rendered, Tool
+from astune.schema import Completion, Message, WorkflowError
 
 CAT, DOG = (base64.b64encode(name * 9).decode() for name in (b"cat", b"dog"))
 ADDRESS = "https://pictures.org/cat.png"
@@ -31,39 +30,17 @@ def asked(*blocks: Any) -> Message:
     return {"role": "user", "content": list(blocks)}
 
 
-@dataclass
-class Sighted:
+class Sighted(PassingRenderer):
     """Stands for the renderer of a model that sees, which no engine here runs: it writes images as their hashes."""
 
-    inner: Renderer
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self.inner.stop_token_ids
-
-    def on(self, day: date) -> Renderer:
-        return self
-
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
-        return self.inner.render([_described(message) for message in messages], tools)
+        return super().render([_described(message) for message in messages], tools)
 
     def extend(
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
         known, added = ([_described(message) for message in part] for part in (history, new))
-        return self.inner.extend(known, sampled_ids, added, tools)
-
-    def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        return self.inner.parse(sampled_ids, prompt_ids, tools)
-
-    def text(self, sampled_ids: Sequence[int]) -> str:
-        return self.inner.text(sampled_ids)
-
-    def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
-        return self.inner.call_grammar(tools)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self.inner.decode(token_ids)
+        return super().extend(known, sampled_ids, added, tools)
 
 
 def _described(message: Message) -> Message:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from family_templates import family_template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from passing_renderer import PassingRenderer
 
 from astune.context_tracker import (
     Comparison,
@@ -21,7 +21,6 @@ from astune.context_tracker import (
     PendingCall,
     Rendered,
     Renderer,
-    Reply,
     Tool,
     canonical,
     conversations,
@@ -37,7 +36,6 @@ from astune.schema import (
     ContextOverflow,
     Episode,
     EpisodeGroup,
-    Grammar,
     Message,
     Task,
     WorkflowError,
@@ -65,40 +63,20 @@ operations = st.lists(
 
 
 @dataclass
-class CountingRenderer:
+class CountingRenderer(PassingRenderer):
     """The real renderer, and how many messages it was asked to render."""
 
-    inner: Renderer
     rendered: int = 0
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self.inner.stop_token_ids
-
-    def on(self, day: date) -> Renderer:
-        return self
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
         self.rendered += len(messages)
-        return self.inner.render(messages, tools)
+        return super().render(messages, tools)
 
     def extend(
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
         self.rendered += len(new)
-        return self.inner.extend(history, sampled_ids, new, tools)
-
-    def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        return self.inner.parse(sampled_ids, prompt_ids, tools)
-
-    def text(self, sampled_ids: Sequence[int]) -> str:
-        return self.inner.text(sampled_ids)
-
-    def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
-        return self.inner.call_grammar(tools)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self.inner.decode(token_ids)
+        return super().extend(history, sampled_ids, new, tools)
 
 
 @dataclass
