@@ -14,10 +14,11 @@ import tempfile
 from pathlib import Path
 
 from astune import AstuneProxy, Episode, Task, Workflow, WorkflowOutput
-from astune.backbone.local import Recorder, open_engine
+from astune.backbone.engines import open_model
+from astune.backbone.recorder import Recorder
 from astune.cli import let_openmp_spin_briefly
 from astune.config import AstuneConfig
-from astune.context_tracker import Tool, load_renderer
+from astune.context_tracker import Tool
 from astune.rollout import NullObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, Message
@@ -96,14 +97,12 @@ def added(arguments: str) -> str:
 
 async def run(folder: Path) -> list[Episode]:
     """Run the group, and read its episodes from where they were stored."""
-    from astune.engine.model_files import resolve_model
-
     config = AstuneConfig.model_validate(CONFIG)
-    model = resolve_model(config.model.path)
     with RunDirectory.create(folder, "pictures") as record:
-        async with open_engine(config, model) as engine:
+        async with open_model(config) as model:
             with record.open_episodes() as store:
-                pool = RolloutPool(engine, load_renderer(model), Adding, None, config, Recorder(store, NullObserver()))
+                recorder = Recorder(store, NullObserver())
+                pool = RolloutPool(model.engine, model.renderer, Adding, None, config, recorder)
                 await pool.run_groups(
                     [TASK], step=1, split="train", num_repeat=2, temperature=config.rollout.temperature
                 )

@@ -5,20 +5,16 @@ It puts the rooms together and owns their lifetimes; what happens in a step is i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Protocol
 
+from astune.backbone.engines import OpenModel, model_folder, open_model
 from astune.backbone.parts import UserParts
+from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer, load_renderer
-from astune.engine.in_process import InProcessEngine
-from astune.engine.model_files import resolve_model
 from astune.numerics.check import NumericsCheck, NumericsReport
 from astune.rollout import RolloutObserver, RolloutPool
-from astune.runs import EpisodeStore, RunDirectory
-from astune.schema import ConfigError, Episode, EpisodeGroup, Task
+from astune.runs import RunDirectory
+from astune.schema import ConfigError, EpisodeGroup
 from astune.task_reader import TaskOrder
 from astune.trainer.local import LocalTrainer, LoopState, TrainingObserver
 from astune.trainer.policy import PolicyTrainer
@@ -28,18 +24,18 @@ class RunObserver(RolloutObserver, TrainingObserver, Protocol):
     """Is told everything that happens in a run."""
 
 
-async def train(config: AstuneConfig, parts: UserParts, folder: Path, run: RunDirectory, observer: RunObserver) -> None:
-    """Train the model in `folder` until the end, going on from the run's newest checkpoint where it has one.
+async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
+    """Train until the end, going on from the run's newest checkpoint where it has one.
 
     Raises:
         AstuneError: something that only the user can mend; everything up to the last whole step is on disk.
     """
     check_trainable(config, parts)
     observer.on_phase("loading the model")
-    renderer = load_renderer(folder)
-    policy = PolicyTrainer.load(folder, config)
+    policy = PolicyTrainer.load(model_folder(config), config)
     order = task_order(config, parts)
-    async with open_engine(config, folder) as engine:
+    async with open_model(config) as model:
+        engine = model.engine
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:
             state = LoopState.of(checkpoint)
@@ -53,7 +49,7 @@ async def train(config: AstuneConfig, parts: UserParts, folder: Path, run: RunDi
                 config,
                 policy=policy,
                 engine=engine,
-                rollouts=_rollouts(config, parts, renderer, engine, Recorder(episodes, observer)),
+                rollouts=_rollouts(model, parts, Recorder(episodes, observer)),
                 order=order,
                 validation_tasks=parts.validation_tasks,
                 episodes=episodes,
@@ -71,9 +67,9 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
         raise ConfigError(
             "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
         )
-    folder = resolve_model(model)
-    async with open_engine(config, folder) as engine:
-        return await _rollouts(config, parts, load_renderer(folder), engine, observer).run_groups(
+    config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
+    async with open_model(config) as opened:
+        return await _rollouts(opened, parts, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
             step=0,
             split="validation",
@@ -83,7 +79,7 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
 
 
 async def check_numerics(
-    config: AstuneConfig, parts: UserParts, folder: Path, observer: RunObserver, *, steps: int, tasks: int
+    config: AstuneConfig, parts: UserParts, observer: RunObserver, *, steps: int, tasks: int
 ) -> NumericsReport:
     """Compare the engine's log-probabilities with the trainer's on real rollouts; no file is written."""
     check_trainable(config, parts)
@@ -94,14 +90,14 @@ async def check_numerics(
         )
     config = without_learning(config)
     observer.on_phase("loading the model")
-    renderer = load_renderer(folder)
+    folder = model_folder(config)
     policy = PolicyTrainer.load(folder, config)
-    async with open_engine(config, folder) as engine:
+    async with open_model(config) as model:
         check = NumericsCheck(
             config,
             policy=policy,
-            engine=engine,
-            rollouts=_rollouts(config, parts, renderer, engine, observer),
+            engine=model.engine,
+            rollouts=_rollouts(model, parts, observer),
             order=task_order(config, parts),
             folder=folder,
             on_phase=observer.on_phase,
@@ -140,45 +136,5 @@ def task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
     return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
 
 
-class Recorder:
-    """Writes every attempt into the store as it ends, and passes on to `observer` what it is told."""
-
-    def __init__(self, store: EpisodeStore, observer: RolloutObserver) -> None:
-        self._store = store
-        self._observer = observer
-
-    def on_started(self, episode_id: str, task: Task) -> None:
-        self._observer.on_started(episode_id, task)
-
-    def on_waits_for(self, episode_id: str, what: str) -> None:
-        self._observer.on_waits_for(episode_id, what)
-
-    def on_finished(self, episode: Episode) -> None:
-        self._store.append(episode)
-        self._observer.on_finished(episode)
-
-    def on_attempt_failed(self, episode: Episode) -> None:
-        self._store.append(episode)
-        self._observer.on_attempt_failed(episode)
-
-
-@asynccontextmanager
-async def open_engine(config: AstuneConfig, folder: Path) -> AsyncIterator[InProcessEngine]:
-    """The engine that the configuration asks for, with the model in `folder`; it is closed at the end."""
-    engine = InProcessEngine.load(
-        folder,
-        model=config.model,
-        engine=config.engine,
-        max_model_len=config.rollout.max_model_len,
-        deterministic=config.deterministic,
-    )
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
-
-
-def _rollouts(
-    config: AstuneConfig, parts: UserParts, renderer: Renderer, engine: InProcessEngine, observer: RolloutObserver
-) -> RolloutPool:
-    return RolloutPool(engine, renderer, parts.workflow, parts.judge, config, observer)
+def _rollouts(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> RolloutPool:
+    return RolloutPool(model.engine, model.renderer, parts.workflow, parts.judge, model.config, observer)

@@ -62,7 +62,11 @@ def root(
     conf: Annotated[Optional[Path], typer.Option("--conf", metavar="FILE.yaml", help="The experiment.")] = None,  # noqa: UP045
     backbone: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--backbone", metavar="NAME", help="Who trains; overrides astune.backbone. Today: local."),
+        typer.Option(
+            "--backbone",
+            metavar="NAME",
+            help="Who trains; overrides astune.backbone: local, or debug, which runs a few episodes only.",
+        ),
     ] = None,
     resume: Annotated[
         Optional[str],  # noqa: UP045
@@ -74,9 +78,20 @@ def root(
     ] = None,
     dry_run: DryRun = False,
     overrides: Set = None,
+    breakpoints: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--db", metavar="'TAG1|TAG2'", help="Arm breakpoints: bp('TAG1') in your code stops then."),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", metavar=" ", help="Print the version.")] = False,
 ) -> None:
-    flags = {"--conf": conf, "--backbone": backbone, "--resume": resume, "--dry-run": dry_run, "--set": overrides}
+    flags = {
+        "--conf": conf,
+        "--backbone": backbone,
+        "--resume": resume,
+        "--dry-run": dry_run,
+        "--set": overrides,
+        "--db": breakpoints,
+    }
     given = [flag for flag, value in flags.items() if value]
     if context.invoked_subcommand is not None:
         if given:
@@ -94,6 +109,10 @@ def root(
     def work() -> int:
         from astune.cli._train import Request, train_or_plan
 
+        if breakpoints is not None:
+            from astune.debug import arm
+
+            arm(breakpoints)
         resumed = Path(resume) if resume and resume != NEWEST else None
         request = Request(
             conf, _with_backbone(overrides, backbone), resume=resume is not None, run=resumed, dry_run=dry_run
@@ -146,14 +165,21 @@ def export(
 @app.command()
 def replay(
     run: Run,
-    check: Annotated[bool, typer.Option("--check", help="Render every stored call again and compare its tokens.")],
+    check: Annotated[
+        bool, typer.Option("--check", metavar=" ", help="Render every stored call again and compare its tokens.")
+    ] = False,
+    overrides: Set = None,
 ) -> None:
-    """Go through the stored episodes of a run again, without its model."""
+    """Judge and merge the stored episodes of a run again, without its model, and show what comes out differently."""
 
     def work() -> int:
-        from astune.cli._replay import check_run
+        if check:
+            from astune.cli._replay import check_run
 
-        return check_run(run)
+            return check_run(run)
+        from astune.cli._replay_judged import replay_run
+
+        return replay_run(run, overrides or [])
 
     exit_with(work)
 

@@ -38,7 +38,6 @@ def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: i
     from astune.backbone.parts import load_parts
     from astune.cli._interrupt import run_until_interrupted
     from astune.cli._train import silence_progress_bars
-    from astune.engine.model_files import resolve_model
 
     silence_progress_bars()
     console = Console()
@@ -46,11 +45,10 @@ def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: i
     with console.status("importing the workflow, reading the tasks") as status:
         parts = load_parts(config, conf.parent)
         local.check_trainable(config, parts)
-        folder = resolve_model(config.model.path)
 
         async def work() -> None:
             observer = _Says(status)
-            reports.append(await local.check_numerics(config, parts, folder, observer, steps=steps, tasks=tasks))
+            reports.append(await local.check_numerics(config, parts, observer, steps=steps, tasks=tasks))
 
         run_until_interrupted(work())
     [report] = reports

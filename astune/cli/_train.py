@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,23 +46,32 @@ def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
+    debugs = start.config.backbone == "debug"
     with console.status("importing the workflow, reading the tasks"):
         from astune.backbone.parts import load_parts
 
         parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
-        from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
+        if not debugs:
+            from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
 
-        check_trainable(start.config, parts)
+            check_trainable(start.config, parts)
     if request.dry_run:
         console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
         for line in plan(start.config, parts, start.run_path):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return 0
-    with console.status(f"looking for the model {start.config.model.path}"):
-        from astune.engine.model_files import resolve_model
+    if start.config.engine.type != "openai":
+        with console.status(f"looking for the model {start.config.model.path}"):
+            from astune.backbone.engines import model_folder
 
-        folder = resolve_model(start.config.model.path)  # before a run's folder hides the experiment's last good one
-    return _train(start, parts, folder, console)
+            model_folder(start.config)  # before a run's folder hides the experiment's last good one
+    silence_progress_bars()
+    with _recorded(start, parts, console) as run:
+        if debugs:
+            from astune.cli._debug import debug_episodes
+
+            return debug_episodes(start.config, parts, run, console)
+        return _train(start.config, parts, run, console)
 
 
 def packaged_tutorial(name: str) -> Path:
@@ -75,6 +86,8 @@ def packaged_tutorial(name: str) -> Path:
 
 def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[str]:
     """What a run will do, in words."""
+    if config.backbone == "debug":
+        return _debug_plan(config, parts)
     trainer, rollout = config.trainer, config.rollout
     episodes = trainer.tasks_per_step * rollout.num_repeat
     epochs = trainer.total_steps * trainer.tasks_per_step / max(1, len(parts.training_tasks))
@@ -98,7 +111,28 @@ def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[
     return lines
 
 
+def _debug_plan(config: AstuneConfig, parts: UserParts) -> list[str]:
+    n_tasks = min(config.debug.debug_first_n_tasks, len(parts.training_tasks))
+    judge = config.task_judge.judge_protocol or "the workflow's own"
+    return [
+        "plan",
+        f"  backbone   debug: nothing is trained, one thread, no deadlines; answers from {config.model.path}",
+        f"  workflow   {config.rollout.workflow}",
+        f"  reward     {judge}",
+        f"  episodes   the first {n_tasks} of {len(parts.training_tasks)} training tasks, one episode each, "
+        f"{config.debug.debug_max_parallel if parts.workflow.is_async() else 1} at once",
+        f"  saved      in {config.record_dir}/{config.experiment_name}/<time>/",
+    ]
+
+
 def _resolve(request: Request) -> _Start:
+    start = _resolved(request)
+    if request.resume and start.config.backbone == "debug":
+        raise ConfigError("a debug run is over when its episodes are: it is not resumed", hint="start it again")
+    return start
+
+
+def _resolved(request: Request) -> _Start:
     if not request.resume:
         if request.conf is None:
             raise ConfigError("no experiment is named", hint="add --conf FILE.yaml, or try `astune demo`")
@@ -114,13 +148,26 @@ def _resolve(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(start: _Start, parts: UserParts, folder: Path, console: Console) -> int:
+def _train(config: AstuneConfig, parts: UserParts, run: RunDirectory, console: Console) -> int:
     from astune.backbone.local import train
     from astune.cli._display import open_display
     from astune.cli._interrupt import run_until_interrupted
     from astune.cli._report import report_run
 
-    silence_progress_bars()
+    try:
+        with open_display(config, run, validation_tasks=len(parts.validation_tasks), console=console) as observer:
+            run_until_interrupted(train(config, parts, run, observer))
+    except (Interrupted, KeyboardInterrupt):
+        run.finish("interrupted")
+        return _say_interrupted(run, console)
+    run.finish("finished")
+    report_run(run, console)
+    return 0
+
+
+@contextmanager
+def _recorded(start: _Start, parts: UserParts, console: Console) -> Iterator[RunDirectory]:
+    """The run's folder, with a copy of everything that made it; what fails within is recorded as its end."""
     with _run_directory(start) as run:
         _say_what_changed(start, run, console)
         resolved = dump(start.config)
@@ -128,19 +175,10 @@ def _train(start: _Start, parts: UserParts, folder: Path, console: Console) -> i
         classes = [parts.workflow] if parts.judge is None else [parts.workflow, type(parts.judge)]
         back_up(run.backup, config_path=start.conf, resolved=resolved, classes=classes, command=sys.argv)
         try:
-            with open_display(
-                start.config, run, validation_tasks=len(parts.validation_tasks), console=console
-            ) as observer:
-                run_until_interrupted(train(start.config, parts, folder, run, observer))
-        except (Interrupted, KeyboardInterrupt):
-            run.finish("interrupted")
-            return _say_interrupted(run, console)
+            yield run
         except BaseException as error:
             run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
             raise
-        run.finish("finished")
-        report_run(run, console)
-    return 0
 
 
 def silence_progress_bars() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from astune.schema import ConstrainedTokens
 
@@ -47,10 +47,26 @@ class ModelConfig(StrictModel):
 class EngineConfig(StrictModel):
     """The engine that samples from the model."""
 
+    type: Literal["in_process", "vllm", "openai"] = "in_process"
+    """`in_process` needs nothing beside. `vllm` asks the servers at `base_url`, or starts one where none is named.
+    `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids, else in plain text, which is
+    enough to debug with."""
+    base_url: list[str] = Field(default_factory=list)
+    """Addresses of servers that run already, as http://127.0.0.1:8000; several are shared out among the episodes."""
+    api_key_env: str = ""
+    """The environment variable that holds the endpoint's key. Keys themselves are written into no file."""
+    model: str = ""
+    """The model's name at the endpoint; empty takes the first that it serves."""
+
     kv_cache_gb: float = Field(default=2.0, gt=0)
     """Memory for keys and values in GiB. Requests that do not fit wait; one that never could is refused."""
     max_batch_size: int = Field(default=64, ge=1)
     """Requests decoded together. On two CPU cores 64 is the fastest; more only wait for each other."""
+
+    @field_validator("base_url", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) and value else value or []
 
 
 class FileConfig(StrictModel):
@@ -227,6 +243,16 @@ class TrainerConfig(StrictModel):
     validation: ValidationConfig = ValidationConfig()
 
 
+class DebugConfig(StrictModel):
+    """The debug backbone: a few episodes, nothing is trained."""
+
+    debug_first_n_tasks: int = Field(default=2, ge=1)
+    """Training tasks that are run, the first ones in file order, one episode each."""
+    debug_max_parallel: int = Field(default=4, ge=1)
+    """Episodes at once; 1 keeps the others still while you step. An ordinary (not async) `execute` always runs one at
+    a time."""
+
+
 class AstuneConfig(StrictModel):
     """One experiment."""
 
@@ -236,8 +262,9 @@ class AstuneConfig(StrictModel):
     """Folder under `record_dir`; `read_yaml_name` takes the YAML file's stem."""
     record_dir: Path = Path("launcher_record")
     """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
-    backbone: Literal["local"] = "local"
-    """Who trains. `local` does rollouts and training in one process on one machine."""
+    backbone: Literal["debug", "local"] = "local"
+    """Who trains. `local` does rollouts and training in one process on one machine; `debug` runs a few episodes
+    only, in one plain process, so that a debugger stops where it is told to."""
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
@@ -247,6 +274,7 @@ class AstuneConfig(StrictModel):
     task_reader: TaskReaderConfig = TaskReaderConfig()
     rollout: RolloutConfig = RolloutConfig()
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
+    debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
 
     @property

@@ -1,5 +1,6 @@
 """Chat templates to tokens, and the record of what an episode's agents read and wrote."""
 
+from astune.context_tracker.merging import merged_again
 from astune.context_tracker.messages import Comparison, canonical, conversations, text_of
 from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool, load_renderer
 from astune.context_tracker.replay import faults
@@ -17,5 +18,6 @@ __all__ = [
     "conversations",
     "faults",
     "load_renderer",
+    "merged_again",
     "text_of",
 ]

@@ -30,6 +30,7 @@ from astune.schema import (
     Message,
     MessageNode,
     WorkflowError,
+    tool_call_id,
 )
 
 _Key = tuple[int | None, str, Identity]
@@ -97,8 +98,10 @@ class _Tip:
 class ContextTracker:
     """Keeps the forest of one episode; safe under concurrent calls from tasks and threads."""
 
-    def __init__(self, renderer: Renderer, max_model_len: int, comparison: Comparison = EXACT) -> None:
-        today = date.today()  # of the whole episode, also beyond midnight
+    def __init__(
+        self, renderer: Renderer, max_model_len: int, comparison: Comparison = EXACT, *, day: date | None = None
+    ) -> None:
+        today = day or date.today()  # of the whole episode, also beyond midnight
         self.forest = Forest(day=today.isoformat())
         self._passed_over: set[tuple[int, Identity | str]] = set()
         self._comparison = comparison
@@ -196,7 +199,7 @@ class ContextTracker:
                 agent=pending.agent,
                 reasoning=reply.reasoning,
                 tool_calls=[
-                    {"id": f"c{node_id:06d}{n:02d}", "type": "function", "function": {"name": name, "arguments": text}}
+                    {"id": tool_call_id(node_id, n), "type": "function", "function": {"name": name, "arguments": text}}
                     for n, (name, text) in enumerate(reply.tool_calls)
                 ],
                 malformed_calls=reply.malformed,

@@ -204,6 +204,8 @@ def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
             return forms.grammar_from_regex(grammar.text)
         case "lark":
             return forms.grammar_from_lark(grammar.text)
+        case "call":
+            raise EngineError("a forced call needs the form in which the model writes calls")
 
 
 def _named(grammar: Grammar) -> str:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from astune.config.imports import import_class, is_reference
 from astune.env_service.base import Environment, EnvState, EnvStep
-from astune.schema import AstuneError, EnvError, Message, Task, boundary, start_in_thread
+from astune.schema import AstuneError, EnvError, Message, Task, boundary, is_stepped, start_in_thread
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class EmbeddedHandle(EnvironmentHandle):
 
     @property
     def quick(self) -> bool:
-        return self._class.quick
+        return self._class.quick or is_stepped()
 
     async def create(self) -> EnvState:
         return await self._call("create", self._create)
@@ -129,7 +129,7 @@ class EmbeddedHandle(EnvironmentHandle):
         async with boundary(EnvError, self._name(method)):
             return (
                 locked()
-                if self._class.quick
+                if self.quick
                 else await asyncio.wrap_future(start_in_thread(locked, name=f"astune-env-{method}"))
             )
 

@@ -6,6 +6,7 @@ Retrying is the pool's business.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from astune.rollout.attempt import Attempt
@@ -15,6 +16,7 @@ from astune.rollout.supervise import supervise
 from astune.schema import AstuneError, Episode, to_the_end
 
 INTERRUPTED = "interrupted"
+_log = logging.getLogger(__name__)
 
 
 class EpisodeInterrupted(asyncio.CancelledError):
@@ -51,6 +53,7 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
         interrupted, error = True, INTERRUPTED
     except AstuneError as failure:
         error = f"{type(failure).__name__}: {failure}"
+        _log.debug("episode %s ended in an error", request.episode_id, exc_info=failure)
     finally:
         release_error, cancelled = await to_the_end(_end(attempt))
     if cancelled:

@@ -44,7 +44,9 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
     """
     name = type(workflow).__name__
     try:
-        output = await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
+        output = await call_user_code(
+            workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}", calls_back=True
+        )
     except ContextOverflow:
         output = None
     except WorkflowError as cause:

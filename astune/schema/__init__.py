@@ -17,13 +17,13 @@ from astune.schema.errors import (
     boundary,
 )
 from astune.schema.finishing import to_the_end
-from astune.schema.forest import Forest, MessageNode
+from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
-from astune.schema.threads import call_user_code, start_in_thread
+from astune.schema.threads import call_user_code, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
 
 __all__ = [
@@ -63,8 +63,12 @@ __all__ = [
     "boundary",
     "call_user_code",
     "closed_schema",
+    "is_stepped",
+    "number_of_call",
     "stable_seed",
     "start_in_thread",
+    "stepped",
     "to_the_end",
+    "tool_call_id",
     "trained_and_masked",
 ]

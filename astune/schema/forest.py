@@ -16,6 +16,16 @@ from astune.schema.sampling import Completion, FinishReason
 from astune.schema.timeline import Span, Timeline
 
 
+def tool_call_id(node_id: int, number: int) -> str:
+    """The id under which an agent finds the tool calls of a sampled message: of a form that every provider accepts."""
+    return f"c{node_id:06d}{number:02d}"
+
+
+def number_of_call(call_id: str) -> int:
+    """Which of its message's calls has the id `call_id`."""
+    return int(call_id[7:])
+
+
 @dataclass(slots=True)
 class MessageNode:
     """One message as the model read it, or wrote it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-GrammarKind = Literal["json_schema", "regex", "lark"]
+GrammarKind = Literal["json_schema", "regex", "lark", "call"]
 ConstrainedTokens = Literal["replay", "mask"]
 """What the loss does with tokens that were sampled under a grammar; see `trainer.loss.constrained_tokens`."""
 ONE_LINE_JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
@@ -20,6 +20,8 @@ class Grammar:
     json_schema   {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     regex         (yes|no), because .{1,80}           the whole answer
     lark          start: <tool_call> /\\d+/            llguidance's own notation, which can name control tokens
+    call          ["search", "finish"]                names of tools, one of which is called, in whatever form; for
+                                                      endpoints that see to it themselves
     """
 
     kind: GrammarKind

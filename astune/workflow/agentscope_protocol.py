@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable
 
@@ -33,9 +34,18 @@ class AgentScopeLearnProtocol(Workflow):
     ) -> AstuneProxy | WorkflowOutput | Awaitable[AstuneProxy | WorkflowOutput | None] | None:
         """Run the agent; return the proxy, or a WorkflowOutput with a reward of its own."""
 
+    @classmethod
+    def is_async(cls) -> bool:
+        return inspect.iscoroutinefunction(cls.agentscope_execute)
+
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
         result = await call_user_code(
-            self.agentscope_execute, list(proxy.init_messages), proxy, self.config, name=f"astune-{task.task_id}"
+            self.agentscope_execute,
+            list(proxy.init_messages),
+            proxy,
+            self.config,
+            name=f"astune-{task.task_id}",
+            calls_back=True,
         )
         if isinstance(result, WorkflowOutput):
             return result

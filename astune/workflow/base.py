@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass, field
@@ -46,6 +47,11 @@ class Workflow(ABC):
 
     def __init__(self, config: AstuneConfig) -> None:
         self.config = config
+
+    @classmethod
+    def is_async(cls) -> bool:
+        """Whether the user's code runs on the event loop, or in a thread of its own."""
+        return inspect.iscoroutinefunction(cls.execute)
 
     @abstractmethod
     def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | Awaitable[WorkflowOutput | None] | None:

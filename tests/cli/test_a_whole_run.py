@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from astune_command import ROOT, astune, start
 
 from astune.runs import RunDirectory
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-MAIN = "from astune.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("user")
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    return subprocess.Popen(
-        [sys.executable, "-c", MAIN, *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def astune(folder: Path, *arguments: str) -> str:
-    process = start(folder, *arguments)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return out
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ RUN_ELSEWHERE = {
     "astune eval": "tests/cli/test_a_whole_run.py",
     "astune check numerics": "tests/numerics/test_command.py",
     "astune check template": "tests/cli/test_check_template.py",
-    "astune replay": "tests/cli/test_a_whole_run.py",
+    "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",
 }
 MAKE_TOO_LONG = re.compile(r"make (bench-\S+|\S*vllm\S*|lock|format|docs|clean)$")
 """Benchmarks, which write their own results, and targets that change the working tree."""

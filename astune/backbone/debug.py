@@ -1,0 +1,66 @@
+"""The debug backbone: a few episodes in one plain process, and nothing is trained.
+
+All user code runs in the thread that started the process, so that a debugger steps through it as through any program;
+only an ordinary (not async) `execute` has a thread of its own, and then one episode runs at a time. Whoever stands at
+a breakpoint takes their time, so deadlines are a day.
+"""
+
+from __future__ import annotations
+
+from astune.backbone.engines import open_model
+from astune.backbone.parts import UserParts
+from astune.backbone.recorder import Recorder
+from astune.config.schema import AstuneConfig
+from astune.rollout import RolloutObserver, RolloutPool
+from astune.runs import RunDirectory, balance_metrics
+from astune.schema import EpisodeGroup, stepped
+from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
+
+NOT_TRAINED = "debug run"
+STEP = 0
+_A_DAY_S = 86_400.0
+
+
+async def debug(
+    config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RolloutObserver
+) -> list[EpisodeGroup]:
+    """Run the first training tasks, one episode each; each is recorded as in training."""
+    config = unhurried(config, parts)
+    clock = PhaseClock(lambda _: None)
+    async with open_model(config) as model:
+        engine = model.engine
+        with run.open_episodes() as episodes, run.open_metrics() as metrics, stepped():
+            recorder = Recorder(episodes, observer)
+            pool = RolloutPool(engine, model.renderer, parts.workflow, parts.judge, model.config, recorder)
+            before = engine.stats()
+            with clock.phase("rollout"):
+                groups = await pool.run_groups(
+                    parts.training_tasks[: config.debug.debug_first_n_tasks],
+                    step=STEP,
+                    split="train",
+                    num_repeat=1,
+                    temperature=config.rollout.temperature,
+                )
+            after = engine.stats()
+            for group in groups:
+                group.dropped = group.dropped or NOT_TRAINED
+                for episode in group.episodes:
+                    episodes.annotate(episode.episode_id, not_trained=NOT_TRAINED)
+            measures = episode_metrics(groups) | engine_metrics(before, after, clock["rollout"]) | clock.metrics()
+            episodes.flush()
+            metrics.append(STEP, "train", measures | balance_metrics(pool.balance(groups, before, after)))
+    return groups
+
+
+def unhurried(config: AstuneConfig, parts: UserParts) -> AstuneConfig:
+    """The same, run as debugging needs it: every failure is shown at once, and nobody at a breakpoint is hurried."""
+    rollout = config.rollout.model_copy(
+        update={
+            "max_env_worker": config.debug.debug_max_parallel if parts.workflow.is_async() else 1,
+            "max_attempts": 1,
+            "call_timeout_s": _A_DAY_S,
+            "episode_timeout_s": _A_DAY_S,
+            "step_timeout_s": _A_DAY_S,
+        }
+    )
+    return config.model_copy(update={"rollout": rollout})

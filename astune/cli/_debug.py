@@ -1,0 +1,119 @@
+"""`--backbone=debug`: each episode printed as it ends, then all of them in a table."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+from rich import box
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
+
+from astune.cli._episode_text import draw_episode
+from astune.cli._errors import EXIT_FAILED, EXIT_INTERRUPTED, Interrupted
+from astune.cli._report import visible
+from astune.config import AstuneConfig
+from astune.runs import RunDirectory
+from astune.schema import Episode, EpisodeGroup, Task
+
+if TYPE_CHECKING:
+    from astune.backbone.parts import UserParts
+
+
+def debug_episodes(config: AstuneConfig, parts: UserParts, run: RunDirectory, console: Console) -> int:
+    """Run the episodes and print them; 1 where every one of them ended in an error."""
+    from astune.backbone.debug import debug
+    from astune.cli._interrupt import run_until_interrupted
+
+    groups: list[EpisodeGroup] = []
+    narrator = Narrator(console)
+
+    async def work() -> None:
+        groups.extend(await debug(config, parts, run, narrator))
+
+    console.print(f"run {run.path}", markup=False, highlight=False, soft_wrap=True)
+    try:
+        with told_tracebacks(console):
+            run_until_interrupted(work())
+    except (Interrupted, KeyboardInterrupt):
+        run.finish("interrupted")
+        return EXIT_INTERRUPTED
+    run.finish("finished")
+    episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+    console.print(episodes_table(episodes))
+    if narrator.first_answer_s is not None:
+        console.print(f"first answer {narrator.first_answer_s:.1f} s after the start", highlight=False)
+    return EXIT_FAILED if all(episode.status == "error" for episode in episodes) else 0
+
+
+class Narrator:
+    """Says what happens to episodes; a `RolloutObserver`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._asking: set[str] = set()
+        self.first_answer_s: float | None = None
+        """Seconds from the start of the process to the first answer of the model."""
+
+    def on_started(self, episode_id: str, task: Task) -> None:
+        self._console.print(Text(f"episode {visible(episode_id)} begins", style="dim"), soft_wrap=True)
+
+    def on_waits_for(self, episode_id: str, what: str) -> None:
+        if what == "model":
+            self._asking.add(episode_id)
+        elif episode_id in self._asking and self.first_answer_s is None:
+            self.first_answer_s = process_age_s()
+
+    def on_finished(self, episode: Episode) -> None:
+        self._console.print(draw_episode(episode))
+
+    def on_attempt_failed(self, episode: Episode) -> None:
+        self._console.print(draw_episode(episode))
+
+
+def episodes_table(episodes: Sequence[Episode]) -> Table:
+    """A line an episode."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("episode", "status"):
+        table.add_column(name)
+    for name in ("reward", "calls", "read", "sampled", "timelines", "forks", "seconds"):
+        table.add_column(name, justify="right")
+    for episode in episodes:
+        nodes = episode.forest.nodes
+        table.add_row(
+            Text(visible(episode.episode_id), overflow="fold"),
+            episode.status,
+            "-" if episode.reward is None else f"{episode.reward.raw_reward:g}",
+            str(sum(node.sampled for node in nodes)),
+            f"{sum(len(node.prompt_delta) for node in nodes):,}",
+            f"{episode.forest.sampled_tokens():,}",
+            str(len(episode.timelines)),
+            str(sum(node.fork_cause is not None for node in nodes)),
+            f"{episode.timings.get('total', 0.0):.1f}",
+        )
+    return table
+
+
+@contextmanager
+def told_tracebacks(console: Console) -> Iterator[None]:
+    """Print what an episode failed of with all that Python knows: here the reader wrote the code that failed."""
+    log = logging.getLogger("astune.rollout")
+    level, handler = log.level, RichHandler(console=console, show_time=False, show_level=False, show_path=False)
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, its interpreter's own start included."""
+    return time.time() - psutil.Process().create_time()

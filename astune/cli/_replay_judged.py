@@ -1,0 +1,150 @@
+"""`astune replay RUN`: judge, merging and advantages again on stored episodes, and what comes out differently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from astune.runs import EpisodeReader, RunDirectory, resolve_run
+from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split
+
+_SHOWN = 20
+"""Differences that are printed; the rest is counted."""
+
+
+@dataclass
+class _Outcome:
+    """Of one step: before and now."""
+
+    episodes: int = 0
+    reward: list[tuple[float, float]] = field(default_factory=list)
+    timelines: tuple[int, int] = (0, 0)
+    trained: tuple[int, int] = (0, 0)
+
+
+def replay_run(run: str, overrides: Sequence[str]) -> int:
+    """Print what judge and policy make of the run's episodes now; 0 whatever that is."""
+    from astune.config import load_config
+    from astune.context_tracker import load_renderer
+    from astune.engine.model_files import resolve_model
+    from astune.launcher import config_path_of
+    from astune.rollout.again import again
+    from astune.task_judge import load_judge
+
+    directory = RunDirectory.open(resolve_run(run))
+    config = load_config(directory.config_path, overrides)
+    written = config_path_of(directory.backup)
+    judge = load_judge(config, base_dir=written.parent if written is not None else None)
+    console = Console()
+    renderer = load_renderer(resolve_model(config.model.path))
+    outcomes: defaultdict[tuple[Split, int], _Outcome] = defaultdict(_Outcome)
+    kept: Counter[str] = Counter()
+    differences: list[str] = []
+    with directory.episodes() as reader, Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("episodes", total=reader.count())
+        for group in groups_of(reader):
+            then = group.episodes
+            now: list[Episode] = []
+            for episode in then:
+                result = asyncio.run(again(episode, renderer, judge, config))
+                now.append(result.episode)
+                if result.kept is not None:
+                    kept[result.kept] += 1
+                progress.advance(bar)
+            normalise = config.trainer.loss.normalise_advantages
+            advantages = zip(_advantages(then, normalise), _advantages(now, normalise), strict=True)
+            for old, new, (was, is_now) in zip(then, now, advantages, strict=True):
+                _count(outcomes[old.split, old.step], old, new)
+                differences += _differences(old, new, was, is_now)
+    if not outcomes:
+        raise RunStoreError(f"the run {directory.path} has no judged episodes yet")
+    console.print(_table(outcomes))
+    for line in differences[:_SHOWN]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(differences) > _SHOWN:
+        console.print(f"... and {len(differences) - _SHOWN:,} more")
+    for reason, count in kept.most_common():
+        console.print(f"{count:,} rewards were kept: {reason}", markup=False, highlight=False, soft_wrap=True)
+    episodes = sum(outcome.episodes for outcome in outcomes.values())
+    console.print(f"{episodes:,} episodes again: {len(differences):,} come out differently", highlight=False)
+    return 0
+
+
+def groups_of(reader: EpisodeReader) -> Iterator[EpisodeGroup]:
+    """The judged episodes of a run, by step and task, in the order of the store."""
+    members: dict[tuple[Split, int, str], list[str]] = {}
+    for row in reader.list():
+        if row.status != "error":
+            members.setdefault((row.split, row.step, row.task_id), []).append(row.episode_id)
+    for episode_ids in members.values():
+        episodes = [reader.read(episode_id) for episode_id in episode_ids]
+        yield EpisodeGroup(episodes[0].task, sorted(episodes, key=lambda episode: episode.repeat))
+
+
+def _advantages(episodes: Sequence[Episode], normalise: bool) -> list[Advantage]:
+    from astune.trainer.advantages import advantages_of
+
+    return advantages_of([EpisodeGroup(episodes[0].task, list(episodes))], normalise=normalise)[0]
+
+
+def _count(outcome: _Outcome, old: Episode, new: Episode) -> None:
+    outcome.episodes += 1
+    outcome.reward.append((old.raw_reward, new.raw_reward))
+    outcome.timelines = _added(outcome.timelines, len(old.timelines), len(new.timelines))
+    outcome.trained = _added(outcome.trained, _trained(old), _trained(new))
+
+
+def _added(pair: tuple[int, int], old: int, new: int) -> tuple[int, int]:
+    return pair[0] + old, pair[1] + new
+
+
+def _trained(episode: Episode) -> int:
+    return sum(timeline.n_trained for timeline in episode.timelines)
+
+
+def _differences(old: Episode, new: Episode, was: Advantage, now: Advantage) -> Iterator[str]:
+    """One line for an episode that comes out differently."""
+    pairs = {
+        "reward": (f"{old.raw_reward:g}", f"{new.raw_reward:g}"),
+        "status": (old.status, new.status),
+        "timelines": (str(len(old.timelines)), str(len(new.timelines))),
+        "trained tokens": (str(_trained(old)), str(_trained(new))),
+        "advantage": (_shown(was), _shown(now)),
+    }
+    changed = [f"{name} {before} -> {after}" for name, (before, after) in pairs.items() if before != after]
+    if changed:
+        yield f"{old.episode_id}: {', '.join(changed)}"
+
+
+def _shown(advantage: Advantage) -> str:
+    if isinstance(advantage, dict):
+        return "[" + " ".join(f"{value:.2f}" for value in advantage.values()) + "]"
+    return f"{advantage:.2f}"
+
+
+def _table(outcomes: dict[tuple[Split, int], _Outcome]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("step")
+    for name in ("episodes", "reward", "timelines", "trained tokens"):
+        table.add_column(name, justify="right")
+    for (split, step), outcome in sorted(outcomes.items(), key=lambda item: (item[0][1], item[0][0])):
+        before, now = (sum(column) / outcome.episodes for column in zip(*outcome.reward, strict=True))
+        table.add_row(
+            f"{split} {step}",
+            str(outcome.episodes),
+            _pair(f"{before:.3f}", f"{now:.3f}"),
+            _pair(*(f"{count:,}" for count in outcome.timelines)),
+            _pair(*(f"{count:,}" for count in outcome.trained)),
+        )
+    return table
+
+
+def _pair(before: str, now: str) -> str:
+    return before if before == now else f"{before} -> {now}"

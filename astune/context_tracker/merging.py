@@ -1,0 +1,38 @@
+"""A recorded episode merged anew: its calls given to a fresh tracker, in the order in which they were answered.
+
+Under the policy that it was recorded with, the forest that comes out is the one that went in; under another one it is
+what that policy would have recorded of the same conversations. No model is asked.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+from astune.context_tracker.messages import EXACT, Comparison, message_of
+from astune.context_tracker.renderer import Renderer
+from astune.context_tracker.tracker import ContextTracker
+from astune.schema import Forest
+
+_NO_BOUND = 1 << 62
+
+
+def merged_again(forest: Forest, renderer: Renderer, comparison: Comparison = EXACT) -> Forest:
+    """The forest of the same calls under `comparison`.
+
+    Raises:
+        WorkflowError: a recorded conversation cannot be rendered any more.
+    """
+    day = date.fromisoformat(forest.day) if forest.day is not None else None
+    tracker = ContextTracker(renderer, _NO_BOUND, comparison, day=day)
+    for node, _, completion in forest.replay():
+        read = forest.path(node.parent)
+        literal = node.constraint is not None and not node.tool_calls
+        pending = tracker.prepare(
+            [message_of(message) for message in read],
+            read[0].tools if read else (),
+            agent=node.agent,
+            trainable=node.trainable,
+            grammar=node.constraint.grammar if node.constraint is not None and literal else None,
+        )
+        tracker.commit(pending, completion, node.constraint)
+    return tracker.forest

@@ -1,0 +1,78 @@
+"""Breakpoints by tag: `bp("TAG1")` stops only where `--db='TAG1|TAG2'` has armed it, and costs nothing otherwise.
+
+    from astune.debug import bp
+
+    async def execute(self, task, proxy):
+        reply = await proxy.achat(messages)
+        bp("REPLY")
+
+A debugger that is attached (VS Code, PyCharm's debugpy) stops in the caller. Without one, a process with a terminal
+opens pdb; one without (a Ray worker, a service) waits for a debugger on a port of its own, and says which. Tags are
+inherited by child processes through the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import pdb
+import sys
+from types import FrameType
+
+from astune.schema import ConfigError
+
+VARIABLE = "ASTUNE_DB"
+
+
+def arm(tags: str) -> None:
+    """Arm breakpoints, as `TAG1|TAG2`, here and in every process that is started from now on.
+
+    Raises:
+        ConfigError: there is no tag in it.
+    """
+    if not _parsed(tags):
+        raise ConfigError(f"--db {tags!r} names no tag", hint="name those of your bp(...) calls: --db='TAG1|TAG2'")
+    os.environ[VARIABLE] = tags
+
+
+def armed() -> frozenset[str]:
+    return _parsed(os.environ.get(VARIABLE, ""))
+
+
+def bp(tag: str) -> None:
+    """Stop here if `tag` is armed."""
+    if tag in armed():
+        _stop(sys._getframe(1), tag)
+
+
+def _parsed(tags: str) -> frozenset[str]:
+    return frozenset(tag for tag in map(str.strip, tags.split("|")) if tag)
+
+
+def _stop(frame: FrameType, tag: str) -> None:
+    if not _debugger_attached():
+        if sys.stdin is not None and sys.stdin.isatty():
+            pdb.Pdb().set_trace(frame)
+            return
+        _wait_for_debugger(tag)
+    import pydevd  # pyright: ignore[reportMissingImports] - debugpy brings it, and knows where it is
+
+    pydevd.settrace(suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=frame)
+
+
+def _debugger_attached() -> bool:
+    debugpy = sys.modules.get("debugpy")
+    return debugpy is not None and debugpy.is_client_connected()
+
+
+def _wait_for_debugger(tag: str) -> None:
+    try:
+        import debugpy
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"the breakpoint {tag} is armed in a process without a terminal, and debugpy is not installed",
+            hint="pip install debugpy, and attach to the port that is then named",
+        ) from None
+    host, port = debugpy.listen(("127.0.0.1", 0))
+    sys.stderr.write(f"breakpoint {tag}: process {os.getpid()} waits for a debugger on {host}:{port}\n")
+    sys.stderr.flush()
+    debugpy.wait_for_client()

@@ -1,0 +1,142 @@
+"""One OpenAI-compatible server as engines ask it: JSON over HTTP; a failure is an EngineError with the address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from astune.schema import ConfigError, EngineError
+
+_BUSY = frozenset({429, 502, 503, 504})
+"""Answers that another try may change."""
+_TRIES = 5
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_CONNECT_S = 10.0
+_SHOWN = 400
+
+
+class Endpoint:
+    """Talks to `base_url`, which may be given with or without `/v1`.
+
+    A busy server is asked again a few times. How long an answer may take is the caller's business.
+    """
+
+    def __init__(self, base_url: str, *, model: str = "", api_key: str | None = None) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(
+                f"engine.base_url: {base_url!r} is no address",
+                hint="write it as http://127.0.0.1:8000 or https://.../v1",
+            )
+        self.root = base_url.rstrip("/").removesuffix("/v1")
+        self.model = model
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
+            limits=httpx.Limits(max_connections=256, max_keepalive_connections=256),
+        )
+
+    async def choose_model(self) -> str:
+        """The model's name at the server: the one that was given, or the first that it serves."""
+        if not self.model:
+            served = (await self.get("/v1/models")).get("data") or []
+            if not served:
+                raise EngineError(f"{self.root} serves no model", hint="set engine.model to the name that it knows")
+            self.model = str(served[0]["id"])
+        return self.model
+
+    async def get(self, path: str) -> Any:
+        return await self._ask("GET", path, None)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        return await self._ask("POST", path, body)
+
+    async def answers(self) -> bool:
+        """Whether it is there and well, asked once."""
+        try:
+            answer = await self._client.get(f"{self.root}/health", timeout=_CONNECT_S)
+        except httpx.HTTPError:
+            return False
+        return answer.is_success
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        pause_s = _FIRST_PAUSE_S
+        for number in range(1, _TRIES + 1):
+            try:
+                answer = await self._client.request(method, self.root + path, json=body)
+            except httpx.HTTPError as cause:
+                raise EngineError(
+                    f"{self.root}{path}: {type(cause).__name__}: {cause or 'no answer'}",
+                    hint="check that the server runs and that engine.base_url is its address",
+                ) from cause
+            if answer.status_code not in _BUSY or number == _TRIES:
+                return self._content(answer, path)
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, _retry_after_s(answer) or pause_s))
+            pause_s *= 2
+        raise AssertionError
+
+    def _content(self, answer: httpx.Response, path: str) -> Any:
+        if not answer.is_success:
+            raise EngineError(
+                f"{self.root}{path} answered {answer.status_code}: {_reason(answer)}",
+                hint=_HINTS.get(answer.status_code, ""),
+            )
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError as cause:
+            raise EngineError(
+                f"{self.root}{path} answered what is no JSON: {answer.text[:_SHOWN]!r}",
+                hint="engine.base_url has to be an OpenAI-compatible API",
+            ) from cause
+
+
+_HINTS = {
+    401: "engine.api_key_env names the environment variable that holds the key; check its value",
+    403: "engine.api_key_env names the environment variable that holds the key; check its value",
+    404: "check engine.base_url and engine.model",
+    429: "lower rollout.max_env_worker, or wait",
+}
+
+
+def key_from(variable: str) -> str | None:
+    """The API key in an environment variable; None where no variable is named.
+
+    Raises:
+        ConfigError: the variable is not set.
+    """
+    if not variable:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigError(
+            f"engine.api_key_env names {variable}, which is not set",
+            hint=f"export {variable}=..., or write it into .env",
+        )
+    return key
+
+
+def _retry_after_s(answer: httpx.Response) -> float | None:
+    try:
+        return float(answer.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        told = answer.json()
+        error = told.get("error", told)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:_SHOWN]
+    except (ValueError, AttributeError):
+        return answer.text[:_SHOWN]

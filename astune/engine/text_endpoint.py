@@ -1,0 +1,136 @@
+"""A model behind any OpenAI-compatible chat endpoint: messages in, text out. For debugging and data, not for training.
+
+Its ids are characters (`written.py`), and log-probabilities are NaN, since nobody knows them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
+
+from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.endpoint import Endpoint
+from astune.engine.written import read, written
+from astune.schema import (
+    Completion,
+    ContextOverflow,
+    EngineError,
+    Grammar,
+    SamplingParams,
+    number_of_call,
+    tool_call_id,
+)
+
+
+class TextEndpointEngine:
+    """Implements `InferenceEngine` over `/v1/chat/completions`.
+
+    The endpoint's own limits hold: what it refuses as too long is a ContextOverflow.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._stats = EngineStats()
+
+    def open_session(self, session: str) -> None: ...
+
+    def close_session(self, session: str) -> None: ...
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        messages, tools = read(prompt_ids)
+        self._stats = replace(self._stats, running=self._stats.running + 1)
+        try:
+            answer = await self._endpoint.post("/v1/chat/completions", self._request(messages, tools, params))
+        except EngineError as failure:
+            if "context" in failure.message and " 400" in failure.message:
+                raise ContextOverflow(
+                    failure.message, hint="shorten what the agent puts into its messages"
+                ) from failure
+            raise
+        finally:
+            self._stats = replace(self._stats, running=self._stats.running - 1)
+        try:
+            choice = answer["choices"][0]
+            token_ids = written(_said(choice["message"]))
+        except (KeyError, IndexError, TypeError) as cause:
+            raise EngineError(
+                f"{self._endpoint.root} answered what is no chat completion: {str(answer)[:300]}"
+            ) from cause
+        self._stats = replace(
+            self._stats,
+            prompt_tokens=self._stats.prompt_tokens + len(prompt_ids),
+            prefilled_tokens=self._stats.prefilled_tokens + len(prompt_ids),
+            sampled_tokens=self._stats.sampled_tokens + len(token_ids),
+        )
+        finish_reason = "length" if choice.get("finish_reason") == "length" else "stop"
+        return Completion(token_ids, [math.nan] * len(token_ids), finish_reason, 0)
+
+    async def load_weights(self, source: WeightsSource) -> int:
+        raise EngineError(f"{self._endpoint.root} takes no weights", hint="train with engine.type: in_process or vllm")
+
+    def stats(self) -> EngineStats:
+        """In characters."""
+        return self._stats
+
+    async def aclose(self) -> None:
+        await self._endpoint.aclose()
+
+    def _request(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], params: SamplingParams
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._endpoint.model,
+            "messages": _linked(messages),
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+        }
+        if tools:
+            body["tools"] = tools
+        if params.grammar is not None:
+            body |= self._form(params.grammar)
+        return body
+
+    def _form(self, grammar: Grammar) -> dict[str, Any]:
+        if grammar.kind == "json_schema":
+            schema = {"name": "answer", "schema": json.loads(grammar.text)}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        if grammar.kind == "call":
+            names = json.loads(grammar.text)
+            one = {"type": "function", "function": {"name": names[0]}}
+            return {"tool_choice": one if len(names) == 1 else "required"}
+        raise EngineError(
+            f"{self._endpoint.root} cannot be made to keep to a {grammar.kind} grammar",
+            hint="ask for a JSON schema, or use engine.type: in_process",
+        )
+
+
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    """What of an endpoint's answer is an answer."""
+    said: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if reasoning:
+        said["reasoning_content"] = reasoning
+    if message.get("tool_calls"):
+        said["tool_calls"] = [{"type": "function", "function": call["function"]} for call in message["tool_calls"]]
+    return said
+
+
+def _linked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages as an endpoint takes them: the calls of sampled answers under the ids that their results name."""
+    linked: list[dict[str, Any]] = []
+    for position, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if calls and "id" not in calls[0]:
+            results = takewhile(lambda following: following["role"] == "tool", messages[position + 1 :])
+            ids = {number_of_call(result["tool_call_id"]): result["tool_call_id"] for result in results}
+            made_up = {number: tool_call_id(position, number) for number in range(len(calls))}
+            message = message | {
+                "tool_calls": [{"id": (made_up | ids)[number], **call} for number, call in enumerate(calls)]
+            }
+        linked.append(message)
+    return linked

@@ -1,0 +1,54 @@
+"""Recorded episodes judged and merged anew, without a model: what a changed judge or policy would have made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from astune.config.schema import AstuneConfig
+from astune.context_tracker import Comparison, Renderer, merged_again
+from astune.rollout.verdict import Judge, ask_judge
+from astune.schema import AstuneError, Episode, EpisodeStatus, Reward
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """An episode as it would be recorded now; `kept` says why its recorded reward stands, where it was not judged."""
+
+    episode: Episode
+    kept: str | None = None
+
+
+async def again(episode: Episode, renderer: Renderer, judge: Judge | None, config: AstuneConfig) -> Again:
+    """Merge an episode anew and judge it anew.
+
+    Its environment is gone, so a judge that asks it cannot judge; the recorded reward then stands, as it does where
+    the workflow gave it itself.
+
+    Raises:
+        WorkflowError: a recorded conversation cannot be rendered any more.
+    """
+    policy = config.rollout.timelines
+    forest = merged_again(episode.forest, renderer, Comparison(policy.compare_level, policy.ignore_tools))
+    merged = replace(episode, forest=forest, constrained_tokens=config.trainer.loss.constrained_tokens)
+    if judge is None:
+        return Again(merged, "the workflow gave the reward itself")
+    try:
+        merged.reward = await ask_judge(
+            judge,
+            episode.task,
+            environment=None,
+            forest=forest,
+            targets={agent: episode.target_of(agent) for agent in {node.agent for node in forest.nodes}},
+            registered=episode.judge_inputs,
+            timeout_s=config.rollout.call_timeout_s,
+        )
+    except AstuneError as failure:
+        return Again(merged, f"{type(failure).__name__}: {failure}")
+    merged.status = _status(episode, merged.reward)
+    return Again(merged)
+
+
+def _status(before: Episode, reward: Reward) -> EpisodeStatus:
+    if before.status == "truncated":
+        return "truncated"
+    return "success" if reward.is_success else "failed"

@@ -1,0 +1,33 @@
+"""The `astune` command as a process of its own, for tests that look at it from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MAIN = "from astune.cli import main; main()"
+
+
+def start(folder: Path, *arguments: str, before: tuple[str, ...] = (), **variables: str) -> subprocess.Popen[str]:
+    """`astune ARGUMENTS` in `folder`; `before` are further arguments of the interpreter, as for a debugger."""
+    program = before or ("-c", MAIN)
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def astune(folder: Path, *arguments: str, status: int = 0) -> str:
+    """Its output; of a run that is to fail, what it said of that as well."""
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == status, out + err
+    return out if status == 0 else out + err

@@ -1,0 +1,273 @@
+"""`--backbone=debug` from outside: what it prints and keeps, where user code runs, and debuggers that stop in it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from astune_command import MAIN, ROOT, astune, start
+from debug_session import DebugSession
+
+from astune.runs import RunDirectory, balance_of, resolve_run
+
+pytestmark = pytest.mark.slow
+
+AGENT = """
+import threading
+
+from astune import Workflow, WorkflowOutput
+from astune.debug import bp
+from astune.env_service import Environment, EnvState, EnvStep
+from astune.task_judge import JudgeBase
+
+
+def note(what):
+    with open("threads.txt", "a") as file:
+        print(what, threading.current_thread() is threading.main_thread(), file=file)
+
+
+class World(Environment):
+    def get_init_state(self):
+        note("environment")
+        return EnvState(state=[{"role": "user", "content": "Say something."}])
+
+    def step(self, action):
+        note("step")
+        return EnvStep(state=[{"role": "user", "content": "Seen."}], reward=0.0, is_terminated=True)
+
+    def evaluate(self, sparse=True):
+        return 1.0
+
+
+class Talker(Workflow):
+    async def execute(self, task, proxy):
+        note("workflow")
+        messages = list(proxy.init_messages)
+        first = await proxy.achat(messages)
+        n_words = len(first["content"].split())
+        bp("FIRST")
+        proxy.gym_step(first)
+        await proxy.achat([*messages, first, {"role": "user", "content": "And again?"}])
+        await proxy.achat([*messages, {"role": "user", "content": "Otherwise?"}])
+        proxy.update_judge_input_dictionary(n_words=n_words)
+
+
+class Plain(Workflow):
+    running = 0
+
+    def execute(self, task, proxy):
+        Plain.running += 1
+        proxy.chat(proxy.init_messages)
+        note(f"at once {Plain.running}")
+        Plain.running -= 1
+        return WorkflowOutput(reward=1.0)
+
+
+class Broken(Workflow):
+    async def execute(self, task, proxy):
+        await proxy.achat(proxy.init_messages)
+        raise KeyError("the agent's own mistake")
+
+
+class Judge(JudgeBase):
+    def compute_reward(self, judge_input_dictionary):
+        note("judge")
+        return float(judge_input_dictionary["n_words"] >= 0), True
+"""
+BREAKPOINT = next(number for number, line in enumerate(AGENT.splitlines(), 1) if "n_words = len" in line)
+BP_CALL = BREAKPOINT + 1
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_folder) -> Path:
+    """A user's folder with an agent, a world and three tasks."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "tasks.jsonl").write_text(
+        "".join(f'{{"main_query": "Task {n}.", "task_id": "t{n}", "env_type": "agent.py->World"}}\n' for n in range(3))
+    )
+    settings = {
+        "model": {"path": str(tiny_folder)},
+        "task_reader": {"jsonl": {"training": {"file_path": "tasks.jsonl"}}},
+        "rollout": {
+            "workflow": "agent.py->Talker",
+            "max_model_len": 512,
+            "max_response_length_in_one_turn": 6,
+        },
+        "task_judge": {"judge_protocol": "agent.py->Judge"},
+        "debug": {"debug_first_n_tasks": 2},
+    }
+    (tmp_path / "talk.yaml").write_text(yaml.safe_dump({"astune": settings}))
+    return tmp_path
+
+
+def debug(folder: Path, *arguments: str, status: int = 0) -> str:
+    return astune(folder, "--conf", "talk.yaml", "--backbone", "debug", *arguments, status=status)
+
+
+def test_each_episode_is_shown_with_its_forks_and_timelines_and_kept_as_in_training(folder):
+    out = debug(folder)
+    for number in (0, 1):
+        assert f"episode train-000000-t{number}-000-1" in out
+    assert "t2" not in out
+    assert out.count("fork after message 0: ") == 2
+    assert out.count("timeline 2: ") == 2
+    assert out.count("success, reward 1") == 2
+    assert re.search(r"first answer \d+\.\d s after the start", out)
+    run = RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record"))
+    assert run.info().status == "finished"
+    with run.episodes() as episodes:
+        assert [(row.task_id, row.not_trained) for row in episodes.list()] == [("t0", "debug run"), ("t1", "debug run")]
+        assert [len(episode.timelines) for episode in episodes.episodes()] == [2, 2]
+    (line,) = run.metrics()
+    balance = balance_of(line.metrics)
+    assert balance is not None
+    assert balance.difference == 0
+    assert balance.dropped["debug run"] == balance.sampled > 0
+
+
+def test_all_user_code_runs_in_the_thread_that_began(folder):
+    debug(folder)
+    where = set((folder / "threads.txt").read_text().splitlines())
+    assert where == {"environment True", "workflow True", "step True", "judge True"}
+
+
+def test_an_ordinary_workflow_has_a_thread_and_runs_one_episode_at_a_time(folder):
+    debug(folder, "--set", "rollout.workflow=agent.py->Plain", "--set", "debug.debug_first_n_tasks=3")
+    seen = [line for line in (folder / "threads.txt").read_text().splitlines() if line.startswith("at once")]
+    assert seen == ["at once 1 False"] * 3
+
+
+def test_when_every_episode_fails_it_says_where_and_exits_with_1(folder):
+    out = debug(folder, "--set", "rollout.workflow=agent.py->Broken", status=1)
+    assert "the agent's own mistake" in out
+    assert "Traceback" in out
+    line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "raise KeyError" in text)
+    assert f"agent.py:{line}" in out
+
+
+def test_a_debug_run_is_not_resumed(folder):
+    debug(folder, "--set", "debug.debug_first_n_tasks=1")
+    out = debug(folder, "--resume", status=2)
+    assert "it is not resumed" in out
+
+
+def test_a_plan_of_it_is_printed(folder):
+    out = debug(folder, "--dry-run")
+    assert "the first 2 of 3 training tasks, one episode each, 4 at once" in out
+
+
+def test_stored_episodes_are_judged_and_merged_again_without_the_model(folder):
+    debug(folder)
+    assert "2 episodes again: 0 come out differently" in astune(folder, "replay", "talk")
+    (folder / "agent.py").write_text(
+        AGENT.replace("return float(judge_input_dictionary", "return -float(judge_input_dictionary")
+    )
+    out = astune(folder, "replay", "talk")
+    assert "train-000000-t0-000-1: reward 1 -> -1" in out
+    assert "2 episodes again: 2 come out differently" in out
+
+
+def test_a_judge_that_needs_the_world_cannot_judge_again(folder):
+    judge = "task_judge.judge_protocol=astune.task_judge.env_service_as_judge->EnvServiceJudge"
+    debug(folder, "--set", judge)
+    out = astune(folder, "replay", "talk")
+    assert "2 rewards were kept: JudgeError" in out
+    assert "2 episodes again: 0 come out differently" in out
+
+
+def test_a_debugger_stops_at_a_breakpoint_inside_the_workflow(folder):
+    port = free_port()
+    process = start(
+        folder,
+        *("--conf", "talk.yaml", "--backbone", "debug", "--set", "debug.debug_first_n_tasks=1"),
+        before=("-m", "debugpy", "--listen", f"127.0.0.1:{port}", "--wait-for-client", str(ROOT / "launcher.py")),
+    )
+    try:
+        with DebugSession(port, breakpoints={folder / "agent.py": [BREAKPOINT]}) as debugger:
+            path, line, function = debugger.stopped()
+            assert (Path(path).name, line, function) == ("agent.py", BREAKPOINT, "execute")
+            assert debugger.value_of("task.task_id") == "'t0'"
+            assert debugger.value_of("len(messages)") == "1"
+            debugger.to_the_end()
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert "success, reward 1" in out
+    finally:
+        process.kill()
+
+
+def test_a_tag_that_is_armed_opens_pdb_on_a_terminal(folder):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", MAIN, "--conf", "talk.yaml", "--backbone", "debug", "--db", "OTHER|FIRST"]
+    process = subprocess.Popen(
+        [*command, "--set", "debug.debug_first_n_tasks=1"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        read_until(ours, "(Pdb)")
+        os.write(ours, b"p task.task_id, n_words >= 0\n")
+        assert "('t0', True)" in read_until(ours, "(Pdb)")
+        os.write(ours, b"c\n")
+        read_until(ours, "first answer")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def test_a_tag_that_is_armed_waits_for_a_debugger_where_there_is_no_terminal(folder):
+    process = start(
+        folder, *("--conf", "talk.yaml", "--backbone", "debug", "--db", "FIRST", "--set", "debug.debug_first_n_tasks=1")
+    )
+    try:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "waits for a debugger" in line)
+        match = re.search(r"breakpoint FIRST: process \d+ waits for a debugger on 127\.0\.0\.1:(\d+)", said)
+        assert match is not None
+        with DebugSession(int(match[1])) as debugger:
+            path, line, _ = debugger.stopped()
+            assert Path(path).name == "agent.py"
+            assert line in (BP_CALL, BP_CALL + 1)
+            assert debugger.value_of("n_words >= 0") == "True"
+            debugger.to_the_end()
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+
+
+def test_a_tag_that_is_not_armed_is_passed_over_and_an_empty_one_refused(folder):
+    debug(folder, "--db", "OTHER", "--set", "debug.debug_first_n_tasks=1")
+    assert "names no tag" in debug(folder, "--db", "|", status=2)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def read_until(terminal: int, text: str, deadline_s: float = 120.0) -> str:
+    give_up = time.monotonic() + deadline_s
+    seen = ""
+    while text not in seen:
+        assert time.monotonic() < give_up, seen
+        try:
+            seen += os.read(terminal, 4096).decode(errors="replace")
+        except OSError:
+            break
+    assert text in seen
+    return seen

@@ -1,0 +1,113 @@
+"""A real HTTP server in front of a real engine, which answers as vLLM does; where vLLM itself is too large to be there.
+
+`make e2e-debug` runs the same with a real vLLM server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from astune.engine.base import InferenceEngine
+from astune.schema import SamplingParams
+
+DEADLINE_S = 30.0
+
+
+@dataclass
+class TokenServer:
+    """What a test may change while it runs: what answers leave out, and what they are."""
+
+    engine: InferenceEngine | None
+    leaves_out: set[str] = field(default_factory=set)
+    refuses: list[Response] = field(default_factory=list)
+    """Answers that are given before real ones."""
+    said: list[dict[str, Any]] = field(default_factory=list)
+    """What the chat endpoint answers, a message a call."""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    sick: bool = False
+    url: str = ""
+
+    async def health(self, request: Request) -> Response:
+        return Response(status_code=503 if self.sick else 200)
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "the-model"}]})
+
+    async def complete(self, request: Request) -> Response:
+        body = await request.json()
+        self.asked.append(body)
+        self.keys.append(request.headers.get("Authorization"))
+        if self.refuses:
+            return self.refuses.pop(0)
+        if self.engine is None or self.sick:
+            return JSONResponse({"error": {"message": "no such route"}}, status_code=404)
+        prompt = body["prompt"]
+        prompt_ids = [1, 2, 3] if isinstance(prompt, str) else prompt
+        params = SamplingParams(
+            max_tokens=body["max_tokens"],
+            temperature=body["temperature"],
+            stop_token_ids=tuple(body.get("stop_token_ids", ())),
+            seed=body.get("seed"),
+        )
+        self.engine.open_session("served")
+        completion = await self.engine.generate(prompt_ids, params, session="served")
+        choice: dict[str, Any] = {
+            "finish_reason": completion.finish_reason,
+            "token_ids": completion.token_ids,
+            "prompt_token_ids": prompt_ids,
+            "logprobs": {"token_logprobs": completion.logprobs, "top_logprobs": None},
+        }
+        for name in self.leaves_out:
+            choice.pop(name, None)
+        return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": len(prompt_ids)}})
+
+    async def chat(self, request: Request) -> Response:
+        self.asked.append(await request.json())
+        if self.refuses:
+            return self.refuses.pop(0)
+        message = {"role": "assistant"} | self.said.pop(0)
+        return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+@contextmanager
+def serving(engine: InferenceEngine | None, port: int = 0) -> Iterator[TokenServer]:
+    """A server on a port of its own."""
+    server = TokenServer(engine)
+    routes = [
+        Route("/health", server.health),
+        Route("/v1/models", server.models),
+        Route("/v1/completions", server.complete, methods=["POST"]),
+        Route("/v1/chat/completions", server.chat, methods=["POST"]),
+    ]
+    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="warning")
+    runner = _Runner(config)
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    try:
+        assert runner.up.wait(DEADLINE_S), "the server did not start"
+        server.url = f"http://127.0.0.1:{runner.servers[0].sockets[0].getsockname()[1]}"
+        yield server
+    finally:
+        runner.should_exit = True
+        thread.join(DEADLINE_S)
+
+
+class _Runner(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = threading.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
