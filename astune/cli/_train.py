@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from astune.cli._beside import beside_run, telling_the_end
 from astune.cli._errors import EXIT_INTERRUPTED, Interrupted
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
+from astune.launcher.companion import Companion, CompanionFlags, companions_of
+from astune.launcher.companions import Companions
 from astune.schema import AstuneError, ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ class Request:
     resume: bool = False
     run: Path | None = None
     dry_run: bool = False
+    companions: CompanionFlags = field(default_factory=CompanionFlags)
 
 
 @dataclass(frozen=True)
@@ -39,28 +45,48 @@ class _Start:
     conf: Path | None
     run_path: Path | None
 
+    @property
+    def base_dir(self) -> Path | None:
+        return self.conf.parent if self.conf is not None else None
+
+    @property
+    def experiment(self) -> Path:
+        """The folder that holds the experiment's runs."""
+        if self.run_path is not None:
+            return self.run_path.parent
+        return self.config.record_dir.resolve() / self.config.experiment_name
+
 
 def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
+    companions = companions_of(request.companions, start.config)
+    if request.dry_run:
+        parts = _parts(start, console)
+        console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
+        for line in plan(start.config, parts, start.run_path, companions):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return 0
+    with beside_run(companions, start.experiment, console) as beside:
+        parts = _parts(start, console)
+        with console.status(f"looking for the model {start.config.model.path}"):
+            from astune.engine.model_files import resolve_model
+
+            folder = resolve_model(start.config.model.path)  # before a run's folder hides the last good one
+        return _train(start, parts, folder, beside, console)
+
+
+def _parts(start: _Start, console: Console) -> UserParts:
+    """What the user brings; tasks may come from a companion."""
     with console.status("importing the workflow, reading the tasks"):
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
+        parts = load_parts(start.config, start.base_dir)
         from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
 
         check_trainable(start.config, parts)
-    if request.dry_run:
-        console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
-        for line in plan(start.config, parts, start.run_path):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return 0
-    with console.status(f"looking for the model {start.config.model.path}"):
-        from astune.engine.model_files import resolve_model
-
-        folder = resolve_model(start.config.model.path)  # before a run's folder hides the experiment's last good one
-    return _train(start, parts, folder, console)
+    return parts
 
 
 def packaged_tutorial(name: str) -> Path:
@@ -73,7 +99,9 @@ def packaged_tutorial(name: str) -> Path:
     raise ConfigError(f"the tutorial {name} is not installed", hint="reinstall astune, or run this in a clone of it")
 
 
-def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[str]:
+def plan(
+    config: AstuneConfig, parts: UserParts, run_path: Path | None, companions: Sequence[Companion] = ()
+) -> list[str]:
     """What a run will do, in words."""
     trainer, rollout = config.trainer, config.rollout
     episodes = trainer.tasks_per_step * rollout.num_repeat
@@ -95,6 +123,7 @@ def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[
     ]
     if trainer.validation.stop_at_success is not None and held_out:
         lines.append(f"  ends early at {trainer.validation.stop_at_success:.0%} held-out success")
+    lines += [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
     return lines
 
 
@@ -114,24 +143,25 @@ def _resolve(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(start: _Start, parts: UserParts, folder: Path, console: Console) -> int:
+def _train(start: _Start, parts: UserParts, folder: Path, beside: Companions, console: Console) -> int:
     from astune.backbone.local import train
     from astune.cli._display import open_display
     from astune.cli._interrupt import run_until_interrupted
     from astune.cli._report import report_run
 
     silence_progress_bars()
-    with _run_directory(start) as run:
+    with _run_directory(start) as run, telling_the_end(run, console):
+        beside.belong_to(run.path)
         _say_what_changed(start, run, console)
         resolved = dump(start.config)
         run.save_config(resolved)
-        classes = [parts.workflow] if parts.judge is None else [parts.workflow, type(parts.judge)]
+        classes = [parts.workflow, *([] if parts.judge is None else [type(parts.judge)]), *_own_reader(start)]
         back_up(run.backup, config_path=start.conf, resolved=resolved, classes=classes, command=sys.argv)
         try:
             with open_display(
                 start.config, run, validation_tasks=len(parts.validation_tasks), console=console
             ) as observer:
-                run_until_interrupted(train(start.config, parts, folder, run, observer))
+                run_until_interrupted(beside.guard(train(start.config, parts, folder, run, observer)))
         except (Interrupted, KeyboardInterrupt):
             run.finish("interrupted")
             return _say_interrupted(run, console)
@@ -141,6 +171,17 @@ def _train(start: _Start, parts: UserParts, folder: Path, console: Console) -> i
         run.finish("finished")
         report_run(run, console)
     return 0
+
+
+def _own_reader(start: _Start) -> list[type]:
+    """The class of a task reader of the user's own."""
+    from astune.config.imports import import_class, is_reference
+    from astune.task_reader import TaskReaderBase
+
+    named = start.config.task_reader.type
+    if not is_reference(named):
+        return []
+    return [import_class(named, key="task_reader.type", base=TaskReaderBase, base_dir=start.base_dir)]
 
 
 def silence_progress_bars() -> None:

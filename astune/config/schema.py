@@ -227,6 +227,20 @@ class TrainerConfig(StrictModel):
     validation: ValidationConfig = ValidationConfig()
 
 
+class CompanionConfig(StrictModel):
+    """A service that `--with NAME` starts beside a run; `ray` and `appworld` describe those of the flags."""
+
+    command: str = ""
+    """The shell's line that starts it; `--with NAME=COMMAND` goes before it."""
+    health_url: str = ""
+    """The address that answers once it has started: `http://...` (a status below 400) or `tcp://host:port` (a
+    connection). One that answers already is used as it is."""
+    success_message: str = ""
+    """Text that its output shows once it has started, for one without an address; those of uvicorn and Ray are known."""
+    timeout_s: float = Field(default=300.0, gt=0)
+    """Seconds that it may take to start."""
+
+
 class AstuneConfig(StrictModel):
     """One experiment."""
 
@@ -248,6 +262,8 @@ class AstuneConfig(StrictModel):
     rollout: RolloutConfig = RolloutConfig()
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
     trainer: TrainerConfig = TrainerConfig()
+    companions: dict[str, CompanionConfig] = Field(default_factory=dict)
+    """Services that a run may need beside it, by name; started where `--with NAME` asks for them."""
 
     @property
     def astune(self) -> AstuneConfig:

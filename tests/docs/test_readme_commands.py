@@ -37,6 +37,8 @@ RUN_ELSEWHERE = {
     "astune check numerics": "tests/numerics/test_command.py",
     "astune check template": "tests/cli/test_check_template.py",
     "astune replay": "tests/cli/test_a_whole_run.py",
+    "astune --kill": "tests/launcher/test_process_registry.py",
+    "astune doctor": "tests/cli/test_doctor.py",
 }
 MAKE_TOO_LONG = re.compile(r"make (bench-\S+|\S*vllm\S*|lock|format|docs|clean)$")
 """Benchmarks, which write their own results, and targets that change the working tree."""
