@@ -12,6 +12,7 @@ from rich.console import Console
 from astune.launcher.companion import Companion
 from astune.launcher.companions import Companions
 from astune.launcher.end_message import missing_gateway, send_end_message
+from astune.launcher.guarded_process import GRACE_S
 from astune.launcher.process_registry import forget, record
 from astune.runs import RunDirectory
 
@@ -36,7 +37,12 @@ def beside_run(companions: Sequence[Companion], experiment: Path, console: Conso
             if companions:
                 with console.status("starting the companions") as status:
                     beside.start(say, status.update)
-            yield beside
+            try:
+                yield beside
+            finally:
+                if companions:
+                    with console.status(f"ending the companions, which may take {GRACE_S:g} s"):
+                        beside.close()
     finally:
         if own is not None:
             forget(own)

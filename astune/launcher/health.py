@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
+import urllib.request
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-import httpx
 import psutil
 
 PROBE_S = 2.0
 """Seconds that one look at an address may take."""
+_without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy for the internet has no business with a service beside us. httpx would load certificates at each look."""
 
 
 def why_not_answering(address: str) -> str | None:
@@ -26,11 +30,15 @@ def why_not_answering(address: str) -> str | None:
         except OSError as cause:
             return cause.strerror or str(cause)
         return None
-    try:  # a proxy for the internet has no business with a service beside us
-        answer = httpx.get(address, timeout=PROBE_S, trust_env=False, follow_redirects=True)
-    except (httpx.HTTPError, httpx.InvalidURL) as cause:
+    try:
+        _without_proxy.open(address, timeout=PROBE_S).close()
+    except HTTPError as answer:
+        return f"it answers with HTTP status {answer.code}"
+    except URLError as cause:
+        return getattr(cause.reason, "strerror", None) or str(cause.reason)
+    except (OSError, http.client.HTTPException, ValueError) as cause:
         return str(cause) or type(cause).__name__
-    return None if answer.status_code < 400 else f"it answers with HTTP status {answer.status_code}"
+    return None
 
 
 def port_of(address: str) -> int | None:
@@ -46,7 +54,7 @@ def listener_of(port: int) -> psutil.Process | None:
     except psutil.AccessDenied:  # macOS shows them to root alone
         return None
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr[1] == port and connection.pid:
             try:
                 return psutil.Process(connection.pid)
             except psutil.NoSuchProcess:

@@ -71,14 +71,18 @@ def test_versions_outside_their_range_and_missing_packages_are_named(monkeypatch
     assert wrong.detail == "pydantic is 1.10.2, supported is <3,>=2.12"
     assert wrong.mend == "pip install 'pydantic<3,>=2.12'"
 
-    def without_torch(name: str) -> str:
-        if name == "torch":
+
+def test_an_extra_that_is_not_there_is_a_problem_only_where_it_is_needed(monkeypatch):
+    real = importlib.metadata.version
+
+    def without_models(name: str) -> str:
+        if name in ("torch", "transformers", "gguf", "safetensors", "peft", "renderers"):
             raise importlib.metadata.PackageNotFoundError(name)
         return real(name)
 
-    monkeypatch.setattr(software, "version", without_torch)
-    found = {finding.what: finding for finding in software.versions({"local"})}
-    assert found["extra local"].mend == "pip install 'astune[local]'"
+    monkeypatch.setattr(software, "version", without_models)
+    needed = {finding.what: finding for finding in software.versions({"local"})}["extra local"]
+    assert (needed.state, needed.mend) == ("problem", "pip install 'astune[local]'")
     assert {finding.what: finding.state for finding in software.versions(set())}["extra local"] == "note"
 
 

@@ -47,5 +47,10 @@ def with_marker(marker: str) -> list[psutil.Process]:
     return found
 
 
+def commands_with(marker: str) -> list[psutil.Process]:
+    """The same without guardians, whose arguments hold the command's."""
+    return [process for process in with_marker(marker) if "_guardian.py" not in " ".join(process.cmdline())]
+
+
 def python(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, *arguments]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_helpers import SERVER, eventually, python, with_marker
+from launcher_helpers import SERVER, commands_with, eventually, python, with_marker
 
 from astune.launcher.companion import Companion, in_shell
 from astune.launcher.companions import Companions
-from astune.schema import CompanionError, DeadlineExceeded
+from astune.schema import CompanionError, DeadlineExceeded, TaskReaderError
 
 TALKER = "import sys, time; print('Uvicorn running on', sys.argv[1]); time.sleep(600)"
 
@@ -150,13 +150,27 @@ async def test_its_death_ends_the_work_within_a_second_and_is_named(experiment, 
         Told().start(companions)
         guarded = asyncio.ensure_future(companions.guard(work()))
         await asyncio.sleep(0)
-        (process,) = [each for each in with_marker(marker) if "_guardian" not in " ".join(each.cmdline())]
+        (process,) = commands_with(marker)
         died_at = time.monotonic()
         process.send_signal(signal.SIGKILL)
         with pytest.raises(CompanionError, match="companion env was ended by signal 9; it wrote nothing"):
             await guarded
     assert len(cleaned) == 2
     assert cleaned[0] - died_at < 1.0
+
+
+def test_an_error_while_one_is_dead_names_the_dead(experiment, marker):
+    def read_tasks_from_the_dead() -> None:
+        with Companions([Companion("tools", tuple(python(TALKER, marker)))], experiment) as companions:
+            Told().start(companions)
+            for process in commands_with(marker):
+                process.kill()
+            eventually(lambda: companions._running[0][1].has_died, "its death is noticed")
+            raise TaskReaderError("connection refused")
+
+    with pytest.raises(CompanionError, match="companion tools was ended by signal 9") as caught:
+        read_tasks_from_the_dead()
+    assert isinstance(caught.value.__cause__, TaskReaderError)
 
 
 async def test_work_that_is_cancelled_by_the_user_stays_cancelled(experiment, marker):

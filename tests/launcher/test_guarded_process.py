@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_helpers import eventually, python, with_marker
+from launcher_helpers import commands_with, eventually, python, with_marker
 
 from astune.launcher.guarded_process import GuardedProcess
 
@@ -143,7 +143,7 @@ def test_a_command_that_goes_into_the_background_goes_on_and_is_ended(log, marke
     wait_for_line(log, "in the background")
     eventually(lambda: process.status == 0, "the command itself ends")
     assert not process.has_died
-    (daemon,) = [each for each in with_marker(marker) if "_guardian" not in " ".join(each.cmdline())]
+    (daemon,) = commands_with(marker)
     daemon.kill()
     eventually(lambda: process.has_died, "the end of the process in the background is noticed")
     process.close()
