@@ -59,18 +59,23 @@ class Guardian:
                 return
 
     def end_everything(self) -> None:
-        for number, seconds in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, KILL_S)):
-            deadline = time.monotonic() + seconds
+        """SIGTERM, then SIGKILL: to the command, and to the rest once that is gone or half of the time has passed.
+
+        A server that ends its own workers in order takes longer, or hangs, where they are ended under its feet.
+        """
+        for number, patience_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, KILL_S)):
+            began = time.monotonic()
             told: set[int] = set()
-            while time.monotonic() < deadline:
+            while (passed := time.monotonic() - began) < patience_s:
                 self._reap()
                 living = self._living()
                 if not living:
                     return
-                for target in living - told:
+                alone = number == signal.SIGTERM and self._leader in living and passed < patience_s / 2
+                for target in ({self._leader} if alone else living) - told:
                     with contextlib.suppress(OSError):
                         os.kill(target, number)
-                told |= living
+                    told.add(target)
                 time.sleep(TICK_S / 2)
 
     def _reap(self) -> None:

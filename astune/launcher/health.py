@@ -54,7 +54,9 @@ def listener_of(port: int) -> psutil.Process | None:
     except psutil.AccessDenied:  # macOS shows them to root alone
         return None
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr[1] == port and connection.pid:
+        if connection.status != psutil.CONN_LISTEN or getattr(connection.laddr, "port", None) != port:
+            continue
+        if connection.pid:
             try:
                 return psutil.Process(connection.pid)
             except psutil.NoSuchProcess:

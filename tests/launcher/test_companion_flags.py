@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from astune.config import AstuneConfig, load_config
 from astune.launcher import companion as companion_module
 from astune.launcher.companion import CompanionFlags, appworld, companions_of, in_shell, running_ray_head
+from astune.launcher.companions import Companions
 from astune.schema import ConfigError
 
 CONFIG = """
@@ -152,6 +155,19 @@ def test_ray_needs_its_command(config, monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="there is no command `ray`") as caught:
         companions_of(CompanionFlags(ray=True), config)
     assert "pip install ray" in caught.value.hint
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ray") is None, reason="needs ray on PATH; no extra installs it yet")
+def test_a_real_ray_head_is_started_found_again_and_ended(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with Companions(companions_of(CompanionFlags(ray=True), config), tmp_path / "experiment") as companions:
+        companions.start(print, lambda _: None)
+        (again,) = companions_of(CompanionFlags(ray=True), config)
+        assert again.health_url is not None
+        raylets = [each for each in psutil.process_iter() if each.name() == "raylet"]
+        assert raylets
+    assert not any(raylet.is_running() for raylet in raylets)
 
 
 def test_a_ray_head_that_answers_is_found(tmp_path, port):

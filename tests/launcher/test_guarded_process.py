@@ -85,6 +85,20 @@ def test_it_is_asked_to_end_before_it_is_killed(log, marker):
     assert with_marker(marker) == []
 
 
+def test_a_command_may_end_its_own_workers_in_order(log, marker):
+    worker = "import signal, time; signal.signal(15, lambda *_: print('worker was asked', flush=True)); time.sleep(600)"
+    code = (
+        "import signal, subprocess, sys, time\n"
+        f"worker = subprocess.Popen([sys.executable, '-c', {worker!r}, sys.argv[1]])\n"
+        "def leave(*_): worker.kill(); worker.wait(); print('in order', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\nprint('ready', flush=True)\ntime.sleep(600)"
+    )
+    with launch(log, *python(code, marker), grace_s=20.0):
+        wait_for_line(log, "ready")
+    assert log.read_text() == "ready\nin order\n"
+    assert with_marker(marker) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_killing_the_launcher_leaves_no_orphan(kind, log, marker):
     launcher = subprocess.Popen(
