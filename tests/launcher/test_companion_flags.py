@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -159,8 +160,10 @@ def test_ray_needs_its_command(config, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ray") is None, reason="needs ray on PATH; no extra installs it yet")
-def test_a_real_ray_head_is_started_found_again_and_ended(config, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+def test_a_real_ray_head_is_started_found_again_and_ended(config, tmp_path, monkeypatch, request):
+    folder = tempfile.TemporaryDirectory(prefix="ray-")  # Ray's sockets need a short path
+    request.addfinalizer(folder.cleanup)
+    monkeypatch.setenv("RAY_TMPDIR", folder.name)
     with Companions(companions_of(CompanionFlags(ray=True), config), tmp_path / "experiment") as companions:
         companions.start(print, lambda _: None)
         (again,) = companions_of(CompanionFlags(ray=True), config)
