@@ -14,8 +14,7 @@ from packaging.specifiers import SpecifierSet
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
 from astune.launcher.companion import running_ray_head
-from astune.launcher.health import why_not_answering
-from astune.schema import ConfigError
+from astune.launcher.health import port_of, why_not_answering
 
 _CORE = "core"
 _SERVICES = {"ray": "verl and trinity", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
@@ -61,34 +60,27 @@ def services() -> Iterator[Finding]:
 
 
 def engines(config: AstuneConfig) -> Iterator[Finding]:
-    """Whether what the experiment names as an address answers."""
-    for key, address, mend in _addresses(config):
+    """Whether the engine and the environment service that the experiment names answer."""
+    for what, address, mend in _addresses(config):
         why = why_not_answering(address)
         if why is None:
-            yield Finding(key, "ok", f"{address} answers")
+            yield Finding(what, "ok", f"{address} answers")
         else:
-            yield Finding(key, "problem", f"{address} does not answer: {why}", mend)
+            yield Finding(what, "problem", f"{address} does not answer: {why}", mend)
 
 
 def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
-    """(key, address to ask, line that mends it) of the engine and of the environment service, where they are used."""
-    reader = getattr(config.task_reader, "env_service", None)
-    if config.task_reader.type == "env_service" and reader is not None:
-        url = str(reader.env_url).rstrip("/")
-        with_flag = "--with-appworld" if reader.env_type == "appworld" else "--with NAME=COMMAND that starts it"
-        yield (
-            "environment service",
-            f"{url}/healthz",
-            f"start the run with {with_flag}, or set task_reader.env_service.env_url",
-        )
-    engine = config.engine.model_dump()
+    """(what, address to ask, what mends it) of all that the experiment uses; an engine's key is not tried."""
+    reader, engine = config.task_reader.model_dump(), config.engine.model_dump()
+    service = reader.get("env_service") or {}
+    if reader["type"] == "env_service" and service.get("env_url"):
+        flag = "--with-appworld" if service.get("env_type") == "appworld" else "--with env='COMMAND that starts it'"
+        mend = f"start the run with {flag}, or set task_reader.env_service.env_url"
+        yield "environment service", f"{service['env_url'].rstrip('/')}/healthz", mend
     named = engine.get("base_url") or []
-    for address in [named] if isinstance(named, str) else named:
-        parts = urlsplit(address)
-        if parts.hostname is None:
-            raise ConfigError(f"engine.base_url is {address!r}, which is no address", hint="write http://host:port/v1")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        yield "engine", f"tcp://{parts.hostname}:{port}", "start that server, or set engine.base_url to one that runs"
+    for url in [named] if isinstance(named, str) else named:
+        mend = "start that server, or set engine.base_url to one that runs"
+        yield "engine", f"tcp://{urlsplit(url).hostname}:{port_of(url)}", mend
 
 
 def _requirements() -> dict[str, list[Requirement]]:

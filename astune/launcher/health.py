@@ -27,8 +27,8 @@ def why_not_answering(address: str) -> str | None:
         parts = urlsplit(address)
         try:
             socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PROBE_S).close()
-        except OSError as cause:
-            return cause.strerror or str(cause)
+        except (OSError, ValueError) as cause:
+            return getattr(cause, "strerror", None) or str(cause)
         return None
     try:
         _without_proxy.open(address, timeout=PROBE_S).close()

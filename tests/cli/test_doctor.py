@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,6 +17,8 @@ from astune.cli import _doctor_machine as machine
 from astune.cli import _doctor_software as software
 from astune.cli._app import run
 from astune.config import load_config
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -46,8 +49,9 @@ def only(monkeypatch: pytest.MonkeyPatch, folder: Path, **programs: str) -> None
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_a_sound_environment_is_shown_and_exits_with_0(doctor):
-    status, out = doctor()
+@pytest.mark.parametrize("conf", [[], ["--conf", str(ROOT / "tutorial/example_calculator/calculator.yaml")]])
+def test_a_sound_environment_is_shown_and_exits_with_0(conf, doctor):
+    status, out = doctor(*conf)
     assert status == 0, out
     for what in ("Python", "packages", "extra local", "CPU", "GPU", "memory", "disk of runs", "port 8080", "sandbox"):
         assert what in out
@@ -151,6 +155,23 @@ def test_the_kernels_sandbox_is_described():
     finding = machine.sandbox()
     assert ("bubblewrap" in finding.detail) == (shutil.which("bwrap") is not None)
     assert finding.mend if finding.state == "problem" else finding.detail
+
+
+def test_what_the_experiment_names_is_asked_whether_it_answers(monkeypatch):
+    """Both sections, as a configuration with a served engine and an environment service has them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        service = {"env_type": "appworld", "env_url": "http://127.0.0.1:1/"}
+        section = SimpleNamespace(
+            task_reader=SimpleNamespace(model_dump=lambda: {"type": "env_service", "env_service": service}),
+            engine=SimpleNamespace(model_dump=lambda: {"base_url": [f"http://127.0.0.1:{port}/v1"]}),
+        )
+        environment, engine = software.engines(section)
+    assert environment.state == "problem"
+    assert environment.detail == "http://127.0.0.1:1/healthz does not answer: Connection refused"
+    assert environment.mend.startswith("start the run with --with-appworld")
+    assert (engine.what, engine.state) == ("engine", "ok")
+    assert list(software.engines(load_config(None))) == []
 
 
 @pytest.mark.parametrize("backbone", ["verl", "trinity"])
