@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ class GuardedProcess:
     def belongs_to(self, run: str) -> None:
         """Record the processes as parts of `run`."""
         guardian = record(self._guardian.pid, name=f"guardian of {self.name}", run=run)
-        command = record(self.pid, name=self.name, run=run)
+        command = record(self.pid, name=self.name, command=shlex.join(self.command), run=run)
         self._records = [each for each in (guardian, command) if each is not None]
 
     def on_death(self, callback: Callable[[], None]) -> None:

@@ -39,15 +39,18 @@ def registry_folder() -> Path:
     return Path(state).expanduser() / "astune" / "processes"
 
 
-def record(pid: int, *, name: str, run: str = "") -> ProcessRecord | None:
+def record(pid: int, *, name: str, command: str = "", run: str = "") -> ProcessRecord | None:
     """Write down a process that was just started; None where it is gone already, or nothing can be written.
 
     A record is only there for `astune --kill`: a folder that cannot be written is logged and stops nothing.
+
+    Args:
+        command: the command line, where the system may not show it yet.
     """
     start = started_at(pid)
     if start is None:
         return None
-    found = ProcessRecord(pid, start, socket.gethostname(), name, command_line(pid), run, time.time())
+    found = ProcessRecord(pid, start, socket.gethostname(), name, command or command_line(pid), run, time.time())
     path = _path(found)
     temporary = path.with_suffix(".tmp")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def test_a_guarded_process_is_recorded_with_its_guardian_until_it_is_closed(tmp_
     with GuardedProcess("sleeper", python(SLEEPER, marker), tmp_path / "log", run="demo") as process:
         assert [each.name for each in recorded()] == ["guardian of sleeper", "sleeper"]
         assert {each.run for each in recorded()} == {"demo"}
+        assert recorded()[1].command == shlex.join(python(SLEEPER, marker))
         assert end(find_targets([marker]), grace_s=10.0) == []
         eventually(lambda: process.has_died, "its end is noticed")
     assert with_marker(marker) == []
