@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from astune.cli import let_openmp_spin_briefly
 
 let_openmp_spin_briefly()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="astune-tests-")  # the user's record of processes is not ours
 
 
 @pytest.fixture(scope="session")

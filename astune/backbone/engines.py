@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import Renderer, load_renderer
 from astune.engine.base import InferenceEngine
@@ -24,15 +26,16 @@ _NO_BOUND = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """An engine and its renderer. `exact` is False where only text comes back, which cannot be trained.
+    """An engine and its renderer.
 
-    `config` is the run's, with the bounds of such an endpoint left to itself: its ids are characters.
+    `config` is the run's; of an endpoint of text, whose ids are characters, without our bounds. `lacks` is what keeps
+    the engine from being trained with, in words; nothing where it can be.
     """
 
     engine: InferenceEngine
     renderer: Renderer
     config: AstuneConfig
-    exact: bool = True
+    lacks: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -43,14 +46,11 @@ async def open_model(config: AstuneConfig) -> AsyncIterator[OpenModel]:
         ConfigError: the configuration names no server, or no key.
         EngineError: the model does not load, or the server does not answer as it must.
     """
-    if config.engine.type == "in_process":
-        model = _in_process(config)
-    else:
-        model = await _served(config)
-    try:
+    async with AsyncExitStack() as closing:
+        in_process = config.engine.type == "in_process"
+        model = _in_process(config) if in_process else await _served(config, closing)
+        closing.push_async_callback(model.engine.aclose)
         yield model
-    finally:
-        await model.engine.aclose()
 
 
 def model_folder(config: AstuneConfig) -> Path:
@@ -74,43 +74,54 @@ def _in_process(config: AstuneConfig) -> OpenModel:
     return OpenModel(engine, load_renderer(folder), config)
 
 
-async def _served(config: AstuneConfig) -> OpenModel:
-    if not config.engine.base_url:
+async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
+    addresses = config.engine.base_url or ([url_of(config)] if config.engine.type == "vllm" else [])
+    if not addresses:
         raise ConfigError(
-            f"engine.type is {config.engine.type}, but engine.base_url names no server",
-            hint="set it to the server's address, as http://127.0.0.1:8000",
+            "engine.type is openai, but engine.base_url names no endpoint",
+            hint="set it to the endpoint's address, as https://api.example.com/v1",
         )
     key = key_from(config.engine.api_key_env)
-    async with AsyncExitStack() as opened:
-        endpoints: list[Endpoint] = []
-        for base_url in config.engine.base_url:
-            endpoint = Endpoint(base_url, model=config.engine.model, api_key=key)
-            opened.push_async_callback(endpoint.aclose)
-            await endpoint.choose_model()
-            endpoints.append(endpoint)
-        probes = [await probe(endpoint, lambda text: _encode(config, text)) for endpoint in endpoints]
-        model = _exact(config, endpoints, probes) or _in_text(config, endpoints)
-        opened.pop_all()  # from here on the engine closes them
-    return model
+    endpoints: list[Endpoint] = []
+    for base_url in addresses:
+        endpoint = Endpoint(base_url, model=config.engine.model, api_key=key)
+        closing.push_async_callback(endpoint.aclose)
+        await endpoint.choose_model()
+        endpoints.append(endpoint)
+    probes = [await probe(endpoint, lambda text: _encode(config, text)) for endpoint in endpoints]
+    if all(found.exact for found in probes):
+        return _exact(config, endpoints, probes, closing)
+    if config.engine.type == "vllm":
+        raise EngineError(
+            "; ".join(_lacking(config, endpoints, probes)),
+            hint="serve the model of model.path with vLLM, or set engine.type to openai to debug in plain text",
+        )
+    return _in_text(config, endpoints, probes)
 
 
-def _exact(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel | None:
-    """Token for token; None where an endpoint of any kind does not give tokens."""
-    for endpoint, found in zip(endpoints, probes, strict=True):
-        if not found.exact and config.engine.type == "vllm":
-            raise EngineError(
-                f"{endpoint.root}: {' and '.join(found.lacking(temperature=1.0))}",
-                hint="serve the model of model.path with vLLM, or set engine.type to openai to debug in plain text",
-            )
-    if not all(found.exact for found in probes):
-        return None
-    max_model_len = config.rollout.max_model_len
-    engines = [ServedEngine(endpoint, max_model_len=max_model_len) for endpoint in endpoints]
+def _exact(
+    config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe], closing: AsyncExitStack
+) -> OpenModel:
+    """Token for token."""
+    take_weights = all(found.takes_weights for found in probes)
+    weights = Path(closing.enter_context(TemporaryDirectory(prefix="astune-weights-"))) if take_weights else None
+    bound = config.rollout.max_model_len
+    engines = [ServedEngine(endpoint, max_model_len=bound, weights=weights) for endpoint in endpoints]
     engine = engines[0] if len(engines) == 1 else Replicas(engines)
-    return OpenModel(engine, load_renderer(model_folder(config)), config)
+    lacks = tuple(_lacking(config, endpoints, probes))
+    return OpenModel(engine, load_renderer(model_folder(config)), config, lacks)
 
 
-def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint]) -> OpenModel:
+def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> list[str]:
+    temperature = config.rollout.temperature
+    return [
+        f"{endpoint.root}: {' and '.join(lacks)}"
+        for endpoint, found in zip(endpoints, probes, strict=True)
+        if (lacks := found.lacking(temperature=temperature))
+    ]
+
+
+def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
     from astune.context_tracker.text_renderer import TextRenderer
     from astune.engine.text_endpoint import TextEndpointEngine
 
@@ -118,10 +129,10 @@ def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint]) -> OpenModel:
         raise ConfigError(
             "engine.base_url names several endpoints that give text only", hint="name one, or serve token ids with vLLM"
         )
-    unbounded = config.rollout.model_copy(update={"max_model_len": _NO_BOUND})
-    return OpenModel(
-        TextEndpointEngine(endpoints[0]), TextRenderer(), config.model_copy(update={"rollout": unbounded}), exact=False
-    )
+    rollout = config.rollout.model_copy(update={"max_model_len": _NO_BOUND})
+    unbounded = config.model_copy(update={"rollout": rollout})
+    lacks = tuple(_lacking(config, endpoints, probes))
+    return OpenModel(TextEndpointEngine(endpoints[0]), TextRenderer(), unbounded, lacks)
 
 
 def _encode(config: AstuneConfig, text: str) -> list[int]:

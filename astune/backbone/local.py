@@ -35,6 +35,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     policy = PolicyTrainer.load(model_folder(config), config)
     order = task_order(config, parts)
     async with open_model(config) as model:
+        require_trainable(model)
         engine = model.engine
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:
@@ -129,6 +130,15 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
             hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
         )
     task_order(config, parts)
+
+
+def require_trainable(model: OpenModel) -> None:
+    """Refuse an engine that episodes can be run with, but whose record is not what training needs."""
+    if model.lacks:
+        raise ConfigError(
+            f"the engine cannot be trained with: {'; '.join(model.lacks)}",
+            hint="use engine.type: in_process, or vllm without engine.base_url, or debug with --backbone debug",
+        )
 
 
 def task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:

@@ -34,6 +34,22 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as trainer.optim.lr=1e-5; repeatable."),
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
+With = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--with",
+        metavar="NAME=COMMAND",
+        help="Start a companion service first; NAME alone starts one of astune.companions; repeatable.",
+    ),
+]
+Kill = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--kill",
+        metavar='"python|ray|vllm"',
+        help="First end processes of earlier runs that match: only what astune started. Alone, it does nothing else.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", metavar=" ", help="Print the resolved configuration and the plan, and start nothing."),
@@ -82,6 +98,15 @@ def root(
         Optional[str],  # noqa: UP045
         typer.Option("--db", metavar="'TAG1|TAG2'", help="Arm breakpoints: bp('TAG1') in your code stops then."),
     ] = None,
+    with_: With = None,
+    with_ray: Annotated[bool, typer.Option("--with-ray", metavar=" ", help="Start a Ray head first.")] = False,
+    with_appworld: Annotated[
+        bool, typer.Option("--with-appworld", metavar=" ", help="Start AppWorld's environment service first.")
+    ] = False,
+    with_logview: Annotated[
+        bool, typer.Option("--with-logview", metavar=" ", help="Also start the log viewer on this run. Not there yet.")
+    ] = False,
+    kill: Kill = None,
     version: Annotated[bool, typer.Option("--version", metavar=" ", help="Print the version.")] = False,
 ) -> None:
     flags = {
@@ -91,6 +116,11 @@ def root(
         "--dry-run": dry_run,
         "--set": overrides,
         "--db": breakpoints,
+        "--with": with_,
+        "--with-ray": with_ray,
+        "--with-appworld": with_appworld,
+        "--with-logview": with_logview,
+        "--kill": kill is not None,
     }
     given = [flag for flag, value in flags.items() if value]
     if context.invoked_subcommand is not None:
@@ -107,15 +137,26 @@ def root(
         return
 
     def work() -> int:
+        if kill is not None:
+            from astune.cli._kill import kill_processes
+
+            status = kill_processes(kill, dry_run=dry_run)
+            if status or set(given) <= {"--kill", "--dry-run"}:
+                return status
         from astune.cli._train import Request, train_or_plan
+        from astune.launcher.companion import CompanionFlags
 
         if breakpoints is not None:
             from astune.debug import arm
 
             arm(breakpoints)
-        resumed = Path(resume) if resume and resume != NEWEST else None
         request = Request(
-            conf, _with_backbone(overrides, backbone), resume=resume is not None, run=resumed, dry_run=dry_run
+            conf,
+            _with_backbone(overrides, backbone),
+            resume=resume is not None,
+            run=Path(resume) if resume and resume != NEWEST else None,
+            dry_run=dry_run,
+            companions=CompanionFlags(tuple(with_ or ()), with_ray, with_appworld, with_logview),
         )
         return train_or_plan(request)
 
@@ -217,6 +258,28 @@ def evaluate(
         from astune.cli._evaluate import evaluate_model
 
         return evaluate_model(conf, model, overrides or [])
+
+    exit_with(work)
+
+
+@app.command()
+def doctor(
+    conf: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--conf", metavar="FILE.yaml", help="Also look at what this experiment needs."),
+    ] = None,
+    backbone: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--backbone", metavar="NAME", help="Whose packages are needed, where --conf does not say."),
+    ] = None,
+    overrides: Set = None,
+) -> None:
+    """Look at this machine and environment, and print the line that mends what is wrong."""
+
+    def work() -> int:
+        from astune.cli._doctor import examine
+
+        return examine(conf, backbone, overrides or [])
 
     exit_with(work)
 

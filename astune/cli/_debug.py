@@ -24,9 +24,12 @@ from astune.schema import Episode, EpisodeGroup, Task
 
 if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
+    from astune.launcher.companions import Companions
 
 
-def debug_episodes(config: AstuneConfig, parts: UserParts, run: RunDirectory, console: Console) -> int:
+def debug_episodes(
+    config: AstuneConfig, parts: UserParts, run: RunDirectory, beside: Companions, console: Console
+) -> int:
     """Run the episodes and print them; 1 where every one of them ended in an error."""
     from astune.backbone.debug import debug
     from astune.cli._interrupt import run_until_interrupted
@@ -40,7 +43,7 @@ def debug_episodes(config: AstuneConfig, parts: UserParts, run: RunDirectory, co
     console.print(f"run {run.path}", markup=False, highlight=False, soft_wrap=True)
     try:
         with told_tracebacks(console):
-            run_until_interrupted(work())
+            run_until_interrupted(beside.guard(work()))
     except (Interrupted, KeyboardInterrupt):
         run.finish("interrupted")
         return EXIT_INTERRUPTED
@@ -80,15 +83,15 @@ class Narrator:
 def episodes_table(episodes: Sequence[Episode]) -> Table:
     """A line an episode."""
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("episode", "status"):
-        table.add_column(name)
+    table.add_column("task", overflow="fold")
+    table.add_column("status")
     for name in ("reward", "calls", "read", "sampled", "timelines", "forks", "seconds"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for episode in episodes:
         nodes = episode.forest.nodes
         table.add_row(
-            Text(visible(episode.episode_id), overflow="fold"),
-            episode.status,
+            Text(visible(episode.task.task_id)),
+            Text(episode.status),
             "-" if episode.reward is None else f"{episode.reward.raw_reward:g}",
             str(sum(node.sampled for node in nodes)),
             f"{sum(len(node.prompt_delta) for node in nodes):,}",

@@ -26,10 +26,12 @@ _OPTIONAL = {"torch", "transformers", "safetensors", "peft", "gguf", "agentscope
 
 
 def exit_with(work: Callable[[], int]) -> NoReturn:
-    """Do the work of a command and end the process with its status."""
+    """Do the work of a command, with what `.env` says, and end the process with its status."""
+    from astune.launcher.env_file import read_env_file
     from astune.schema import AstuneError
 
     try:
+        read_env_file(Path.cwd())
         status = work()
     except AstuneError as error:
         show_error(error)

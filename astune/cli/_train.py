@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from astune.cli._beside import beside_run, telling_the_end
 from astune.cli._errors import EXIT_INTERRUPTED, Interrupted
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
+from astune.launcher.companion import Companion, CompanionFlags, companions_of
+from astune.launcher.companions import Companions
 from astune.schema import AstuneError, ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ class Request:
     resume: bool = False
     run: Path | None = None
     dry_run: bool = False
+    companions: CompanionFlags = field(default_factory=CompanionFlags)
 
 
 @dataclass(frozen=True)
@@ -41,37 +46,65 @@ class _Start:
     conf: Path | None
     run_path: Path | None
 
+    @property
+    def base_dir(self) -> Path | None:
+        return self.conf.parent if self.conf is not None else None
+
+    @property
+    def experiment(self) -> Path:
+        """The folder that holds the experiment's runs."""
+        if self.run_path is not None:
+            return self.run_path.parent
+        return self.config.record_dir.resolve() / self.config.experiment_name
+
 
 def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
-    debugs = start.config.backbone == "debug"
+    companions = companions_of(request.companions, start.config)
+    if request.dry_run:
+        parts = _parts(start, console)
+        console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
+        for line in plan(start.config, parts, start.run_path, companions):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return 0
+    with beside_run([*companions, *_engine_server(start.config, console)], start.experiment, console) as beside:
+        parts = _parts(start, console)
+        silence_progress_bars()
+        with _recorded(start, parts, beside, console) as run:
+            if start.config.backbone == "debug":
+                from astune.cli._debug import debug_episodes
+
+                return debug_episodes(start.config, parts, run, beside, console)
+            return _train(start.config, parts, run, beside, console)
+
+
+def _engine_server(config: AstuneConfig, console: Console) -> list[Companion]:
+    """The server that answers, where we start it; otherwise the model is looked for, before a new run's folder hides
+    the experiment's last good one."""
+    if config.engine.type == "openai":
+        return []
+    from astune.backbone.engines import model_folder
+    from astune.backbone.vllm import vllm_server
+
+    with console.status(f"looking for the model {config.model.path}"):
+        folder = model_folder(config)
+    server = vllm_server(config, folder)
+    return [] if server is None else [server]
+
+
+def _parts(start: _Start, console: Console) -> UserParts:
+    """What the user brings; tasks may come from a companion."""
     with console.status("importing the workflow, reading the tasks"):
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
-        if not debugs:
+        parts = load_parts(start.config, start.base_dir)
+        if start.config.backbone != "debug":
             from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
 
             check_trainable(start.config, parts)
-    if request.dry_run:
-        console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
-        for line in plan(start.config, parts, start.run_path):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return 0
-    if start.config.engine.type != "openai":
-        with console.status(f"looking for the model {start.config.model.path}"):
-            from astune.backbone.engines import model_folder
-
-            model_folder(start.config)  # before a run's folder hides the experiment's last good one
-    silence_progress_bars()
-    with _recorded(start, parts, console) as run:
-        if debugs:
-            from astune.cli._debug import debug_episodes
-
-            return debug_episodes(start.config, parts, run, console)
-        return _train(start.config, parts, run, console)
+    return parts
 
 
 def packaged_tutorial(name: str) -> Path:
@@ -84,10 +117,13 @@ def packaged_tutorial(name: str) -> Path:
     raise ConfigError(f"the tutorial {name} is not installed", hint="reinstall astune, or run this in a clone of it")
 
 
-def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[str]:
+def plan(
+    config: AstuneConfig, parts: UserParts, run_path: Path | None, companions: Sequence[Companion] = ()
+) -> list[str]:
     """What a run will do, in words."""
+    beside = [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
     if config.backbone == "debug":
-        return _debug_plan(config, parts)
+        return [*_debug_plan(config, parts), *beside]
     trainer, rollout = config.trainer, config.rollout
     episodes = trainer.tasks_per_step * rollout.num_repeat
     epochs = trainer.total_steps * trainer.tasks_per_step / max(1, len(parts.training_tasks))
@@ -108,7 +144,7 @@ def plan(config: AstuneConfig, parts: UserParts, run_path: Path | None) -> list[
     ]
     if trainer.validation.stop_at_success is not None and held_out:
         lines.append(f"  ends early at {trainer.validation.stop_at_success:.0%} held-out success")
-    return lines
+    return lines + beside
 
 
 def _debug_plan(config: AstuneConfig, parts: UserParts) -> list[str]:
@@ -148,7 +184,7 @@ def _resolved(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(config: AstuneConfig, parts: UserParts, run: RunDirectory, console: Console) -> int:
+def _train(config: AstuneConfig, parts: UserParts, run: RunDirectory, beside: Companions, console: Console) -> int:
     from astune.backbone.local import train
     from astune.cli._display import open_display
     from astune.cli._interrupt import run_until_interrupted
@@ -156,7 +192,7 @@ def _train(config: AstuneConfig, parts: UserParts, run: RunDirectory, console: C
 
     try:
         with open_display(config, run, validation_tasks=len(parts.validation_tasks), console=console) as observer:
-            run_until_interrupted(train(config, parts, run, observer))
+            run_until_interrupted(beside.guard(train(config, parts, run, observer)))
     except (Interrupted, KeyboardInterrupt):
         run.finish("interrupted")
         return _say_interrupted(run, console)
@@ -166,19 +202,31 @@ def _train(config: AstuneConfig, parts: UserParts, run: RunDirectory, console: C
 
 
 @contextmanager
-def _recorded(start: _Start, parts: UserParts, console: Console) -> Iterator[RunDirectory]:
+def _recorded(start: _Start, parts: UserParts, beside: Companions, console: Console) -> Iterator[RunDirectory]:
     """The run's folder, with a copy of everything that made it; what fails within is recorded as its end."""
-    with _run_directory(start) as run:
+    with _run_directory(start) as run, telling_the_end(run, console):
+        beside.belong_to(run.path)
         _say_what_changed(start, run, console)
         resolved = dump(start.config)
         run.save_config(resolved)
-        classes = [parts.workflow] if parts.judge is None else [parts.workflow, type(parts.judge)]
+        classes = [parts.workflow, *([] if parts.judge is None else [type(parts.judge)]), *_own_reader(start)]
         back_up(run.backup, config_path=start.conf, resolved=resolved, classes=classes, command=sys.argv)
         try:
             yield run
         except BaseException as error:
             run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
             raise
+
+
+def _own_reader(start: _Start) -> list[type]:
+    """The class of a task reader of the user's own."""
+    from astune.config.imports import import_class, is_reference
+    from astune.task_reader import TaskReaderBase
+
+    named = start.config.task_reader.type
+    if not is_reference(named):
+        return []
+    return [import_class(named, key="task_reader.type", base=TaskReaderBase, base_dir=start.base_dir)]
 
 
 def silence_progress_bars() -> None:

@@ -22,6 +22,8 @@ from astune.config.schema import AstuneConfig, StrictModel
 
 ROOT = "astune"
 """The key that everything stands under in a YAML file."""
+NAME = "NAME"
+"""Stands for a name of the user's own in the path of a key."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class Key:
     def is_open(self) -> bool:
         """Whether any keys may stand below it (a mapping that is passed on as it is)."""
         return any(get_origin(option) is dict or option is dict for option in _options(self.field.annotation))
+
+    @property
+    def entry(self) -> type[StrictModel] | None:
+        """The section that stands under each of the user's own names; None where the key is no such mapping."""
+        values = get_args(self.field.annotation)[1:] if get_origin(self.field.annotation) is dict else ()
+        return next((value for value in values if isinstance(value, type) and issubclass(value, StrictModel)), None)
 
     @property
     def is_optional(self) -> bool:
@@ -140,6 +148,9 @@ def all_keys() -> dict[str, Key]:
             found[path] = Key(path, key.field, key.aliases, key.section)
             if key.section is not None:
                 walk(key.section, f"{path}.")
+            if key.entry is not None:
+                found[f"{path}.{NAME}"] = Key(f"{path}.{NAME}", FieldInfo(annotation=key.entry), (), key.entry)
+                walk(key.entry, f"{path}.{NAME}.")
 
     walk(AstuneConfig, "")
     return found
@@ -151,15 +162,27 @@ def canonical(path: str) -> str:
     if parts[0] == ROOT:
         parts = parts[1:]
     model: type[StrictModel] | None = AstuneConfig
+    entry: type[StrictModel] | None = None
     for position, part in enumerate(parts):
-        if model is None:
-            break
-        key = find(model, part)
+        if entry is not None:  # a name of the user's own
+            model, entry = entry, None
+            continue
+        key = find(model, part) if model is not None else None
         if key is None:
             break
         parts[position] = key.name
-        model = key.section
+        model, entry = key.section, key.entry
     return ".".join(parts)
+
+
+def key_at(path: str) -> Key | None:
+    """The key at a canonical path, in which names of the user's own may stand; None where there is none."""
+    known, parts = all_keys(), path.split(".")
+    for position in range(1, len(parts)):
+        above = known.get(".".join(parts[:position]))
+        if above is not None and above.entry is not None:
+            parts[position] = NAME
+    return known.get(".".join(parts))
 
 
 def find(model: type[StrictModel], name: str) -> Key | None:

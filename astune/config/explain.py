@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from astune.config._keys import ROOT, Key, all_keys, canonical, keys_of
+from astune.config._keys import ROOT, Key, canonical, key_at, keys_of
 from astune.config.loader import unknown_key
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
@@ -22,7 +22,7 @@ def explain(key: str) -> str:
     if not path:
         lines = [f"{ROOT} (section)", ""]
         return "\n".join(lines + [_line(found) for found in keys_of(AstuneConfig).values()])
-    found = all_keys().get(path)
+    found = key_at(path)
     if found is None:
         message, hint = unknown_key(path)
         raise ConfigError(message, hint=hint)

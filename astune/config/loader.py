@@ -16,7 +16,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from astune.config._keys import ROOT, Key, all_keys, canonical, find, keys_of, nearest
+from astune.config._keys import ROOT, Key, canonical, find, key_at, keys_of, nearest
 from astune.config._yaml import Document, KeyPath, parse_value, read_document
 from astune.config.schema import AstuneConfig, StrictModel
 from astune.schema import ConfigError
@@ -133,6 +133,13 @@ class _Layer:
             inner = dict(inner) if isinstance(inner, dict) else {}
             self._merge(value, key.section, path, inner, written)
             merged[key.name] = inner
+        elif key.entry is not None and isinstance(value, dict):
+            entries = dict(merged.get(key.name) or {})
+            for raw_name, entry in value.items():
+                name = str(raw_name)
+                entries[name] = dict(entries.get(name) or {})
+                self._merge(entry, key.entry, (*path, name), entries[name], (*written, name))
+            merged[key.name] = entries
         else:
             merged[key.name] = _value_of(".".join(path), value)
 
@@ -181,14 +188,17 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
     def walk(data: dict[str, Any], path: KeyPath) -> None:
         for name, value in data.items():
             below = (*path, name)
-            key = all_keys().get(".".join(below))
+            key = key_at(".".join(below))
             if key is None:
                 continue
-            if key.section is not None and isinstance(value, dict):
+            if (key.section is not None or key.entry is not None) and isinstance(value, dict):
                 walk(value, below)
             elif isinstance(value, bool) and key.kind.startswith(("a whole number", "a number")):
                 found.append(
-                    _Problem(_place(key.path, places), f"`{key.full}` must be {key.expected}, is {shown(value)}")
+                    _Problem(
+                        _place(".".join(below), places),
+                        f"`{'.'.join((ROOT, *below))}` must be {key.expected}, is {shown(value)}",
+                    )
                 )
 
     walk(merged, ())
@@ -198,7 +208,7 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
 def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     """One pydantic error in plain words: the key, what it must be, what it is."""
     path = canonical(".".join(str(part) for part in error["loc"] if not isinstance(part, int)))
-    key = all_keys().get(path)
+    key = key_at(path)
     place = _place(path, places)
     if error["type"] == "missing":
         return _Problem(place, f"`{ROOT}.{path}` is missing", f"give it {key.kind}" if key else "")
@@ -211,7 +221,7 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     elif get_origin(key.field.annotation) is Literal and isinstance(value, str):
         close = difflib.get_close_matches(value, [str(option) for option in get_args(key.field.annotation)], n=1)
         hint = f"did you mean {close[0]}?" if close else ""
-    return _Problem(place, f"`{key.full}` must be {key.expected}; it is {shown(value)}", hint)
+    return _Problem(place, f"`{ROOT}.{path}` must be {key.expected}; it is {shown(value)}", hint)
 
 
 def _place(path: str, places: dict[str, str]) -> str:

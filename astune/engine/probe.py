@@ -23,6 +23,7 @@ class Probe:
     logprobs: bool
     same_tokenizer: bool | None = None
     tempered: bool | None = None
+    takes_weights: bool = False
 
     @property
     def exact(self) -> bool:
@@ -40,6 +41,8 @@ class Probe:
             lacks.append("its tokenizer is not that of model.path")
         if temperature != 1 and self.tempered is False:
             lacks.append(f"its log-probabilities leave out the temperature {temperature:g}")
+        if not self.takes_weights:
+            lacks.append("it takes no new weights")
         return lacks
 
 
@@ -64,6 +67,7 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]]) -> Probe
         logprobs=bool(logprobs.get("token_logprobs")),
         same_tokenizer=None if ours is None else list(ours) == encode(_TEXT),
         tempered=await _tempered(endpoint, logprobs),
+        takes_weights=await _takes_weights(endpoint),
     )
 
 
@@ -79,6 +83,15 @@ async def _tempered(endpoint: Endpoint, at_one: dict[str, list[dict[str, float]]
         return None
     ratio = (last[both[-1]] - last[both[0]]) / (first[both[-1]] - first[both[0]])
     return ratio > 1.5
+
+
+async def _takes_weights(endpoint: Endpoint) -> bool:
+    """Whether it was started with our worker for vLLM."""
+    try:
+        await endpoint.post("/collective_rpc", {"method": "can_take_weights"})
+    except EngineError:
+        return False
+    return True
 
 
 def _request(model: str, *, temperature: float) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What runs beside a run: today the backup of everything that made it."""
+"""What runs beside a run: companions, the record of our processes, the backup, `.env`, the message at the end."""
 
 from astune.launcher.backup import back_up, config_path_of
 

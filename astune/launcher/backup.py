@@ -3,7 +3,7 @@
     backup/manifest.json     when, where and how it was started; `config_path` is the original file
     backup/<name>.yaml       the configuration as it was written
     backup/resolved.yaml     the configuration as it was understood
-    backup/sources/          the files of workflow, judge and reader, with the modules beside them that they import
+    backup/sources/          the files of workflow, judge and reader, with the modules beside and below them
     backup/packages.txt      name==version of everything installed
     backup/git.json          commit, branch and changed files of the working directory's repository
     backup/git.patch         its uncommitted changes to tracked files
@@ -95,11 +95,12 @@ def _write_json(path: Path, data: Any) -> None:  # any JSON
 def _copy_sources(classes: Sequence[type], target: Path) -> dict[str, str]:
     """Copy the files that the classes come from; returns where each original went."""
     copied: dict[str, str] = {}
-    for path in _source_files(classes):
-        name = f"{path.parent.name}/{path.name}"
+    for path, root in _source_files(classes).items():
+        below = path.relative_to(root).as_posix()
+        name = f"{root.name}/{below}"
         serial = 1
         while name in copied.values():  # two folders of one name
-            name = f"{path.parent.name}_{serial}/{path.name}"
+            name = f"{root.name}_{serial}/{below}"
             serial += 1
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / name)
@@ -107,9 +108,12 @@ def _copy_sources(classes: Sequence[type], target: Path) -> dict[str, str]:
     return copied
 
 
-def _source_files(classes: Sequence[type]) -> list[Path]:
-    """Each class's file, and the loaded modules from the same folder, which it may import."""
-    found: dict[Path, None] = {}
+def _source_files(classes: Sequence[type]) -> dict[Path, Path]:
+    """Each class's file and the loaded modules that it may import, each with the folder that its name starts in.
+
+    That folder is the one of the outermost package, or of the file where it is in none.
+    """
+    found: dict[Path, Path] = {}
     own_package = Path(__file__).parent.parent
     for each in classes:
         try:
@@ -118,12 +122,18 @@ def _source_files(classes: Sequence[type]) -> list[Path]:
             continue
         if own_package in file.parents:
             continue
-        found[file] = None
+        root = file.parent
+        while (root / "__init__.py").is_file() and (root.parent / "__init__.py").is_file():
+            root = root.parent
+        found.setdefault(file, root)
         for module in list(sys.modules.values()):
-            beside = Path(getattr(module, "__file__", None) or "")
-            if beside.is_absolute() and beside.suffix == ".py" and beside.resolve().parent == file.parent:
-                found[beside.resolve()] = None
-    return list(found)
+            written = Path(getattr(module, "__file__", None) or "")
+            if not written.is_absolute() or written.suffix != ".py":
+                continue
+            beside = written.resolve()
+            if root in beside.parents and not {"site-packages", "dist-packages"} & {*beside.relative_to(root).parts}:
+                found.setdefault(beside, root)
+    return found
 
 
 def _packages() -> list[str]:

@@ -4,6 +4,7 @@ from astune.schema.balance import TokenBalance
 from astune.schema.episode import Advantage, Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
 from astune.schema.errors import (
     AstuneError,
+    CompanionError,
     ConfigError,
     ContextOverflow,
     DeadlineExceeded,
@@ -30,6 +31,7 @@ __all__ = [
     "ONE_LINE_JSON",
     "Advantage",
     "AstuneError",
+    "CompanionError",
     "Completion",
     "ConfigError",
     "ConstrainedTokens",

@@ -54,6 +54,10 @@ class TrainerError(AstuneError):
     """The training step cannot go on: numbers that are not finite, or nothing to train on."""
 
 
+class CompanionError(AstuneError):
+    """A service beside the run could not be started, or died; its last lines are in the message."""
+
+
 class ContextOverflow(AstuneError):
     """The next prompt does not fit into the model's context; the episode ends as truncated."""
 

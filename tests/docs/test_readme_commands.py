@@ -37,6 +37,8 @@ RUN_ELSEWHERE = {
     "astune check numerics": "tests/numerics/test_command.py",
     "astune check template": "tests/cli/test_check_template.py",
     "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",
+    "astune --kill": "tests/launcher/test_process_registry.py",
+    "astune doctor": "tests/cli/test_doctor.py",
 }
 MAKE_TOO_LONG = re.compile(r"make (bench-\S+|\S*vllm\S*|lock|format|docs|clean)$")
 """Benchmarks, which write their own results, and targets that change the working tree."""
@@ -69,7 +71,7 @@ def words_of(command: str) -> list[str]:
 
 def is_dry_run(words: list[str]) -> bool:
     """A training that can be run as far as `--dry-run`: the demo, or a file of this repository."""
-    if words[0] != "astune" or "--resume" in words:
+    if words[0] != "astune" or {"--resume", "doctor"} & set(words):
         return False
     return words[1:2] == ["demo"] or ("--conf" in words and (ROOT / words[words.index("--conf") + 1]).is_file())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -58,6 +59,26 @@ def test_a_backup_holds_configuration_sources_versions_and_git_state(project, tm
     manifest = json.loads((backup / "manifest.json").read_text())
     assert manifest["command"] == ["astune", "--conf", "agent.yaml"]
     assert config_path_of(backup) == project / "agent.yaml"
+
+
+def test_a_package_is_kept_with_the_modules_that_were_loaded_from_it(project, tmp_path):
+    for name, text in {
+        "backed_up_package/__init__.py": "",
+        "backed_up_package/tools/__init__.py": "",
+        "backed_up_package/tools/add.py": "VALUE = 3\n",
+        "backed_up_package/agents/__init__.py": "",
+        "backed_up_package/agents/main.py": "from backed_up_package.tools.add import VALUE\nclass Agent: ...\n",
+        "backed_up_package/agents/unused.py": "raise RuntimeError\n",
+    }.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    agent = importlib.import_module("backed_up_package.agents.main").Agent
+    backup = back_up(tmp_path / "backup", config_path=None, resolved="", classes=[agent], command=[])
+    for name in [name for name in sys.modules if name.startswith("backed_up_package")]:
+        del sys.modules[name]
+    sources = backup / "sources"
+    assert (sources / "backed_up_package" / "tools" / "add.py").read_text() == "VALUE = 3\n"
+    assert {path.name for path in sources.rglob("*.py")} == {"__init__.py", "add.py", "main.py"}
 
 
 def test_a_resumed_run_keeps_its_first_backup(project, tmp_path):

@@ -1,6 +1,7 @@
 """What a vLLM server that we start can do beside vLLM's own: take new weights from a folder.
 
-vLLM loads this file by `--worker-extension-cls` in its own environment, so it imports nothing of astune.
+vLLM loads this file by `--worker-extension-cls` in its own environment, so it imports nothing of astune, and lies in a
+folder of its own, which is all that the server gets to see of us.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from typing import Any
 
 class TakesWeights:
     """Mixed into vLLM's worker; `self` is the worker."""
+
+    def can_take_weights(self: Any) -> list[str]:
+        """Answered by servers that were started so that they can be trained with."""
+        return []
 
     def take_weights(self: Any, folder: str) -> list[str]:
         """Load the checkpoint in `folder` in place.

@@ -1,0 +1,56 @@
+"""The vLLM server that a run starts for itself: a companion whose command and address follow from the configuration.
+
+Companions are started, watched and ended by `astune/launcher`; asking the server is the engine's part.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+from astune.config.schema import AstuneConfig
+from astune.launcher.companion import Companion
+
+NAME = "vllm"
+WORKER = Path(__file__).parents[1] / "engine" / "in_vllm" / "astune_vllm_worker.py"
+STARTS_WITHIN_S = 900.0
+"""A large model is read from disk and compiled in minutes; on two cores the small one takes one."""
+
+
+def vllm_server(config: AstuneConfig, folder: Path) -> Companion | None:
+    """The server of the model in `folder`; None where the configuration wants none started.
+
+    Its log-probabilities have the temperature applied, as the contract of engines asks, and it can take new weights.
+    """
+    if config.engine.type != "vllm" or config.engine.base_url:
+        return None
+    engine = config.engine
+    environment = {
+        "PYTHONPATH": str(WORKER.parent),  # a path of this environment's has no business in vLLM's
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(engine.kv_cache_gb)),
+    }
+    command = [
+        *("env", *(f"{name}={value}" for name, value in environment.items())),
+        *(_python(engine.vllm.python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(folder), "--served-model-name", config.model.path),
+        *("--dtype", "auto" if config.model.dtype == "auto" else config.model.dtype),
+        *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
+        *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
+        *("--logprobs-mode", "processed_logprobs", "--worker-extension-cls", f"{WORKER.stem}.TakesWeights"),
+        *engine.vllm.arguments,
+    ]
+    return Companion(NAME, tuple(command), health_url=f"{url_of(config)}/health", timeout_s=STARTS_WITHIN_S)
+
+
+def url_of(config: AstuneConfig) -> str:
+    return f"http://127.0.0.1:{config.engine.vllm.port}"
+
+
+def _python(named: str) -> str:
+    if named:
+        return named
+    beside = Path(".venv-vllm/bin/python")
+    return str(beside.absolute()) if beside.is_file() else sys.executable

@@ -1,0 +1,76 @@
+"""`astune doctor`: what this machine and environment have, what is wrong, and the line that mends it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from astune.cli._doctor_machine import (
+    Finding,
+    cpu,
+    disks,
+    gpu,
+    memory,
+    ports,
+    sandbox,
+)
+from astune.cli._doctor_software import engines, python, services, versions
+from astune.cli._errors import EXIT_FAILED
+from astune.config import AstuneConfig, load_config
+from astune.schema import ConfigError
+
+BACKBONES = ("debug", "local", "verl", "trinity")
+_NOT_YET = ("verl", "trinity")
+_STYLES = {"ok": "green", "note": "default", "problem": "bold red"}
+
+
+def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> int:
+    """Print the table; the exit status is 0 where nothing is wrong.
+
+    Raises:
+        ConfigError: the configuration is wrong, or there is no such backbone.
+    """
+    if backbone is not None and backbone not in BACKBONES:
+        close = difflib.get_close_matches(backbone, BACKBONES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(BACKBONES)}"
+        raise ConfigError(f"there is no backbone {backbone}", hint=hint)
+    config = load_config(conf, overrides)
+    found = list(_findings(config, backbone or config.backbone, has_experiment=conf is not None))
+    console = Console()
+    console.print(_table(found))
+    problems = [finding for finding in found if finding.state == "problem"]
+    if not problems:
+        console.print("nothing is wrong", style="green")
+        return 0
+    console.print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; what mends each:", style="bold")
+    for problem in problems:
+        console.print(f"  {problem.what}: {problem.mend}", markup=False, highlight=False, soft_wrap=True)
+    return EXIT_FAILED
+
+
+def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> Iterable[Finding]:
+    yield python()
+    if backbone in _NOT_YET:
+        yield Finding("backbone", "problem", f"{backbone} is not there yet", "astune --backbone local")
+    yield from versions(extras={"local"} if backbone in ("local", "debug") else set())
+    yield from services()
+    yield cpu()
+    yield gpu()
+    yield memory()
+    yield from disks(config)
+    yield from ports()
+    yield sandbox()
+    if has_experiment:
+        yield from engines(config)
+
+
+def _table(found: list[Finding]) -> Table:
+    table = Table("what", "", "found", box=None, pad_edge=False)
+    for finding in found:
+        table.add_row(finding.what, Text(finding.state, style=_STYLES[finding.state]), Text(finding.detail))
+    return table

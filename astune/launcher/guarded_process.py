@@ -1,0 +1,146 @@
+"""A process that this one starts and that never outlives it: not after Ctrl-C, and not after `kill -9`.
+
+A small guardian process stands between the two (`_guardian.py`): it starts the command, adopts whatever the command
+leaves behind, and ends all of it when this process closes it or is gone. Both are recorded, so that `astune --kill`
+finds them. What the process is for, and whether it is ready, is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from astune.launcher import _guardian
+from astune.launcher.process_registry import ProcessRecord, forget, record
+from astune.schema import CompanionError, start_in_thread
+
+GRACE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL."""
+_START_S = 30.0
+
+
+class GuardedProcess:
+    """A running command with everything that it starts; `close` it, or let this process end.
+
+    Args:
+        name: what it is, for records and errors.
+        command: program and arguments; it runs in this working directory.
+        log: the file that its output is appended to.
+        environment: in place of this process's own.
+        run: the run that it belongs to, for its record.
+
+    Raises:
+        CompanionError: no process could be started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        run: str = "",
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.pid = 0
+        self.status: int | None = None
+        """The command's exit status, negative for a signal's number; None while it runs."""
+        self._grace_s = grace_s
+        self._began = threading.Event()
+        self._ended = threading.Event()
+        self._closing = False
+        self._on_death: Callable[[], None] = lambda: None
+        self._records: list[ProcessRecord] = []
+        arguments = [sys.executable, "-I", "-S", _guardian.__file__, str(os.getpid()), str(grace_s), str(log)]
+        try:
+            self._guardian = subprocess.Popen(
+                [*arguments, *self.command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env=None if environment is None else dict(environment),
+            )
+        except OSError as cause:
+            raise CompanionError(f"the guardian process of {name} could not be started: {cause}") from cause
+        start_in_thread(self._listen, name=f"astune-guardian-{name}")
+        if not self._began.wait(_START_S) or not self.pid:
+            self._guardian.kill()
+            raise CompanionError(f"the guardian process of {name} did not start the command within {_START_S:g} s")
+        self.belongs_to(run)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it failed, or nothing of it is left, without having been closed."""
+        return self._ended.is_set() and not self._closing
+
+    def belongs_to(self, run: str) -> None:
+        """Record the processes as parts of `run`."""
+        guardian = record(self._guardian.pid, name=f"guardian of {self.name}", run=run)
+        command = record(self.pid, name=self.name, command=shlex.join(self.command), run=run)
+        self._records = [each for each in (guardian, command) if each is not None]
+
+    def on_death(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when it dies, in a thread of its own; at once where it died already."""
+        self._on_death = callback
+        if self.has_died:
+            callback()
+
+    def close(self) -> None:
+        """End it with everything that it started, and wait for that. Idempotent."""
+        self._closing = True
+        if self._guardian.stdin is not None:
+            self._guardian.stdin.close()
+        deadline = time.monotonic() + self._grace_s + _guardian.KILL_S + 5.0
+        try:
+            self._guardian.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._guardian.kill()
+            self._guardian.wait()
+        if self._guardian.returncode != 0:  # somebody killed it: what it guarded is ours to end
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+        for each in self._records:
+            forget(each)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        assert self._guardian.stdout is not None
+        for line in self._guardian.stdout:
+            message = json.loads(line)
+            if "pid" in message:
+                self.pid = message["pid"]
+                self._began.set()
+            else:
+                self.status = message["status"]
+                if self.status != 0:
+                    self._die()
+        self._began.set()
+        self._die()
+
+    def _die(self) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            if not self._closing:
+                self._on_death()

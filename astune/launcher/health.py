@@ -1,0 +1,87 @@
+"""Whether a service answers at its address, and who holds a port."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import urllib.request
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+import psutil
+
+PROBE_S = 2.0
+"""Seconds that one look at an address may take."""
+_without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy for the internet has no business with a service beside us. httpx would load certificates at each look."""
+
+
+def why_not_answering(address: str) -> str | None:
+    """None where `address` answers, otherwise why it does not, in words.
+
+    Args:
+        address: `http://` or `https://`, which answers with a status below 400; or `tcp://host:port`, which accepts
+            connections.
+    """
+    if address.startswith("tcp://"):
+        parts = urlsplit(address)
+        try:
+            socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PROBE_S).close()
+        except (OSError, ValueError) as cause:
+            return getattr(cause, "strerror", None) or str(cause)
+        return None
+    try:
+        _without_proxy.open(address, timeout=PROBE_S).close()
+    except HTTPError as answer:
+        return f"it answers with HTTP status {answer.code}"
+    except URLError as cause:
+        return getattr(cause.reason, "strerror", None) or str(cause.reason)
+    except (OSError, http.client.HTTPException, ValueError) as cause:
+        return str(cause) or type(cause).__name__
+    return None
+
+
+def port_of(address: str) -> int | None:
+    """The port of an address, the scheme's own where none is written."""
+    parts = urlsplit(address)
+    return parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def listener_of(port: int) -> psutil.Process | None:
+    """The process that listens on a port of this machine; None where nobody does, or it may not be seen."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:  # macOS shows them to root alone
+        return None
+    for connection in connections:
+        if connection.status != psutil.CONN_LISTEN or getattr(connection.laddr, "port", None) != port:
+            continue
+        if connection.pid:
+            try:
+                return psutil.Process(connection.pid)
+            except psutil.NoSuchProcess:
+                return None
+    return None
+
+
+def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def describe_listener(port: int) -> str:
+    """`process 77 (python server.py)`, or how to find out."""
+    process = listener_of(port)
+    if process is None:
+        return f"a process that is not yours to see (`ss -ltnp 'sport = :{port}'` as root shows it)"
+    try:
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        command = "?"
+    return f"process {process.pid} ({command[:80]})"

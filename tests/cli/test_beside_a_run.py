@@ -1,0 +1,270 @@
+"""Companions and the end-of-run message in a run from the command line: Ctrl-C once, twice, `kill -9`, a death."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from astune.cli._app import run
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests" / "launcher"))
+from launcher_helpers import SERVER, eventually, python, with_marker  # noqa: E402
+
+WORK = """
+import asyncio, sys
+from pathlib import Path
+from rich.console import Console
+from astune.cli._beside import beside_run, telling_the_end
+from astune.cli._errors import Interrupted, exit_with
+from astune.cli._interrupt import run_until_interrupted
+from astune.launcher.companion import Companion
+from astune.runs import RunDirectory
+
+async def train():
+    print("trains", flush=True)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print("cleans up", flush=True)
+        {cleaning}
+
+def work():
+    companion = Companion("tools", tuple(sys.argv[1:]))
+    console = Console(width=300)
+    with beside_run([companion], Path("launcher_record/demo").resolve(), console) as beside:
+        with RunDirectory.create(Path("launcher_record"), "demo") as run, telling_the_end(run, console):
+            beside.belong_to(run.path)
+            try:
+                run_until_interrupted(beside.guard(train()))
+            except (Interrupted, KeyboardInterrupt):
+                run.finish("interrupted")
+                return 130
+            except BaseException as error:
+                run.finish("failed", str(error))
+                raise
+    return 0
+
+import typer
+try:
+    exit_with(work)
+except typer.Exit as left:
+    sys.exit(left.exit_code)
+"""
+COMPANION = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
+print("Starting server on 1")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def marker():
+    found = f"marker-{uuid.uuid4().hex}"
+    yield found
+    for process in with_marker(found):
+        process.kill()
+
+
+@pytest.fixture
+def start(tmp_path: Path, marker: str):
+    """A run that waits beside a companion with a child: launcher, guardian, companion, child."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_run(cleaning: str = "pass") -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            python(WORK.format(cleaning=cleaning), *python(COMPANION, marker)),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("companion tools: process ")
+        assert process.stdout.readline() == "trains\n"
+        eventually(lambda: len(with_marker(marker)) == 4, "four processes run")
+        return process
+
+    yield start_run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def status_of(folder: Path) -> dict:
+    (path,) = folder.glob("launcher_record/demo/*/run.json")
+    return json.loads(path.read_text())
+
+
+def recorded(folder: Path) -> list[Path]:
+    return list((folder / "state" / "astune" / "processes").iterdir())
+
+
+def test_ctrl_c_once_ends_cleanly_and_leaves_no_process(start, marker, tmp_path):
+    process = start()
+    assert len(recorded(tmp_path)) == 3
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert out == "cleans up\n"
+    assert with_marker(marker) == []
+    assert status_of(tmp_path)["status"] == "interrupted"
+    assert recorded(tmp_path) == []
+
+
+def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(start, marker, tmp_path):
+    process = start("__import__('time').sleep(600)")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "cleans up\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    eventually(lambda: with_marker(marker) == [], "every process ends")
+
+
+def test_kill_9_leaves_no_process(start, marker):
+    process = start()
+    process.kill()
+    process.wait()
+    eventually(lambda: with_marker(marker) == [], "every process ends")
+
+
+def test_a_companions_death_ends_the_run_with_its_name_and_last_lines(start, marker, tmp_path):
+    process = start()
+    (companion,) = [p for p in with_marker(marker) if p.parent() and "_guardian" in " ".join(p.parent().cmdline())]
+    companion.kill()
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert out == "cleans up\n"
+    assert err.startswith("error: CompanionError: companion tools was ended by signal 9; its last lines")
+    assert "  Starting server on 1" in err
+    assert "Traceback" not in err
+    assert with_marker(marker) == []
+    assert status_of(tmp_path)["status"] == "failed"
+    assert "companion tools was ended by signal 9" in status_of(tmp_path)["message"]
+
+
+def test_kill_ends_a_run_that_hangs_with_all_that_it_started(start, marker, tmp_path, monkeypatch, capsys):
+    process = start()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(SystemExit) as ended:
+        run(["--kill", f"nothing|{marker}"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert re.search(r"ended [4-5] processes", out), out  # the child of a companion may end with it
+    process.wait(timeout=10)
+    assert with_marker(marker) == []
+
+
+@pytest.fixture
+def astune(capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(arguments)
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--with", "env"], "there is no companion called env"),
+        (["--with", "=x"], "does not have the form NAME=COMMAND"),
+        (["--with-logview"], "the log viewer is not there yet"),
+        (["--with-appworld"], "APPWORLD_PATH is not set"),
+    ],
+)
+def test_a_mistake_in_a_flag_is_one_error_before_anything_starts(arguments, says, astune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("APPWORLD_PATH", raising=False)
+    (tmp_path / "c.yaml").write_text("astune: {}\n")
+    status, _, err = astune("--conf", "c.yaml", *arguments)
+    assert status == 2
+    assert says in err
+    assert "hint: " in err
+    assert not (tmp_path / "launcher_record").exists()
+
+
+def test_a_companion_that_fails_to_start_leaves_no_run(astune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("astune: {}\n")
+    status, _, err = astune("--conf", "c.yaml", "--with", "env=no_such_command_at_all")
+    assert status == 1
+    assert err.startswith("error: CompanionError: companion env ended with exit status 127")
+    assert list(tmp_path.glob("launcher_record/*/*/run.json")) == []
+
+
+@pytest.mark.parametrize("flag", ["--with=a=b", "--with-ray", "--with-appworld", "--with-logview", "--kill=x"])
+def test_flags_of_a_run_do_not_go_with_a_command(flag, astune):
+    status, _, err = astune(flag, "demo")
+    assert status == 2
+    assert "does not go before the command demo" in err
+
+
+def test_both_doors_show_the_same_help():
+    shown = [
+        subprocess.run([sys.executable, *door, *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for command in (["--help"], ["doctor", "--help"])
+        for door in (["launcher.py"], ["-c", "from astune.cli import main; main()"])
+    ]
+    assert shown[0] == shown[1]
+    assert shown[2] == shown[3]
+    for flag in ("--with", "--with-ray", "--with-appworld", "--with-logview", "--kill", "doctor"):
+        assert flag in shown[0]
+
+
+@pytest.mark.slow
+def test_a_real_run_with_a_companion_from_start_to_ctrl_c(tiny_folder, tmp_path, marker):
+    """Everything together: a real training, a companion with an address, the message through a gateway."""
+    settings = {
+        "model.path": tiny_folder,
+        "trainer.total_steps": 60,
+        "trainer.tasks_per_step": 2,
+        "rollout.num_repeat": 2,
+        "trainer.test_freq": 60,
+        "trainer.validation.max_tasks": 2,
+        "rollout.max_response_length_in_one_turn": 8,
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / ".env").write_text("PHONE_NUMBERS=123\n")
+    process = subprocess.Popen(
+        python(
+            "from astune.cli import main; main()",
+            *("--conf", str(ROOT / "tutorial/example_calculator/calculator.yaml")),
+            *("--with", f"tools={sys.executable} server.py 0 {marker} & echo Starting server on 0; wait"),
+            *words,
+        ),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if "step 1/60" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert lines[0].startswith("PHONE_NUMBERS is set but ASTUNE_SMS_URL")
+    assert '"Starting server on" was written' in lines[1]
+    assert "go on with: astune --resume" in rest
+    (log,) = tmp_path.glob("launcher_record/calculator/*/companions/tools.log")
+    assert "Starting server on 0" in log.read_text()
+    assert with_marker(marker) == []

@@ -1,0 +1,195 @@
+"""`astune doctor`: what it finds, and the line that mends each problem."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from astune.cli import _doctor_machine as machine
+from astune.cli import _doctor_software as software
+from astune.cli._app import run
+from astune.config import load_config
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs it in an empty folder on a machine with enough of everything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(machine, "MEMORY_GB", 0.0)
+    monkeypatch.setattr(machine, "DISK_GB", 0.0)
+    monkeypatch.setattr(machine, "sandbox", lambda: machine.Finding("sandbox", "ok", "not looked at"))
+    monkeypatch.setattr("astune.cli._doctor.sandbox", machine.sandbox)
+
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(["doctor", *arguments])
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
+
+    return call
+
+
+def only(monkeypatch: pytest.MonkeyPatch, folder: Path, **programs: str) -> None:
+    """The only programs on PATH are these shell scripts."""
+    folder.mkdir()
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.parametrize("conf", [[], ["--conf", str(ROOT / "tutorial/example_calculator/calculator.yaml")]])
+def test_a_sound_environment_is_shown_and_exits_with_0(conf, doctor):
+    status, out = doctor(*conf)
+    assert status == 0, out
+    for what in ("Python", "packages", "extra local", "CPU", "GPU", "memory", "disk of runs", "port 8080", "sandbox"):
+        assert what in out
+    assert f"pydantic {importlib.metadata.version('pydantic')}" in out
+    assert "nothing is wrong" in out
+
+
+def test_a_problem_is_named_with_the_line_that_mends_it_and_exits_with_1(doctor, monkeypatch):
+    monkeypatch.setattr(machine, "MEMORY_GB", 2.0**30)
+    status, out = doctor()
+    assert status == 1
+    assert "1 problem; what mends each:" in out
+    assert "memory: --set engine.kv_cache_gb=0.5" in out
+
+
+def test_versions_outside_their_range_and_missing_packages_are_named(monkeypatch):
+    real = importlib.metadata.version
+    monkeypatch.setattr(software, "version", lambda name: {"pydantic": "1.10.2"}.get(name) or real(name))
+    wrong = next(iter(software.versions(set())))
+    assert wrong.state == "problem"
+    assert wrong.detail == "pydantic is 1.10.2, supported is <3,>=2.12"
+    assert wrong.mend == "pip install 'pydantic<3,>=2.12'"
+
+
+def test_an_extra_that_is_not_there_is_a_problem_only_where_it_is_needed(monkeypatch):
+    real = importlib.metadata.version
+
+    def without_models(name: str) -> str:
+        if name in ("torch", "transformers", "gguf", "safetensors", "peft", "renderers"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(software, "version", without_models)
+    needed = {finding.what: finding for finding in software.versions({"local"})}["extra local"]
+    assert (needed.state, needed.mend) == ("problem", "pip install 'astune[local]'")
+    assert {finding.what: finding.state for finding in software.versions(set())}["extra local"] == "note"
+
+
+def test_a_package_missing_from_an_extra_that_is_used_is_a_problem(monkeypatch):
+    real = importlib.metadata.version
+
+    def without_gguf(name: str) -> str:
+        if name == "gguf":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(software, "version", without_gguf)
+    found = {finding.what: finding for finding in software.versions({"local"})}
+    assert found["extra local"].detail == "gguf is not installed"
+    assert found["extra local"].mend == "pip install 'gguf>=0.17'"
+
+
+def test_a_taken_port_is_named_with_who_has_it(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr(machine, "PORTS", {port: "environment service"})
+        (finding,) = machine.ports()
+        assert finding.state == "note"
+        assert f"taken by process {os.getpid()} (" in finding.detail
+    assert next(machine.ports()).detail == "free, for the environment service"
+
+
+def test_disks_that_are_full_or_cannot_be_written(monkeypatch, tmp_path):
+    config = load_config(None, [f"record_dir={tmp_path}/a/b"])
+    assert [finding.state for finding in machine.disks(config)] == ["ok", "ok"]
+    assert not (tmp_path / "a").exists()
+    monkeypatch.setattr(machine, "DISK_GB", 2.0**30)
+    runs, models = machine.disks(config)
+    assert (runs.state, runs.mend) == ("problem", "--set record_dir=/a/folder/with/space")
+    assert models.mend == "export ASTUNE_CACHE=/a/folder/with/space"
+    assert str(tmp_path) in runs.detail
+
+
+def test_memory_heeds_the_limit_of_a_container(monkeypatch):
+    monkeypatch.setattr(machine, "_control_group_memory", lambda: (2 * 2**30, 2**30))
+    assert machine.memory().detail.startswith("1.0 of 2.0 GiB")
+    monkeypatch.setattr(machine, "_control_group_memory", lambda: (None, 0))
+    assert f"of {psutil.virtual_memory().total / 2**30:.1f} GiB" in machine.memory().detail
+
+
+def test_a_gpu_is_named(monkeypatch, tmp_path):
+    only(monkeypatch, tmp_path / "bin", **{"nvidia-smi": "echo 'NVIDIA X, 81559 MiB, 570.1'"})
+    monkeypatch.setattr(machine, "version", lambda _: "2.13.0+cu130")
+    assert machine.gpu() == machine.Finding("GPU", "ok", "NVIDIA X, 81559 MiB, 570.1")
+    monkeypatch.setattr(machine, "version", lambda _: "2.13.0+cpu")
+    assert machine.gpu().mend == "pip install --force-reinstall torch"
+
+
+def test_a_driver_that_does_not_answer_is_a_problem(monkeypatch, tmp_path):
+    only(monkeypatch, tmp_path / "bin", **{"nvidia-smi": "echo 'No devices were found'; exit 6"})
+    assert machine.gpu().detail == "nvidia-smi: No devices were found"
+    only(monkeypatch, tmp_path / "none")
+    assert machine.gpu().state != "problem"
+
+
+def test_the_processor_of_this_machine_is_described():
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable" in machine.cpu().detail
+
+
+def test_the_kernels_sandbox_is_described():
+    finding = machine.sandbox()
+    assert ("bubblewrap" in finding.detail) == (shutil.which("bwrap") is not None)
+    assert finding.mend if finding.state == "problem" else finding.detail
+
+
+def test_what_the_experiment_names_is_asked_whether_it_answers(monkeypatch):
+    """Both sections, as a configuration with a served engine and an environment service has them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        service = {"env_type": "appworld", "env_url": "http://127.0.0.1:1/"}
+        section = SimpleNamespace(
+            task_reader=SimpleNamespace(model_dump=lambda: {"type": "env_service", "env_service": service}),
+            engine=SimpleNamespace(model_dump=lambda: {"base_url": [f"http://127.0.0.1:{port}/v1"]}),
+        )
+        environment, engine = software.engines(section)
+    assert environment.state == "problem"
+    assert environment.detail == "http://127.0.0.1:1/healthz does not answer: Connection refused"
+    assert environment.mend.startswith("start the run with --with-appworld")
+    assert (engine.what, engine.state) == ("engine", "ok")
+    assert list(software.engines(load_config(None))) == []
+
+
+@pytest.mark.parametrize("backbone", ["verl", "trinity"])
+def test_a_backbone_that_is_not_there_yet_is_a_problem(backbone, doctor):
+    status, out = doctor("--backbone", backbone)
+    assert status == 1
+    assert f"{backbone} is not there yet" in out
+    assert "backbone: astune --backbone local" in out
+
+
+def test_an_unknown_backbone_names_the_nearest(doctor):
+    status, out = doctor("--backbone", "locl")
+    assert status == 2
+    assert "did you mean local?" in out
+
+
+def test_a_wrong_configuration_is_the_configurations_error(doctor, tmp_path):
+    (tmp_path / "c.yaml").write_text("astune: {sed: 1}\n")
+    status, out = doctor("--conf", "c.yaml")
+    assert status == 2
+    assert "did you mean `astune.seed`?" in out

@@ -1,0 +1,56 @@
+"""Real processes for the launcher's tests: found again by a marker among their arguments, counted, waited for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+        self.wfile.write(b"OK")
+    def log_message(self, *arguments): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+server.serve_forever()
+"""
+"""Answers at /healthz on the port that is its first argument."""
+
+
+def eventually(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+    """The condition's first true value; fails with `what` when it takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s:g} s"
+        time.sleep(0.02)
+
+
+def with_marker(marker: str) -> list[psutil.Process]:
+    """Every living process that has the marker among its arguments, except this one."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE or process == psutil.Process():
+            continue
+        if any(marker in argument for argument in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def commands_with(marker: str) -> list[psutil.Process]:
+    """The same without guardians, whose arguments hold the command's."""
+    return [process for process in with_marker(marker) if "_guardian.py" not in " ".join(process.cmdline())]
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
