@@ -164,6 +164,7 @@ def grammars_of(renderer: TemplateRenderer, folder: Path) -> Grammars:
     return Grammars(folder, len(tokenizer))
 
 
+@pytest.mark.slow
 def test_a_forced_call_is_what_the_template_writes(family: str, renderer: TemplateRenderer, tmp_path: Path) -> None:
     grammars = grammars_of(renderer, tmp_path)
     constraint = Constraint(renderer.call_grammar(TOOLS), renderer.stop_token_ids)
@@ -219,6 +220,7 @@ NO_PLANS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_5_think", "glm4moe"], indirect=True)
 def test_a_call_that_spells_its_arguments_is_held_to_their_schema(renderer: TemplateRenderer, tmp_path: Path) -> None:
     grammars = grammars_of(renderer, tmp_path)

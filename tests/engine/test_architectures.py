@@ -15,6 +15,8 @@ from astune.engine._cpu_llama import CpuLlama
 from astune.engine._hf_model import HfModel
 from astune.schema import Completion, EngineError, SamplingParams
 
+pytestmark = pytest.mark.slow
+
 SHAPE: dict[str, Any] = {
     "vocab_size": 300,
     "hidden_size": 64,

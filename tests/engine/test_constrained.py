@@ -21,6 +21,8 @@ from astune.engine.grammar import Grammars, Matcher, unpack
 from astune.schema import Completion, Constraint, EngineError, Grammar, SamplingParams
 from astune.workflow.response_format import grammar_of
 
+pytestmark = pytest.mark.slow
+
 STOPS = (2, 0)
 PROMPTS = [list(range(100 + 7 * i, 140 + 9 * i)) for i in range(6)]
 

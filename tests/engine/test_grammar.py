@@ -17,6 +17,8 @@ from transformers import AutoTokenizer
 from astune.engine.grammar import Grammars, forbid_others, unpack
 from astune.schema import Constraint, EngineError, Grammar, GrammarKind
 
+pytestmark = pytest.mark.slow
+
 STOPS = (2, 0)
 VOCABULARY = 49152
 

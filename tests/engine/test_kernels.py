@@ -20,7 +20,7 @@ from astune.schema import SamplingParams
 PRECISION = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
 """Relative error of a whole tensor; bfloat16 rounds each number by up to 1/512 of it."""
 
-pytestmark = pytest.mark.skipif(not are_available(torch.float32), reason="no gcc here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not are_available(torch.float32), reason="no gcc here")]
 
 
 @pytest.fixture(params=list(PRECISION), ids=["float32", "bfloat16"])

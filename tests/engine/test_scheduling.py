@@ -12,6 +12,8 @@ from engine_helpers import Weights, assert_exact, load, transformers_model, unti
 from astune.engine import InProcessEngine
 from astune.schema import Completion, EngineError, SamplingParams
 
+pytestmark = pytest.mark.slow
+
 TOKEN_BYTES = 2 * 2 * (16 + 16) * 4
 """Keys and values of one token of the tiny model: layers x kv heads x (key + value) x float32."""
 

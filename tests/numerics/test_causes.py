@@ -27,6 +27,8 @@ from transformers import AutoModelForCausalLM
 from astune import Workflow
 from astune.numerics.check import NumericsReport
 
+pytestmark = pytest.mark.slow
+
 PYTORCH = {"format": "pt"}
 
 

@@ -24,6 +24,8 @@ from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import weigh
 
+pytestmark = pytest.mark.slow
+
 SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,

@@ -23,6 +23,8 @@ from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, account, weigh
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 NUMBER = Constraint(Grammar("regex", "-?[0-9]{1,6}( kg)?"), (2, 0))
 ANY = Constraint(Grammar("regex", "(?s:.*)"), (2, 0))

@@ -21,6 +21,8 @@ from astune.engine.grammar import Grammars
 from astune.schema import Constraint, EngineError, Grammar, SamplingParams, WorkflowError, closed_schema
 from astune.workflow.response_format import grammar_of
 
+pytestmark = pytest.mark.slow
+
 ASK = [{"role": "user", "content": "Which city?"}]
 
 
