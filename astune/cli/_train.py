@@ -44,10 +44,10 @@ def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
-    with console.status("importing the workflow, reading the tasks"):
+    with console.status("importing the workflow, reading the tasks") as status:
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.conf.parent if start.conf is not None else None)
+        parts = load_parts(start.config, start.conf.parent if start.conf is not None else None, status.update)
         from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
 
         check_trainable(start.config, parts)
