@@ -6,10 +6,12 @@ of the readers beside this file.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,8 @@ class TaskReaderBase(ABC):
             TaskReaderError: no training task, an id twice in a split, or a held-out task among the training tasks.
         """
         self.tell = tell
-        splits = TaskSplits(self.training_tasks(), self.validation_tasks())
+        with _collector_at_rest():
+            splits = TaskSplits(self.training_tasks(), self.validation_tasks())
         if not splits.training:
             raise TaskReaderError(
                 f"{type(self).__name__} found no training task", hint="check the training split of task_reader"
@@ -66,6 +69,18 @@ class TaskReaderBase(ABC):
         """Where a path of the configuration may be: in the working directory, then in the configuration's folder."""
         folders = [folder for folder in (Path.cwd(), self.base_dir) if folder is not None]
         return list(dict.fromkeys(folder / Path(path).expanduser() for folder in folders))
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Among many new objects, none of them garbage, Python's collector looks for some again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def content_id(content: dict[str, Any]) -> str:
@@ -85,14 +100,14 @@ def _require_unique_ids(tasks: list[Task], split: str) -> None:
 
 
 def _require_disjoint(splits: TaskSplits) -> None:
-    training_ids = {task.task_id for task in splits.training}
-    training_content = {_what_is_asked(task): task.task_id for task in splits.training}
-    for task in splits.validation:
-        twin = task.task_id if task.task_id in training_ids else training_content.get(_what_is_asked(task))
+    held_ids = {task.task_id for task in splits.validation}
+    held_content = {_what_is_asked(task): task.task_id for task in splits.validation}
+    for task in splits.training if held_ids else ():
+        twin = task.task_id if task.task_id in held_ids else held_content.get(_what_is_asked(task))
         if twin is not None:
             raise TaskReaderError(
-                f"held-out task {task.task_id!r} is also a training task"
-                + ("" if twin == task.task_id else f", under the id {twin!r}"),
+                f"held-out task {twin!r} is also a training task"
+                + ("" if twin == task.task_id else f", under the id {task.task_id!r}"),
                 hint="take it out of one of the two; a success rate on trained tasks measures nothing",
             )
 
