@@ -99,7 +99,7 @@ def fetch_all(hub: Hub, files: Sequence[RemoteFile], folder: Path) -> None:
         whole = 0
         for file in files:
             progress.update(bar, description=file.name)
-            fetch(file, folder, hub.client, lambda there, whole=whole: progress.update(bar, completed=whole + there))
+            fetch(file, folder, hub, lambda there, whole=whole: progress.update(bar, completed=whole + there))
             whole += file.size
 
 

@@ -71,7 +71,7 @@ class HubFiles(DatasetFiles):
             with only_writer(self._folder):
                 self._forget_what_is_gone()
                 for file in missing:
-                    fetch(file, self._folder, self._hub.client, self._telling(file, tell))
+                    fetch(file, self._folder, self._hub, self._telling(file, tell))
         return [self._folder / name for name in names]
 
     def _forget_what_is_gone(self) -> None:

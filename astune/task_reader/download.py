@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from astune.schema import TaskReaderError
-from astune.task_reader.hub import RemoteFile, reason_of
+from astune.task_reader.hub import Hub, RemoteFile, reason_of
 
 PATIENCE = 3
 """Connections in a row that may break without a single new byte."""
@@ -58,8 +58,8 @@ def bytes_begun(file: RemoteFile, folder: Path) -> int:
     return min(part.stat().st_size, file.size) if part.is_file() else 0
 
 
-def fetch(file: RemoteFile, folder: Path, client: httpx.Client, on_bytes: Callable[[int], object]) -> Path:
-    """Fetch what is missing of the file; `on_bytes` hears how many bytes are there.
+def fetch(file: RemoteFile, folder: Path, hub: Hub, on_bytes: Callable[[int], object]) -> Path:
+    """Fetch what is missing of the file from the hub that named it; `on_bytes` hears how many bytes are there.
 
     Raises:
         TaskReaderError: the connection breaks again and again, the hub refuses, what came is not the file that the hub
@@ -70,10 +70,10 @@ def fetch(file: RemoteFile, folder: Path, client: httpx.Client, on_bytes: Callab
     with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         resumed = part.is_file() and part.stat().st_size > 0
-        _complete(part, file, client, on_bytes)
+        _complete(part, file, hub, on_bytes)
         if resumed and not _is_whole(part, file):  # what was there before belonged to an older revision
             part.unlink()
-            _complete(part, file, client, on_bytes)
+            _complete(part, file, hub, on_bytes)
         if not _is_whole(part, file):
             part.unlink()
             raise TaskReaderError(
@@ -84,13 +84,13 @@ def fetch(file: RemoteFile, folder: Path, client: httpx.Client, on_bytes: Callab
     return target
 
 
-def _complete(part: Path, file: RemoteFile, client: httpx.Client, on_bytes: Callable[[int], object]) -> None:
+def _complete(part: Path, file: RemoteFile, hub: Hub, on_bytes: Callable[[int], object]) -> None:
     """Append what is missing, over as many connections as it takes."""
     failures = 0
     part.touch()
     while (before := part.stat().st_size) < file.size:
         try:
-            _append(part, file, client, on_bytes)
+            _append(part, file, hub, on_bytes)
             broken = "it ended early"
         except httpx.TransportError as cause:
             broken = reason_of(cause)
@@ -105,11 +105,13 @@ def _complete(part: Path, file: RemoteFile, client: httpx.Client, on_bytes: Call
             time.sleep(_PAUSE_S * failures)
 
 
-def _append(part: Path, file: RemoteFile, client: httpx.Client, on_bytes: Callable[[int], object]) -> None:
+def _append(part: Path, file: RemoteFile, hub: Hub, on_bytes: Callable[[int], object]) -> None:
     """One connection's worth of the rest."""
     there = part.stat().st_size
     headers = {"Range": f"bytes={there}-"} if there else {}
-    with client.stream("GET", file.url, headers=headers) as answer:
+    with hub.client.stream("GET", file.url, headers=headers) as answer:
+        if answer.status_code in (401, 403):
+            raise hub.forbidden(file.name, answer.status_code)
         if answer.is_error:
             raise TaskReaderError(
                 f"{file.url} was refused with status {answer.status_code}", hint="start again later, or take a mirror"

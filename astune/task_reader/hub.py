@@ -101,16 +101,19 @@ class Hub(ABC):
                 hint=f"check the spelling (owner/name); for a private one set {self.token_setting}",
             )
         if answer.status_code == 403:
-            raise TaskReaderError(
-                f"{self.endpoint} does not give access to {dataset!r} (status 403)",
-                hint=f"accept its terms on its page, and set {self.token_setting}",
-            )
+            raise self.forbidden(dataset, 403)
         if answer.is_error:
             raise self.unreachable(f"it answered with status {answer.status_code}")
         try:
             return answer.json(), answer
         except ValueError as cause:
             raise self.unreachable(f"it answered {answer.headers.get('content-type', 'no JSON')}") from cause
+
+    def forbidden(self, what: str, status: int) -> TaskReaderError:
+        return TaskReaderError(
+            f"{self.endpoint} does not give access to {what} (status {status})",
+            hint=f"accept the data set's terms on its page, and set {self.token_setting}",
+        )
 
     def unreachable(self, reason: str) -> HubUnreachable:
         return HubUnreachable(

@@ -40,6 +40,12 @@ class Mirror:
     """Every answer's status, where it is not 0."""
     token: str = ""
     """What a request has to bring, where it is not empty."""
+    tokens: set[str | None] = field(default_factory=set)
+    """What requests brought."""
+    gated: bool = False
+    """Files are listed, and not given."""
+    content_at: str = ""
+    """The address of another server that has the files' content, where it is not empty."""
     address: str = ""
 
     def downloads(self) -> list[str]:
@@ -89,6 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         path, query = unquote(url.path), {name: values[0] for name, values in parse_qs(url.query).items()}
         self.state.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".rstrip())
+        self.state.tokens.add(self.headers.get("Authorization"))
         if self.state.token and self.headers.get("Authorization") != f"Bearer {self.state.token}":
             self._send(401, b'{"error": "Invalid username or password."}')
         elif self.state.status:
@@ -149,6 +156,12 @@ class _Handler(BaseHTTPRequestHandler):
         content = self.state.datasets.get(dataset, {}).get(name)
         if content is None:
             self._send(404, b"Entry not found", {"X-Error-Code": "EntryNotFound"}, kind="text/plain")
+            return
+        if self.state.gated:
+            self._send(403, b"accept the terms", {"X-Error-Code": "GatedRepo"}, kind="text/plain")
+            return
+        if self.state.content_at:
+            self._send(302, b"", {"Location": self.state.content_at + self.path})
             return
         headers = {"ETag": f'"{_etag(name, content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         if name.endswith(LARGE):

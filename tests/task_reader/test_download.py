@@ -33,7 +33,7 @@ def get(state: Mirror, name: str, folder: Path) -> list[int]:
     """Fetch one file, and return how many bytes were there after each piece."""
     heard: list[int] = []
     with HuggingFaceHub(state.address) as hub:
-        fetch(files_of(state)[name], folder, hub.client, heard.append)
+        fetch(files_of(state)[name], folder, hub, heard.append)
     return heard
 
 
@@ -54,7 +54,7 @@ def test_what_is_fetched_is_what_is_served(served, tmp_path, kind, name):
     file = files_of(served, kind)[name]
     assert not is_there(file, tmp_path)
     with kind(served.address) as hub:
-        fetch(file, tmp_path, hub.client, lambda _: None)
+        fetch(file, tmp_path, hub, lambda _: None)
     assert (tmp_path / name).read_bytes() == FILES[name]
     assert is_there(file, tmp_path)
     assert not list(tmp_path.rglob("*.part"))
@@ -121,7 +121,7 @@ def test_a_hub_that_refuses_a_file_is_named_with_its_status(served, tmp_path):
     file = files_of(served)[LARGE]
     served.status = 503
     with HuggingFaceHub(served.address) as hub, pytest.raises(TaskReaderError, match="refused with status 503"):
-        fetch(file, tmp_path, hub.client, lambda _: None)
+        fetch(file, tmp_path, hub, lambda _: None)
 
 
 def test_two_processes_do_not_download_into_one_folder(tmp_path):
@@ -160,6 +160,24 @@ def test_the_token_of_a_login_is_used(served, monkeypatch, tmp_path):
     assert files_of(served)
 
 
+def test_a_data_set_whose_terms_were_not_accepted_is_listed_and_not_fetched(served, tmp_path):
+    served.gated = True
+    with pytest.raises(TaskReaderError, match=r"access to data/train\.jsonl \(status 403\); accept .* HF_TOKEN"):
+        get(served, LARGE, tmp_path)
+
+
+def test_content_that_lies_elsewhere_is_fetched_there_without_the_token(served, tmp_path, monkeypatch):
+    """As the hub's large files do: the range goes along, the token does not."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    with mirror(a__b=FILES) as elsewhere:
+        served.content_at, served.token = elsewhere.address, "secret"
+        elsewhere.break_after = [300_000]
+        get(served, LARGE, tmp_path)
+    assert (tmp_path / LARGE).read_bytes() == FILES[LARGE]
+    assert [line.partition("bytes=")[2] for line in elsewhere.downloads()] == ["", "300000-"]
+    assert elsewhere.tokens == {None}
+
+
 @pytest.mark.parametrize("kind", [HuggingFaceHub, ModelScopeHub])
 def test_an_unknown_data_set_is_named(served, kind):
     with kind(served.address) as hub, pytest.raises(TaskReaderError, match="knows no data set 'a/nothing'") as caught:
@@ -193,7 +211,9 @@ def test_a_host_that_never_answers_has_a_deadline(monkeypatch):
             hub.files("a/b")
 
 
-@pytest.mark.parametrize(("status", "complaint"), [(503, "answered with status 503"), (403, "accept its terms")])
+@pytest.mark.parametrize(
+    ("status", "complaint"), [(503, "answered with status 503"), (403, "accept the data set's terms")]
+)
 def test_a_hub_in_trouble_says_what_it_answered(served, status, complaint):
     served.status = status
     with pytest.raises(TaskReaderError, match=complaint):
