@@ -57,6 +57,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_gsm8k_is_downloaded_from_a_mirror_once(gsm8k_files, tmp_path):
     with mirror(openai__gsm8k=gsm8k_files) as hub:
         status, out, err = run(tmp_path / "gsm8k", "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
@@ -99,6 +100,7 @@ def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
         assert content_of(tmp_path) == FILES
 
 
+@pytest.mark.slow
 def test_the_sources_are_three(tmp_path):
     with mirror(a__b=FILES) as hub:
         for number, words in enumerate(
