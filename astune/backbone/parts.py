@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +24,12 @@ class UserParts:
     judge: JudgeBase | None
 
 
-def load_parts(config: AstuneConfig, base_dir: Path | None) -> UserParts:
+def load_parts(
+    config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object] = lambda _: None
+) -> UserParts:
     """Import and read what the configuration names; `base_dir` is the folder of the YAML file.
+
+    `tell` hears which tasks are being fetched and read.
 
     Raises:
         ConfigError: a name does not import, or is not what it should be.
@@ -37,5 +42,5 @@ def load_parts(config: AstuneConfig, base_dir: Path | None) -> UserParts:
         )
     workflow = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
     judge = load_judge(config, base_dir=base_dir)
-    tasks = open_task_reader(config.task_reader, base_dir=base_dir).read()
+    tasks = open_task_reader(config.task_reader, base_dir=base_dir).read(tell)
     return UserParts(tasks.training, tasks.validation, workflow, judge)

@@ -43,7 +43,7 @@ def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: i
     console = Console()
     reports: list[NumericsReport] = []
     with console.status("importing the workflow, reading the tasks") as status:
-        parts = load_parts(config, conf.parent)
+        parts = load_parts(config, conf.parent, status.update)
         local.check_trainable(config, parts)
 
         async def work() -> None:

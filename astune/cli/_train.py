@@ -96,10 +96,10 @@ def _engine_server(config: AstuneConfig, console: Console) -> list[Companion]:
 
 def _parts(start: _Start, console: Console) -> UserParts:
     """What the user brings; tasks may come from a companion."""
-    with console.status("importing the workflow, reading the tasks"):
+    with console.status("importing the workflow, reading the tasks") as status:
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.base_dir)
+        parts = load_parts(start.config, start.base_dir, status.update)
         if start.config.backbone != "debug":
             from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
 

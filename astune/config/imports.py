@@ -30,6 +30,7 @@ _EXTRAS = {
     "torch": "local",
     "transformers": "local",
     "gymnasium": "frozenlake",
+    "pyarrow": "data",
 }
 """Packages that an extra of ours installs."""
 

@@ -18,13 +18,13 @@ from pydantic_core import ErrorDetails
 
 from astune.config._keys import ROOT, Key, canonical, find, key_at, keys_of, nearest
 from astune.config._yaml import Document, KeyPath, parse_value, read_document
-from astune.config.schema import AstuneConfig, StrictModel
+from astune.config.schema import READER_ALIASES, AstuneConfig, StrictModel
 from astune.schema import ConfigError
 
 DEFAULT_YAML = Path(__file__).parent.parent / "default_config" / "default.yaml"
 READ_YAML_NAME = "read_yaml_name"
 
-_VALUE_ALIASES = {"task_reader.type": {"dataset_file": "jsonl"}}
+_VALUE_ALIASES = {"task_reader.type": READER_ALIASES}
 """Values that users know from earlier documents, and what they are called today."""
 
 

@@ -100,13 +100,37 @@ class JsonlReaderConfig(StrictModel):
     """The field that holds the query in rows that are not in the task format (GSM8K: `question`)."""
 
 
+class HuggingFaceReaderConfig(StrictModel):
+    """Tasks from a data set in the hub's layout: on the hub, in a folder, or one file."""
+
+    dataset_path: str = ""
+    """A hub id (`openai/gsm8k`), a folder, or one file: parquet, jsonl, json or csv. What is there as a path is read
+    there; what is not, and looks like an id, is taken from the hub, or from what was downloaded before."""
+    subset: str | None = None
+    """The part of the data set that is read, called subset or configuration on the hub; null takes the only one."""
+    training_split: str = "train"
+    """The split to train on."""
+    validation_split: str | None = None
+    """The split that is held out and measured; null holds nothing out."""
+    query_field: str = "question"
+    """The field that becomes the query; the whole row becomes the metadata."""
+
+
+READER_ALIASES = {"dataset_file": "jsonl", "huggingface_dat_repo": "huggingface"}
+"""Names of readers that users know from earlier documents, and what they are called today."""
+
+
 class TaskReaderConfig(StrictModel):
     """Where tasks come from."""
 
     type: str = "jsonl"
-    """`jsonl` (alias `dataset_file`), or a reader of your own: `module->Class` or `path/file.py->Class`."""
+    """`jsonl` (alias `dataset_file`), `huggingface` (alias `huggingface_dat_repo`), or a reader of your own:
+    `module->Class` or `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
         default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
+    )
+    huggingface: HuggingFaceReaderConfig = Field(
+        default=HuggingFaceReaderConfig(), validation_alias=AliasChoices("huggingface", "huggingface_dat_repo")
     )
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from astune.engine.model_files import cache_dir
+from astune.config.cache import cache_dir
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from astune.config.cache import cache_dir
 from astune.schema import ConfigError, EngineError
 
 
@@ -61,10 +61,6 @@ def resolve_model(path: str) -> Path:
         hint="use a path that exists, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, "
         f"or builtin:{next(iter(BUILTIN_MODELS))}",
     )
-
-
-def cache_dir() -> Path:
-    return Path(os.environ.get("ASTUNE_CACHE", "~/.cache/astune")).expanduser()
 
 
 def _checked(folder: Path) -> Path:

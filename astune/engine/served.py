@@ -22,7 +22,8 @@ class ServedEngine:
     """Implements `InferenceEngine` over `/v1/completions`.
 
     Args:
-        weights: a folder from which the server takes new weights (`in_vllm/astune_vllm_worker.py`); None where it takes none.
+        weights: a folder from which the server takes new weights, by `in_vllm/astune_vllm_worker.py`; None where it
+            takes none.
 
     Raises:
         EngineError: the server fails, or answers without token ids or log-probabilities.

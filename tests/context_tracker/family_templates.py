@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from astune.config.cache import cache_dir
 from astune.context_tracker.template import ChatTemplate
-from astune.engine.model_files import _fetch_from_wheel, _WheelModel, cache_dir
+from astune.engine.model_files import _fetch_from_wheel, _WheelModel
 
 OWN = Path(__file__).with_name("templates")
 """Templates that no package carries, written for these tests after what their families' models read."""

@@ -168,7 +168,7 @@ def test_the_shown_reader_and_the_shown_task_lines_are_read(folder):
     splits = reader.read()
     assert len(splits.training) == 80
     assert splits.validation[0].main_query == "What is 5 times 5?"
-    [shown] = blocks(DOCS / "quickstart.md", "json")
+    [shown] = blocks(DOCS / "tasks.md", "json")
     (folder / "lines.jsonl").write_text(shown.text)
     lines = AstuneConfig.model_validate({"task_reader": {"jsonl": {"training": {"file_path": "lines.jsonl"}}}})
     assert len(open_task_reader(lines.task_reader).read().training) == 2

@@ -1,0 +1,100 @@
+"""Tasks from JSONL files, one a line, in the task format or as rows of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from astune.config.schema import FileConfig
+from astune.schema import Task, TaskReaderError
+from astune.task_reader.raw_row import task_of_raw_row
+from astune.task_reader.reader import TaskReaderBase, content_id
+from astune.task_reader.rows import json_object
+
+TASK_FIELDS = tuple(Task.model_fields)
+QUERY_FIELD = "main_query"
+
+
+class TaskReaderJsonl(TaskReaderBase):
+    """One JSON object a line: a task, or, where `query_field` names another field, a row that becomes metadata."""
+
+    def training_tasks(self) -> list[Task]:
+        if self.config.jsonl.training is None:
+            raise TaskReaderError("there is no file of training tasks", hint="set task_reader.jsonl.training.file_path")
+        return self._read(self.config.jsonl.training, "training")
+
+    def validation_tasks(self) -> list[Task]:
+        if self.config.jsonl.validation is None:
+            return []
+        return self._read(self.config.jsonl.validation, "validation")
+
+    def _read(self, file: FileConfig, split: str) -> list[Task]:
+        path = self._find(file.file_path, f"task_reader.jsonl.{split}.file_path")
+        tasks: list[Task] = []
+        line_of_id: dict[str, int] = {}
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as cause:
+            raise TaskReaderError(f"{path} cannot be read: {cause.strerror}", hint="check its permissions") from cause
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            task = _task_of_line(line, f"{path}:{number}", self.config.jsonl.query_field)
+            if task.task_id in line_of_id:
+                raise TaskReaderError(
+                    f"{path}:{number}: task_id {task.task_id!r} is already on line {line_of_id[task.task_id]}",
+                    hint="give each task its own task_id; without one, equal lines have the same",
+                )
+            line_of_id[task.task_id] = number
+            tasks.append(task)
+        if not tasks:
+            raise TaskReaderError(f"{path} holds no task", hint="write one JSON object a line")
+        return tasks
+
+    def _find(self, file_path: str, key: str) -> Path:
+        places = self.places(file_path)
+        for place in places:
+            if place.is_file():
+                return place
+        raise TaskReaderError(
+            f"{key}: there is no file {' nor '.join(map(str, places))}",
+            hint="paths are relative to the working directory, then to the configuration's folder",
+        )
+
+
+def _task_of_line(line: bytes, where: str, query_field: str) -> Task:
+    row = json_object(line, where)
+    if query_field == QUERY_FIELD:
+        return _task_of_task_row(row, where)
+    return task_of_raw_row(row, where=where, query_field=query_field, key="task_reader.jsonl.query_field")
+
+
+def _task_of_task_row(row: dict[str, Any], where: str) -> Task:
+    unknown = sorted(set(row) - set(TASK_FIELDS))
+    if unknown:
+        raise TaskReaderError(
+            f"{where}: a task has no field {', '.join(map(repr, unknown))}; expected {', '.join(TASK_FIELDS)}",
+            hint="move it into 'metadata', or set task_reader.jsonl.query_field to read rows of another format",
+        )
+    given: dict[str, Any] = {name: value for name, value in row.items() if value is not None}
+    if isinstance(given.get("task_id"), int):
+        given["task_id"] = str(given["task_id"])
+    try:
+        task = Task.model_validate({"task_id": content_id(given)} | given)
+    except ValidationError as cause:
+        found = "; ".join(_one_line(error) for error in cause.errors())
+        raise TaskReaderError(
+            f"{where}: {found}",
+            hint='a task is {"main_query": "...", "task_id": "...", "env_type": "...", "metadata": {...}}',
+        ) from cause
+    if not task.task_id.strip():
+        raise TaskReaderError(f"{where}: task_id is empty", hint="leave it out, and it is derived from the content")
+    return task
+
+
+def _one_line(error: Any) -> str:
+    field = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    return f"field {field!r}: {message}, found {error['input']!r}" if field else message

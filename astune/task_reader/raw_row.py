@@ -1,0 +1,43 @@
+"""A row in somebody else's format becomes a task: one field is the query, and the whole row is metadata.
+
+Its id is made from its content. A field of its own that looks like an id is left in the metadata: published rows are
+numbered anew in every split, or by what they are about.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from astune.schema import Task, TaskReaderError
+from astune.task_reader.reader import content_id
+
+
+def task_of_raw_row(row: dict[str, Any], *, where: str, query_field: str, key: str) -> Task:
+    """The row as a task.
+
+    Args:
+        row: its fields.
+        where: the row's place, for the error.
+        query_field: the field that holds the query.
+        key: the configuration key that names this field, for the error.
+
+    Raises:
+        TaskReaderError: that field is missing, empty or no text.
+    """
+    query = row.get(query_field)
+    if not isinstance(query, str) or not query.strip():
+        raise TaskReaderError(
+            f"{where}: expected text in field {query_field!r}, found "
+            + (
+                f"{reprlib.repr(query)}; the row's fields are {fields_of(row)}"
+                if query_field in row
+                else f"only the fields {fields_of(row)}"
+            ),
+            hint=f"set {key} to the field that holds the query, or take the row out",
+        )
+    return Task(task_id=content_id(row), main_query=query, metadata=row)
+
+
+def fields_of(row: dict[str, Any]) -> str:
+    return ", ".join(sorted(map(str, row))) or "none"

@@ -1,0 +1,120 @@
+"""What a task reader is: two lists of tasks, one to train on and one held out, and the checks that both pass.
+
+Reading happens once, when a run starts; the order of training is `TaskOrder`'s. Where tasks come from is the business
+of the readers beside this file.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.config.schema import TaskReaderConfig
+from astune.schema import Task, TaskReaderError
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSplits:
+    training: list[Task]
+    validation: list[Task]
+
+
+def say_nothing(_: str) -> None:
+    """For whoever has no display."""
+
+
+class TaskReaderBase(ABC):
+    """`read` is what a run calls; a reader of your own defines the two splits, and takes `config.params`."""
+
+    tell: Callable[[str], object] = staticmethod(say_nothing)
+    """Called with what is being read, in words, where that takes a while."""
+
+    def __init__(self, config: TaskReaderConfig, *, base_dir: Path | None = None) -> None:
+        self.config = config
+        self.base_dir = base_dir
+
+    @abstractmethod
+    def training_tasks(self) -> list[Task]: ...
+
+    @abstractmethod
+    def validation_tasks(self) -> list[Task]:
+        """Held-out tasks; an empty list where nothing is measured."""
+
+    def read(self, tell: Callable[[str], object] = say_nothing) -> TaskSplits:
+        """Both splits, checked; `tell` hears what is being read.
+
+        Raises:
+            TaskReaderError: no training task, an id twice in a split, or a held-out task among the training tasks.
+        """
+        self.tell = tell
+        with _collector_at_rest():
+            splits = TaskSplits(self.training_tasks(), self.validation_tasks())
+        if not splits.training:
+            raise TaskReaderError(
+                f"{type(self).__name__} found no training task", hint="check the training split of task_reader"
+            )
+        _require_unique_ids(splits.training, "training")
+        _require_unique_ids(splits.validation, "held-out")
+        _require_disjoint(splits)
+        return splits
+
+    def places(self, path: str) -> list[Path]:
+        """Where a path of the configuration may be: in the working directory, then in the configuration's folder."""
+        folders = [folder for folder in (Path.cwd(), self.base_dir) if folder is not None]
+        return list(dict.fromkeys(folder / Path(path).expanduser() for folder in folders))
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Among many new objects, none of them garbage, Python's collector looks for some again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def content_id(content: dict[str, Any]) -> str:
+    """An id that depends on nothing but the content: the same in every run, for every order of keys."""
+    canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=repr)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _require_unique_ids(tasks: list[Task], split: str) -> None:
+    seen: set[str] = set()
+    for task in tasks:
+        if task.task_id in seen:
+            raise TaskReaderError(
+                f"task_id {task.task_id!r} is there twice among the {split} tasks", hint="give each task its own id"
+            )
+        seen.add(task.task_id)
+
+
+def _require_disjoint(splits: TaskSplits) -> None:
+    held_ids = {task.task_id for task in splits.validation}
+    held_content = {_what_is_asked(task): task.task_id for task in splits.validation}
+    for task in splits.training if held_ids else ():
+        twin = task.task_id if task.task_id in held_ids else held_content.get(_what_is_asked(task))
+        if twin is not None:
+            raise TaskReaderError(
+                f"held-out task {twin!r} is also a training task"
+                + ("" if twin == task.task_id else f", under the id {task.task_id!r}"),
+                hint="take it out of one of the two; a success rate on trained tasks measures nothing",
+            )
+
+
+def _what_is_asked(task: Task) -> str:
+    """Two tasks with one value ask the same; in an environment the metadata belongs to the question."""
+    content: dict[str, Any] = {"main_query": task.main_query, "init_messages": task.init_messages}
+    if task.env_type != "no_env":
+        content |= {"env_type": task.env_type, "metadata": task.metadata}
+    return content_id(content)

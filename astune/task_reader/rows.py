@@ -1,0 +1,163 @@
+"""The rows of a data file, one at a time: parquet, JSON lines, JSON and CSV. What a row means is not looked at.
+
+Values are what the file says: JSON's and parquet's own types, and text in CSV, where `007` stays `007`. Only a JSON
+list is read as a whole, for there is no other way to read one.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from astune.schema import TaskReaderError
+
+Row = dict[str, Any]
+_BATCH = 1024
+"""Rows of a parquet file that are turned into Python objects together."""
+_LONGEST_FIELD = 2**31 - 1
+"""Characters of one CSV field; Python's default of 131,072 is less than some documents."""
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """The rows of a file whose suffix is one of `FORMATS`, in file order.
+
+    Raises:
+        TaskReaderError: it cannot be read, or something in it is no row; names the file and the line.
+    """
+    try:
+        yield from FORMATS[path.suffix](path)
+    except UnicodeDecodeError as cause:
+        raise TaskReaderError(f"{path}: not UTF-8 (byte {cause.start})", hint="save the file as UTF-8") from cause
+    except OSError as cause:
+        raise TaskReaderError(f"{path} cannot be read: {cause.strerror or cause}", hint="check the file") from cause
+
+
+def row_count(path: Path) -> int | None:
+    """How many rows a parquet file says it has; None for formats that have to be read to know."""
+    if path.suffix != ".parquet":
+        return None
+    with _open_parquet(path) as file:
+        return file.metadata.num_rows
+
+
+def json_object(line: bytes, where: str) -> Row:
+    """One line of JSON that has to be an object.
+
+    Raises:
+        TaskReaderError: it is not UTF-8, no JSON, or no object; begins with `where`.
+    """
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as cause:
+        raise TaskReaderError(f"{where}: not UTF-8 (byte {cause.start})", hint="save the file as UTF-8") from cause
+    except ValueError as cause:
+        raise TaskReaderError(
+            f"{where}: expected one JSON object, and this is not JSON: {cause}",
+            hint="write each task on one line, without commas between lines",
+        ) from cause
+    if not isinstance(row, dict):
+        raise TaskReaderError(
+            f"{where}: expected one JSON object, found {type(row).__name__}",
+            hint="write one object a line rather than one list",
+        )
+    return row
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    arrow_error = _pyarrow("pyarrow").ArrowException
+    with _open_parquet(path) as file:
+        try:
+            for batch in file.iter_batches(batch_size=_BATCH):
+                yield from batch.to_pylist()
+        except arrow_error as cause:
+            raise _broken_parquet(path, cause) from cause
+
+
+def _open_parquet(path: Path) -> Any:
+    arrow_error = _pyarrow("pyarrow").ArrowException
+    try:
+        return _pyarrow("pyarrow.parquet").ParquetFile(path)
+    except arrow_error as cause:
+        raise _broken_parquet(path, cause) from cause
+
+
+def _broken_parquet(path: Path, cause: Exception) -> TaskReaderError:
+    return TaskReaderError(
+        f"{path} cannot be read as parquet: {' '.join(str(cause).split())}",
+        hint="it may have been cut off: delete it and download it again",
+    )
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as cause:
+        raise TaskReaderError(
+            "reading parquet files needs pyarrow, which is not installed", hint="pip install 'astune[data]'"
+        ) from cause
+
+
+def _json_line_rows(path: Path) -> Iterator[Row]:
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield json_object(line, f"{path}:{number}")
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    """A list of objects; files named `.json` often hold JSON lines as well."""
+    with path.open(encoding="utf-8-sig") as stream:
+        while (first := stream.read(1)).isspace():
+            pass
+        if first != "[":
+            yield from _json_line_rows(path)
+            return
+        stream.seek(0)
+        try:
+            rows = json.load(stream)
+        except ValueError as cause:
+            raise TaskReaderError(f"{path} is not JSON: {cause}", hint="mend it, or write JSON lines") from cause
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise TaskReaderError(
+                f"{path}: element {number} of the list is {type(row).__name__}, expected an object",
+                hint='a row is {"field": value, ...}',
+            )
+        yield row
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        lines = csv.reader(stream, strict=True)
+        try:
+            names = next(lines, [])
+            if len(set(names)) < len(names):
+                raise TaskReaderError(
+                    f"{path}:1: two columns have one name: {', '.join(names)}", hint="give each its own"
+                )
+            for values in lines:
+                if values and len(values) != len(names):
+                    raise TaskReaderError(
+                        f"{path}:{lines.line_num}: {len(values)} values, but {len(names)} columns ({', '.join(names)})",
+                        hint="put values that contain commas into double quotes",
+                    )
+                if values:
+                    yield dict(zip(names, values, strict=True))
+        except csv.Error as cause:
+            raise TaskReaderError(
+                f"{path}:{lines.line_num}: {cause}", hint="expected commas between values and double quotes around text"
+            ) from cause
+
+
+FORMATS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".parquet": _parquet_rows,
+    ".jsonl": _json_line_rows,
+    ".json": _json_rows,
+    ".csv": _csv_rows,
+}
+"""By suffix. Where a split is there in several formats, the first of these is read."""

@@ -1,0 +1,179 @@
+"""scripts/download_dataset.py as a user starts it: a process of its own, against a real HTTP server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dataset_making import write_files
+from hub_mirror import mirror
+
+from astune.config import load_config
+from astune.task_reader import open_task_reader
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "download_dataset.py"
+FILES = {"README.md": b"# rows\n", "data/train.jsonl": b'{"question": "2+2?", "answer": "4"}\n' * 40_000}
+
+
+def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), f"--path={folder}", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    process = start(folder, *words, **environment)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".download.lock"
+    }
+
+
+@pytest.mark.slow
+def test_gsm8k_is_downloaded_from_a_mirror_once(gsm8k_files, tmp_path):
+    with mirror(openai__gsm8k=gsm8k_files) as hub:
+        status, out, err = run(tmp_path / "gsm8k", "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
+        assert (status, err) == (0, "")
+        assert content_of(tmp_path / "gsm8k") == gsm8k_files
+        table = dict(re.findall(r"^  to fetch +(\S+ [kM]?B)  (\S+)$", out, re.M))
+        assert set(table.values()) == set(gsm8k_files)
+        assert "4 files fetched" in out
+        assert "subset main (splits train, test), the first rows of train, 7,473 rows:" in out
+        assert "question: 'Natalia sold clips to 48 of her friends in April" in out
+        assert max(map(len, out.partition("\nsubset ")[2].splitlines())) <= 100
+
+        asked = len(hub.downloads())
+        status, out, _ = run(tmp_path / "gsm8k", "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
+        assert (status, len(hub.downloads())) == (0, asked)
+        assert len(re.findall("^  complete  ", out, re.M)) == 4
+        assert "0 files fetched (0 B), 4 were there" in out
+
+
+@pytest.mark.parametrize(("end", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
+    write_files(tmp_path, {"README.md": FILES["README.md"]})
+    part = tmp_path / "data" / "train.jsonl.part"
+    with mirror(a__b=FILES) as hub:
+        hub.break_after, hub.hold = [500_000], threading.Event()
+        first = start(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
+        wait_for(lambda: part.is_file() and part.stat().st_size > 400_000, "the first bytes")
+        first.send_signal(end)
+        _, err = first.communicate(timeout=20)
+        hub.hold.set()
+        assert first.returncode == status
+        assert err == ("interrupted; the same command goes on where it stopped\n" if end == signal.SIGINT else "")
+        begun = part.stat().st_size
+
+        again, out, _ = run(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
+        assert again == 0
+        assert re.search(r"^  complete +7 B  README\.md$", out, re.M)
+        assert re.search(r"^  3\d% there +1\.4 MB  data/train\.jsonl$", out, re.M)
+        assert hub.downloads()[-1].endswith(f"bytes={begun}-")
+        assert content_of(tmp_path) == FILES
+
+
+@pytest.mark.slow
+def test_the_sources_are_three(tmp_path):
+    with mirror(a__b=FILES) as hub:
+        for number, words in enumerate(
+            (
+                ("--source=mirror", f"--endpoint={hub.address}"),
+                ("--source=hf", f"--endpoint={hub.address}/"),
+                ("--source=modelscope", f"--endpoint={hub.address}"),
+            )
+        ):
+            status, _, err = run(tmp_path / str(number), "--target=a/b", *words)
+            assert (status, err) == (0, "")
+            assert content_of(tmp_path / str(number)) == FILES
+        assert any("/api/v1/datasets/a/b/repo/tree" in line for line in hub.requests)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--source=mirror"], "error: no mirror is named; add --endpoint=https://..., or set HF_ENDPOINT"),
+        (["--endpoint=http://127.0.0.1:9"], "error: the hub at http://127.0.0.1:9 cannot be reached: "),
+        (["--endpoint=http://no-such-host.invalid"], "error: the hub at http://no-such-host.invalid cannot be"),
+        (
+            ["--source=modelscope", "--endpoint=http://127.0.0.1:9"],
+            "name a mirror: MODELSCOPE_ENDPOINT=https://...",
+        ),
+    ],
+)
+def test_offline_is_one_line_within_seconds(tmp_path, monkeypatch, words, complaint):
+    monkeypatch.delenv("HF_ENDPOINT")
+    started = time.monotonic()
+    status, out, err = run(tmp_path / "data", "--target=openai/gsm8k", *words)
+    assert time.monotonic() - started < 10
+    assert (status, out) == (1, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_unknown_data_set_is_one_line(tmp_path):
+    with mirror(a__b=FILES) as hub:
+        status, out, err = run(tmp_path, "--target=a/c", HF_ENDPOINT=hub.address)
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r"error: http\S+ knows no data set 'a/c' \(status 401\); check the spelling .*\n", err)
+
+
+def test_a_data_set_without_rows_is_downloaded_all_the_same(tmp_path):
+    with mirror(a__b={"picture.png": b"\x89PNG"}) as hub:
+        status, out, _ = run(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
+    assert status == 0
+    assert "no rows are shown" in out
+    assert content_of(tmp_path) == {"picture.png": b"\x89PNG"}
+
+
+def commands_of_the_page() -> list[str]:
+    page = (ROOT / "docs" / "en" / "tasks.md").read_text(encoding="utf-8")
+    return re.findall(r"^((?:[A-Z_]+=\S+ )?python scripts/download_dataset\.py .+)$", page, re.M)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_download_what_its_configuration_reads(gsm8k_files, tmp_path, monkeypatch):
+    assert len(commands_of_the_page()) == 3
+    monkeypatch.chdir(tmp_path)
+    with mirror(openai__gsm8k=gsm8k_files, **{"AI-ModelScope__gsm8k": gsm8k_files}) as hub:
+        for command in commands_of_the_page():
+            words = [word for word in shlex.split(command) if not word.startswith("HF_ENDPOINT=")]
+            path = next(word.partition("=")[2] for word in words if word.startswith("--path="))
+            options = [word for word in words[2:] if not word.startswith("--path=")]
+            shutil.rmtree(path, ignore_errors=True)
+            status, _, err = run(Path(path), *options, HF_ENDPOINT=hub.address, MODELSCOPE_ENDPOINT=hub.address)
+            assert (status, err) == (0, ""), command
+            assert content_of(tmp_path / path) == gsm8k_files
+    shown = re.search(r"# gsm8k\.yaml\n(.*?)```", (ROOT / "docs" / "en" / "tasks.md").read_text(), re.S)
+    assert shown is not None
+    (tmp_path / "gsm8k.yaml").write_text(shown[1].replace("openai/gsm8k", "data/gsm8k"))
+    splits = open_task_reader(load_config(tmp_path / "gsm8k.yaml").task_reader).read()
+    assert (len(splits.training), len(splits.validation)) == (7473, 1319)

@@ -1,0 +1,98 @@
+"""The rows of data files, and what is wrong with bad ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from dataset_making import parquet_of
+
+from astune.schema import TaskReaderError
+from astune.task_reader.rows import row_count, rows_of
+
+ROWS = [{"question": "2+2?", "answer": "#### 4", "level": 1}, {"question": 'é, "ü"\n?', "answer": "", "level": None}]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.parquet", parquet_of(ROWS)),
+        ("t.jsonl", "\n".join(map(json.dumps, ROWS)) + "\n\n"),
+        ("t.json", json.dumps(ROWS, indent=1)),
+        ("lines.json", "\ufeff" + "\n".join(map(json.dumps, ROWS))),
+    ],
+)
+def test_every_format_has_the_same_rows(tmp_path, name, content):
+    assert list(rows_of(write(tmp_path / name, content))) == ROWS
+
+
+def test_values_in_csv_are_text_as_they_stand(tmp_path):
+    text = '\ufeffquestion,answer\r\n"a, ""b""\nc",007\r\n\r\n' + "x" * 200_000 + ",\r\n"
+    first, second = rows_of(write(tmp_path / "t.csv", text))
+    assert first == {"question": 'a, "b"\nc', "answer": "007"}
+    assert (len(second["question"]), second["answer"]) == (200_000, "")
+
+
+def test_a_large_parquet_file_is_read_as_it_goes(tmp_path):
+    import pyarrow
+
+    path = write(tmp_path / "t.parquet", parquet_of([{"text": f"{n} " * 400} for n in range(20_000)]))
+    size = 20_000 * 400 * 3
+    before = pyarrow.default_memory_pool().max_memory()
+    assert len(list(islice(rows_of(path), 10))) == 10
+    assert pyarrow.default_memory_pool().max_memory() - before < size
+    assert row_count(path) == 20_000
+
+
+def test_only_parquet_knows_how_many_rows_it_has(tmp_path):
+    assert row_count(write(tmp_path / "t.parquet", parquet_of(ROWS))) == 2
+    assert row_count(write(tmp_path / "t.jsonl", "{}")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("t.parquet", "no parquet", r"t\.parquet cannot be read as parquet: .*download it again"),
+        ("t.parquet", parquet_of(ROWS)[:-50], r"t\.parquet cannot be read as parquet"),
+        ("t.jsonl", '{"a": 1}\n{"a"', r"t\.jsonl:2: expected one JSON object, and this is not JSON"),
+        ("t.jsonl", b'{"a": "\xff"}', r"t\.jsonl:1: not UTF-8"),
+        ("t.json", '[{"a": 1}, 2]', r"t\.json: element 2 of the list is int, expected an object"),
+        ("t.json", '[{"a": 1}', r"t\.json is not JSON"),
+        ("t.json", '{\n "train": []\n}', r"t\.json:1: expected one JSON object"),
+        ("t.csv", "a,b\n1,2\n1,2,3\n", r"t\.csv:3: 3 values, but 2 columns \(a, b\).*double quotes"),
+        ("t.csv", "a,a\n1,2\n", r"t\.csv:1: two columns have one name: a, a"),
+        ("t.csv", 'a,b\n"x"y,2\n', r"t\.csv:2: .*double quotes"),
+        ("t.csv", b"a,b\n\xff,2\n", r"t\.csv: not UTF-8"),
+    ],
+)
+def test_what_is_no_row_is_named_by_file_and_line(tmp_path, name, content, complaint):
+    with pytest.raises(TaskReaderError, match=complaint):
+        list(rows_of(write(tmp_path / name, content)))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "t.jsonl").mkdir()
+    with pytest.raises(TaskReaderError, match=r"t\.jsonl cannot be read: Is a directory"):
+        list(rows_of(tmp_path / "t.jsonl"))
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    real = importlib.import_module
+
+    def import_module(name: str) -> object:
+        if name.startswith("pyarrow"):
+            raise ModuleNotFoundError(name=name)
+        return real(name)
+
+    path = write(tmp_path / "t.parquet", parquet_of(ROWS))
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    with pytest.raises(TaskReaderError, match=r"needs pyarrow, which is not installed; pip install 'astune\[data\]'"):
+        list(rows_of(path))

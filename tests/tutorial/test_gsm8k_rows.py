@@ -1,0 +1,70 @@
+"""GSM8K's real rows through reader, math workflow and judge, with a scripted model in place of a real one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tutorial_stage import Play, tutorial_config
+
+from astune.config.schema import HuggingFaceReaderConfig, TaskReaderConfig
+from astune.env_service.math_answer import after_marker
+from astune.schema import Task
+from astune.task_judge import MathAnswerAsJudge
+from astune.task_reader.task_reader_base import TaskReaderHuggingFace, TaskSplits
+
+CONF = "example_math_agent/math_agent.yaml"
+
+
+@pytest.fixture(scope="session")
+def splits(gsm8k: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskSplits:
+    """All rows, as `dataset_path` reads them from a folder in the hub's layout."""
+    folder = tmp_path_factory.mktemp("gsm8k")
+    (folder / "main").mkdir()
+    for split in ("train", "test"):
+        shutil.copy(gsm8k / f"{split}.jsonl", folder / "main")
+    data = HuggingFaceReaderConfig(dataset_path=str(folder), subset="main", validation_split="test")
+    return TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=data)).read()
+
+
+@pytest.fixture(scope="session")
+def held_out(splits: TaskSplits) -> list[Task]:
+    return splits.validation
+
+
+def test_every_reference_answer_is_right_and_any_other_one_wrong(splits: TaskSplits):
+    judge = MathAnswerAsJudge(tutorial_config(CONF))
+    tasks = splits.training + splits.validation
+    assert len(tasks) == 8792
+
+    def is_right(task: Task, answer: str) -> bool:
+        inputs = {"task_core_arg": SimpleNamespace(task=task), "final_answer": answer}
+        return judge.compute_reward(inputs).is_success
+
+    assert [task.task_id for task in tasks if not is_right(task, task.metadata["answer"])] == []
+    assert [task.task_id for task in tasks if is_right(task, task.metadata["answer"] + "1")] == []
+
+
+@pytest.mark.parametrize("row", [0, 1, 700, 1318])
+async def test_a_real_row_is_asked_answered_and_judged(play: Play, held_out: list[Task], row: int):
+    task = held_out[row]
+    reference = after_marker(task.metadata["answer"])
+    right = await play(CONF, task, [rf"It comes to \boxed{{{reference}}}."])
+    assert [(e.status, e.raw_reward) for e in right.episodes] == [("success", 1.0)] * 2
+    asked = json.dumps([node.content for node in right.episodes[0].forest.nodes], ensure_ascii=False)
+    assert json.dumps(task.main_query, ensure_ascii=False)[1:-1] in asked
+    assert task.metadata["answer"].partition("\n")[0] not in asked
+    wrong = await play(CONF, task, [rf"It comes to \boxed{{{reference}1}}."])
+    assert [(e.status, e.raw_reward) for e in wrong.episodes] == [("failed", 0.0)] * 2
+
+
+async def test_the_reference_solutions_themselves_are_right(play: Play, held_out: list[Task]):
+    short = [
+        task for task in held_out if len(task.metadata["answer"]) < 150
+    ]  # longer ones are cut by the tutorial's limit
+    for task in short[:3]:
+        group = await play(CONF, task, [task.metadata["answer"]])
+        assert [e.raw_reward for e in group.episodes] == [1.0, 1.0]
