@@ -350,11 +350,12 @@ of naive / packed / tree. "Of the ideal" is the speed-up over packed as a part o
 def _earlier() -> list[Trace]:
     """The figures of the results file."""
     written = json.loads((RESULTS / "tree.json").read_text())["results"]
-    names = [field.name for field in fields(Trace)]
-    return [
-        Trace(**{name: Measured(**one[name]) if isinstance(one[name], dict) else one[name] for name in names})
-        for one in written
-    ]
+    passes = ("naive", "packed", "tree")
+    traces: list[Trace] = []
+    for one in written:
+        own: dict[str, Any] = {field.name: one[field.name] for field in fields(Trace)}
+        traces.append(Trace(**own | {name: Measured(**one[name]) for name in passes}))
+    return traces
 
 
 def main() -> None:
