@@ -221,10 +221,7 @@ class Companions:
             port = _taken_port(companion, tail)
             if port is None:
                 return "its port is taken: end what holds it, or give the companion another port"
-            return (
-                f"port {port} is taken by {describe_listener(port)}: end that, with `astune --kill` where ASTuner "
-                "started it, or give the companion another port"
-            )
+            return f"port {port} is taken by {describe_listener(port)}: end that, or give the companion another port"
         if status == _NOT_FOUND:
             return "its command was not found: check its spelling, or activate its environment in the command"
         return f"run it by hand to see more: {shlex.join(companion.command)}"

@@ -76,7 +76,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def describe_listener(port: int) -> str:
-    """`process 77 (python server.py)`, or how to find out."""
+    """`process 77 (python server.py; kill 77 ends it)`, or how to find out."""
     process = listener_of(port)
     if process is None:
         return f"a process that is not yours to see (`ss -ltnp 'sport = :{port}'` as root shows it)"
@@ -84,4 +84,4 @@ def describe_listener(port: int) -> str:
         command = " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         command = "?"
-    return f"process {process.pid} ({command[:80]})"
+    return f"process {process.pid} ({command[:80]}; `kill {process.pid}` ends it)"

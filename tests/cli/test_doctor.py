@@ -64,7 +64,7 @@ def test_a_problem_is_named_with_the_line_that_mends_it_and_exits_with_1(doctor,
     status, out = doctor()
     assert status == 1
     assert "1 problem; what mends each:" in out
-    assert "memory: --set engine.kv_cache_gb=0.5" in out
+    assert "memory: --set model.lora.rank=16" in out
 
 
 def test_versions_outside_their_range_and_missing_packages_are_named(monkeypatch):
