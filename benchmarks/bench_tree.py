@@ -353,8 +353,9 @@ def _earlier() -> list[Trace]:
     passes = ("naive", "packed", "tree")
     traces: list[Trace] = []
     for one in written:
-        own: dict[str, Any] = {field.name: one[field.name] for field in fields(Trace)}
-        traces.append(Trace(**own | {name: Measured(**one[name]) for name in passes}))
+        values: dict[str, Any] = {field.name: one[field.name] for field in fields(Trace)}
+        values |= {name: Measured(**one[name]) for name in passes}
+        traces.append(Trace(**values))
     return traces
 
 
