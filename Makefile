@@ -20,7 +20,9 @@ test: install ## all tests
 check: install ## format, lint, types and the fast tests
 	@$(VENV)/ruff format --check .
 	@$(VENV)/ruff check .
-	@$(VENV)/pyright & types=$$!; $(VENV)/python -m pytest -m "not slow and not e2e"; tests=$$?; wait $$types && exit $$tests
+	@$(VENV)/pyright & types=$$!; \
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -m "not slow and not e2e" -n auto --maxprocesses 8; tests=$$?; \
+	wait $$types && exit $$tests
 
 format: install ## format the code and mend what lint can mend
 	@$(VENV)/ruff format .

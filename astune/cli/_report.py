@@ -179,9 +179,10 @@ def _conversation(name: str, transcript: Transcript) -> Panel:
     body.rstrip()
     verdict = "success" if transcript.success else ("failed" if transcript.success is False else "no reward")
     reward = "" if transcript.reward is None else f", reward {transcript.reward:g}"
+    branch = f", 1 of {transcript.timelines} timelines" if transcript.timelines > 1 else ""
     return Panel(
         body,
-        title=Text(f"{name}: {verdict}{reward}"),
+        title=Text(f"{name}: {verdict}{reward}{branch}"),
         title_align="left",
         border_style="green" if transcript.success else "red",
     )

@@ -24,12 +24,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One episode from the question on. `left_out` counts the messages before it: instructions and examples."""
+    """One episode from the question on. `left_out` counts the messages before it: instructions and examples.
+
+    Of an episode with several `timelines` it is the one in which the model wrote most.
+    """
 
     turns: list[Turn]
     left_out: int
     reward: float | None
     success: bool | None
+    timelines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +123,24 @@ def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float,
 
 
 def transcript(episode: Episode) -> Transcript:
-    """The path to the last message that the model wrote, from the last thing that it was asked before its first."""
+    """The path on which the model wrote most, from the last thing that it was asked before its first answer."""
     nodes = episode.forest.nodes
-    written = [node.node_id for node in nodes if node.sampled]
-    path = episode.forest.path(written[-1] if written else (nodes[-1].node_id if nodes else None))
+    parents = {node.parent for node in nodes}
+    paths = [episode.forest.path(node.node_id) for node in nodes if node.node_id not in parents]
+    path = max(paths, key=lambda path: sum(node.n_sampled for node in path), default=[])
+    while path and not path[-1].sampled and any(node.sampled for node in path):
+        path = path[:-1]
     first = next((index for index, node in enumerate(path) if node.sampled), len(path))
     start = max(0, first - 1)
     turns = [Turn(node.role, message_text(node.content, node.tool_calls), node.sampled) for node in path[start:]]
     reward = episode.reward
-    return Transcript(turns, start, reward.raw_reward if reward else None, reward.is_success if reward else None)
+    return Transcript(
+        turns,
+        start,
+        reward.raw_reward if reward else None,
+        reward.is_success if reward else None,
+        len(episode.timelines),
+    )
 
 
 def message_text(content: Any, tool_calls: Sequence[dict[str, Any]] = ()) -> str:

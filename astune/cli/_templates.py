@@ -20,7 +20,7 @@ def check_template_of(model: str) -> int:
     local = Path(model).expanduser()
     template = ChatTemplate.load(local if local.is_dir() else resolve_model(model))
     extensions = list(check_template(template))
-    table = Table("conversation", *_OUTCOMES, "tokens read again", title=f"the chat template of {template.name}")
+    table = Table("conversation", *_OUTCOMES, "tokens read again", title=f"the chat template of {model}")
     for name in dict.fromkeys(extension.conversation for extension in extensions):
         of_it = [extension for extension in extensions if extension.conversation == name]
         outcomes = Counter(extension.outcome for extension in of_it)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from astune.context_tracker.messages import Identity
 
 REWRITTEN = "template rewrote history"
+VAGUE = ("message edited", "history replaced")
+"""Causes that fit any two conversations; another branch may explain a new one better."""
 
 
 def fork_cause(old: Sequence[Identity], new: Sequence[Identity]) -> str:

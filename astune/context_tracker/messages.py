@@ -47,6 +47,7 @@ def canonical(message: Message) -> Message:
             hint='messages are a list of {"role": ..., "content": ...}',
         )
     text, images = _read(message.get("content"))
+    _require_characters(text)
     plain: Message = {"role": role, "content": text}
     if message.keys() == {"role", "content"} and not images:
         return plain
@@ -57,6 +58,16 @@ def canonical(message: Message) -> Message:
     if "tool_calls" in plain:
         plain["tool_calls"] = [_canonical_call(call) for call in plain["tool_calls"]]
     return plain
+
+
+def _require_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise WorkflowError(
+            f"a message's text has {text[cause.start]!r} at character {cause.start}, which is half a character",
+            hint="replace it, as text.encode(errors='replace').decode() does; JSON of another program may hold it",
+        ) from cause
 
 
 def _canonical_call(call: Any) -> dict[str, Any]:

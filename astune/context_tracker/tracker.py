@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from astune.context_tracker.forks import REWRITTEN, fork_cause
+from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
 from astune.context_tracker.messages import EXACT, Comparison, Identity, canonical, identity, message_of
 from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool
 from astune.schema import (
@@ -33,6 +34,8 @@ from astune.schema import (
     tool_call_id,
 )
 
+_LOOKED_AT = 3
+"""Branches of an agent that a new one is compared with, to name what the agent did."""
 _Key = tuple[int | None, str, Identity]
 """Where a message may be found again: below a node (at the root: among those tools), by its identity."""
 
@@ -110,6 +113,8 @@ class ContextTracker:
         self._index: dict[_Key, list[int]] = {}
         """The nodes of a message: several where the template wrote it differently, or the model said it twice."""
         self._newest_child: dict[int | None, int] = {}
+        self._branches: defaultdict[tuple[int | None, str], deque[int]] = defaultdict(lambda: deque(maxlen=_LOOKED_AT))
+        """The newest children of a node that an agent recorded."""
         self._tips: dict[str, _Tip] = {}
         """By agent."""
         self._lock = threading.Lock()
@@ -139,6 +144,10 @@ class ContextTracker:
             ContextOverflow: the prompt leaves no room for an answer.
             WorkflowError: the messages or tools cannot be rendered.
         """
+        if isinstance(messages, Mapping | str):
+            raise WorkflowError(
+                f"the model was called with {messages!r} instead of a list of messages", hint="put it into a list"
+            )
         if not messages:
             raise WorkflowError("the model was called without messages", hint="pass at least one message")
         tip = self._tip(agent, messages, tools)
@@ -322,6 +331,7 @@ class ContextTracker:
     def _append(self, node: MessageNode, known_as: set[Identity], pending: PendingCall) -> None:
         self.forest.nodes.append(node)
         self._newest_child[node.parent] = node.node_id
+        self._branches[node.parent, node.agent].append(node.node_id)
         for who in {self._comparison.key(who) for who in known_as}:
             self._index.setdefault(self._key(node.parent, who, pending.conversation), []).append(node.node_id)
 
@@ -347,23 +357,37 @@ class ContextTracker:
 
     def _cause(self, parent: int | None, pending: PendingCall, new: Sequence[Message]) -> str | None:
         """Why another child of `parent` is needed; None for its first one."""
-        sibling = self._newest_child.get(parent)
-        if sibling is None:
+        if parent not in self._newest_child:
             return None
-        old: list[MessageNode] = []
-        following: int | None = sibling
-        while following is not None:
-            old.append(self.forest.nodes[following])
-            following = self._newest_child.get(following)
-        if not new and old[0].sampled:
-            return "sampled again"
-        if all(node.agent != pending.agent for node in old):
+        own = self._branches.get((parent, pending.agent), ())
+        way = self._way_on(own[-1] if own else self._newest_child[parent])
+        if all(node.agent != pending.agent for node in way):
             return "another agent"
-        if parent is None and _tools_key(old[0].tools) != pending.conversation.tools_key:
+        if not new and way[0].sampled:
+            return "sampled again"
+        if parent is None and _tools_key(way[0].tools) != pending.conversation.tools_key:
             return "tools changed"
         if pending.rewritten:
             return REWRITTEN
-        return fork_cause([identity(message_of(node)) for node in old], [identity(message) for message in new])
+        said = [identity(message) for message in new]
+        cause = fork_cause(_identities(way), said)
+        if cause not in VAGUE:
+            return cause
+        others = (fork_cause(_identities(self._way_on(branch)), said) for branch in reversed(list(own)[:-1]))
+        return next((other for other in others if other not in VAGUE), cause)
+
+    def _way_on(self, node: int) -> list[MessageNode]:
+        """From a node along its newest descendants."""
+        way: list[MessageNode] = []
+        following: int | None = node
+        while following is not None:
+            way.append(self.forest.nodes[following])
+            following = self._newest_child.get(following)
+        return way
+
+
+def _identities(nodes: Sequence[MessageNode]) -> list[Identity]:
+    return [identity(message_of(node)) for node in nodes]
 
 
 def _tools_key(tools: Sequence[Tool]) -> str:

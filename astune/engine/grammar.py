@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astune.schema import ONE_LINE_JSON, Constraint, EngineError, Grammar
+from astune.schema import ONE_LINE_JSON, Constraint, EngineError, Grammar, GrammarError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -83,7 +83,8 @@ class Grammars:
         """At the beginning of a completion. A grammar that was not used before is compiled, which may take a second.
 
         Raises:
-            EngineError: the grammar does not compile, with llguidance's reason; or llguidance is not installed.
+            GrammarError: the grammar does not compile, with llguidance's reason.
+            EngineError: llguidance is not installed.
         """
         ready = self.ready_matcher(constraint)
         if ready is not None:
@@ -153,9 +154,9 @@ class Grammars:
         try:
             compiled = LLMatcher(tokenizer, _as_llguidance(grammar, LLMatcher), log_level=0)
         except ValueError as cause:
-            raise EngineError(f"{_named(grammar)} does not compile: {cause}", hint=_HINT) from cause
+            raise _does_not_compile(grammar, str(cause)) from cause
         if compiled.is_error():
-            raise EngineError(f"{_named(grammar)} does not compile: {_plain(compiled.get_error())}", hint=_HINT)
+            raise _does_not_compile(grammar, compiled.get_error())
         return compiled
 
     def _load_tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
@@ -206,6 +207,12 @@ def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
             return forms.grammar_from_lark(grammar.text)
         case "call":
             raise EngineError("a forced call needs the form in which the model writes calls")
+
+
+def _does_not_compile(grammar: Grammar, told: str) -> GrammarError:
+    """llguidance quotes regular expressions over several lines and points into them; its last word is the reason."""
+    reason = told.rsplit("error: ", 1)[-1].split("\n", 1)[0].strip() if "error: " in told else _plain(told)
+    return GrammarError(f"{_named(grammar)} does not compile: {reason}", reason=reason, hint=_HINT)
 
 
 def _named(grammar: Grammar) -> str:

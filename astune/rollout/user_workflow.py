@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from astune.config.schema import AstuneConfig
+from astune.rollout.user_place import place_of
 from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
-
-_PACKAGE = str(Path(__file__).parents[1])
 
 
 def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workflow:
@@ -25,7 +22,7 @@ def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workfl
         return workflow_class(config)
     except Exception as cause:
         raise WorkflowError(
-            f"{workflow_class.__name__} could not be made{_where(cause)}: {type(cause).__name__}: {cause}",
+            f"{workflow_class.__name__} could not be made{place_of(cause)}: {type(cause).__name__}: {cause}",
             hint="its __init__, if it has one, takes the configuration and passes it to super().__init__",
         ) from cause
 
@@ -50,7 +47,7 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
     except ContextOverflow:
         output = None
     except WorkflowError as cause:
-        where = _where(cause)
+        where = place_of(cause)
         if proxy.failure is not None or not where:
             raise
         raise WorkflowError(f"{name} on task {task.task_id}{where}: {cause.message}", hint=cause.hint) from cause
@@ -58,7 +55,7 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
         raise
     except (Exception, SystemExit) as cause:
         raise proxy.failure or WorkflowError(
-            f"{name} on task {task.task_id}{_where(cause)}: {type(cause).__name__}: {cause}",
+            f"{name} on task {task.task_id}{place_of(cause)}: {type(cause).__name__}: {cause}",
             hint="this is in the workflow's own code, or in what it calls",
         ) from cause
     if proxy.failure is not None:
@@ -113,11 +110,3 @@ def _numbers(metrics: dict[str, Any], what: str) -> dict[str, float]:
         return {str(name): float(value) for name, value in metrics.items()}
     except (AttributeError, TypeError, ValueError) as cause:
         raise WorkflowError(f"{what} returned the metrics {metrics!r}", hint="metrics are named numbers") from cause
-
-
-def _where(cause: BaseException) -> str:
-    """The innermost line outside of installed packages, where the user will look first."""
-    frames = traceback.extract_tb(cause.__traceback__)
-    foreign = ("site-packages", _PACKAGE, "<frozen")
-    own = [frame for frame in frames if not any(part in frame.filename for part in foreign)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

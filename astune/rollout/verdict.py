@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from astune.context_tracker import conversations
 from astune.env_service import EnvironmentHandle
-from astune.schema import Forest, JudgeError, Reward, Task, WorkflowError, boundary, call_user_code
+from astune.rollout.user_place import place_of
+from astune.schema import AstuneError, Forest, JudgeError, Reward, Task, WorkflowError, boundary, call_user_code
 from astune.workflow import WorkflowOutput
 
 _HINT = "return (raw_reward, is_success) or a Reward, with a finite number as raw_reward"
@@ -56,10 +57,24 @@ async def ask_judge(
     what = f"judge {name} on task {task.task_id}"
     hint = "raise rollout.call_timeout_s if the judge needs that long"
     async with boundary(JudgeError, what, timeout_s=timeout_s, hint=hint):
-        verdict = await call_user_code(judge.compute_reward, inputs, name=f"astune-judge-{task.task_id}")
+        try:
+            verdict = await call_user_code(judge.compute_reward, inputs, name=f"astune-judge-{task.task_id}")
+        except AstuneError:
+            raise
+        except Exception as cause:
+            raise JudgeError(
+                f"{what}{place_of(cause)}: {type(cause).__name__}: {_in_one_line(cause)}",
+                hint="this is in the judge's own code, or in what it calls",
+            ) from cause
     reward = _reward(verdict, what)
     _require_fit(reward, forest, targets, what)
     return reward
+
+
+def _in_one_line(cause: Exception) -> str:
+    if isinstance(cause, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in cause.errors())
+    return str(cause)
 
 
 def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
@@ -91,15 +106,21 @@ def _reward(verdict: Any, what: str) -> Reward:
 
 
 def _require_fit(reward: Reward, forest: Forest, targets: Mapping[str, str], what: str) -> None:
-    """Rewards per turn are one for each trained message; of those per target at least one is of a trained target."""
+    """Rewards per turn are one for each trained message; of those per target at least one is of a trained target.
+
+    A target that nobody knows while a trained one has no reward is a name written wrongly.
+    """
     trained = [node for node in forest.nodes if node.sampled and node.trainable]
     if reward.per_turn is not None and len(reward.per_turn) != len(trained):
         raise JudgeError(
             f"{what} gave {len(reward.per_turn)} rewards per turn, and {len(trained)} messages are trained",
             hint="give one for each message of a trained agent, in the order in which they were sampled",
         )
+    if reward.per_target is None:
+        return
     tags = {targets.get(node.agent, node.agent) for node in trained}
-    if reward.per_target is not None and tags.isdisjoint(reward.per_target):
+    unknown = reward.per_target.keys() - targets.values() - tags
+    if tags.isdisjoint(reward.per_target) or (unknown and not tags <= reward.per_target.keys()):
         raise JudgeError(
             f"{what} gave rewards to the targets {sorted(reward.per_target)}, and {sorted(tags)} are trained",
             hint="name targets by the tag of as_agentscope_model(agent_name, target_tag), which is the agent's name "

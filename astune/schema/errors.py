@@ -34,6 +34,14 @@ class WorkflowError(AstuneError):
     """The user's agent program failed; the cause is chained."""
 
 
+class GrammarError(WorkflowError):
+    """An agent asked for a form of answers that nothing can be held to. `reason` is why, without the form itself."""
+
+    def __init__(self, message: str, *, reason: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
 class EngineError(AstuneError):
     """The inference engine failed or was asked for what it cannot do."""
 
@@ -72,6 +80,8 @@ async def boundary(
 ) -> AsyncIterator[None]:
     """Run what is not ours: whatever it raises becomes `error`, named `what`, within `timeout_s` seconds.
 
+    `hint` is what to do where it took longer.
+
     An AstuneError raised inside keeps its type, for it already says what happened; a cancellation passes through.
     """
     deadline = asyncio.timeout(timeout_s)
@@ -83,6 +93,6 @@ async def boundary(
     except TimeoutError as cause:
         if deadline.expired():
             raise DeadlineExceeded(f"{what} took longer than {timeout_s:g} s", hint=hint) from cause
-        raise error(f"{what}: {cause!r}", hint=hint) from cause
+        raise error(f"{what}: {cause!r}") from cause
     except Exception as cause:
-        raise error(f"{what}: {type(cause).__name__}: {cause}", hint=hint) from cause
+        raise error(f"{what}: {type(cause).__name__}: {cause}") from cause

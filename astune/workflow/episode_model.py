@@ -19,6 +19,7 @@ from astune.schema import (
     ContextOverflow,
     EngineError,
     Grammar,
+    GrammarError,
     Message,
     SamplingParams,
     WorkflowError,
@@ -145,6 +146,8 @@ class EpisodeModel:
             with self._flight():
                 async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
                     completion = await self._engine.generate(pending.prompt_ids, params, session=self._session)
+        except GrammarError as failure:
+            raise _form_error(asked, failure) from failure
         except AstuneError as failure:
             self.failure = self.failure or failure
             raise
@@ -165,3 +168,14 @@ class EpisodeModel:
                 self._in_flight.discard(caller)
             self.seconds += time.perf_counter() - start
             self._on_call(False)
+
+
+def _form_error(asked: ModelCall, failure: GrammarError) -> WorkflowError:
+    """In terms of what the agent asked: of a forced call it knows the tools, and not the grammar made of them."""
+    if not asked.must_call:
+        return failure
+    names = ", ".join(tool["function"]["name"] for tool in asked.must_call)
+    return WorkflowError(
+        f"a call of {names} cannot be forced: its parameters make no grammar: {failure.reason}",
+        hint="correct the JSON schema of the tool's parameters, or leave tool_choice free",
+    )

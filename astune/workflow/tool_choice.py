@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +27,8 @@ def checked(tools: Sequence[Any]) -> Sequence[Tool]:
     """
     for tool in tools:
         match tool:
-            case {"type": "function", "function": {"name": str()}}:
-                continue
+            case {"type": "function", "function": {"name": str(name), **function}}:
+                _require_schema(name, function.get("parameters"))
             case _:
                 raise WorkflowError(
                     f"the model was offered {tool!r}, which is no tool",
@@ -35,6 +36,24 @@ def checked(tools: Sequence[Any]) -> Sequence[Tool]:
                     '"parameters": {<JSON schema>}}}',
                 )
     return tools
+
+
+def _require_schema(name: str, parameters: Any) -> None:
+    """Refuse what the model would read as nonsense; of what schemas may say, no more is looked at."""
+    match parameters:
+        case None | {"type": "object", "properties": dict()}:
+            pass
+        case dict() if parameters.get("type", "object") == "object" and "properties" not in parameters:
+            pass
+        case _:
+            raise WorkflowError(
+                f"the parameters of the tool {name} are {parameters!r}, which is no JSON schema of an object",
+                hint='write {"type": "object", "properties": {...}, "required": [...]}',
+            )
+    try:
+        json.dumps(parameters)
+    except (TypeError, ValueError) as cause:
+        raise WorkflowError(f"the parameters of the tool {name} are no JSON: {cause}") from cause
 
 
 def tools_to_call(tools: Sequence[Tool], choice: ToolChoice | None) -> Sequence[Tool]:

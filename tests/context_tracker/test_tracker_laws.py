@@ -246,6 +246,40 @@ def test_tools_and_other_agents_branch_with_their_cause(renderer: Renderer) -> N
     assert causes == ["tools changed", "another agent"]
 
 
+def said_by(talk: Conversation, agent: str, messages: list[dict[str, Any]], tools: Sequence[Any] = ()) -> str | None:
+    """The cause of the branch that this call makes."""
+    stored = len(talk.tracker.forest.nodes)
+    pending = talk.tracker.prepare(messages, tools, agent=agent, trainable=True)
+    talk.tracker.commit(pending, talk.complete([stored + 1000], "end"))
+    return talk.tracker.forest.nodes[stored].fork_cause
+
+
+def test_a_branch_is_explained_by_its_own_agents_earlier_ones(renderer: Renderer) -> None:
+    talk = talked(renderer)
+    asked = talk.history[:2]
+    assert said_by(talk, "other", asked) == "another agent", "the other one never asked this before"
+    assert said_by(talk, "other", asked) == "sampled again"
+    assert said_by(talk, "third", [{"role": "user", "content": "X"}]) == "another agent"
+    assert said_by(talk, "agent", asked, [ADD]) == "tools changed", "the newest root is the third agent's"
+    assert said_by(talk, "agent", [talk.history[0], {"role": "user", "content": "summary"}]) == "message edited"
+    inserted = [talk.history[0], {"role": "user", "content": "hint"}, *talk.history[1:4]]
+    assert said_by(talk, "agent", inserted) == "message inserted", "seen from the branch before the summary"
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ({"role": "user", "content": "Hi"}, "instead of a list"),
+        ("Hi", "instead of a list"),
+        ([{"role": "user", "content": "a\ud800"}], "half a character"),
+    ],
+)
+def test_what_is_no_list_of_messages_is_refused_at_every_call(renderer: Renderer, messages: Any, says: str) -> None:
+    talk = talked(renderer)
+    with pytest.raises(WorkflowError, match=says):
+        talk.tracker.prepare(messages, agent="agent", trainable=True)
+
+
 def test_pasted_text_is_no_sample_and_trained_answers_are_trained_once(renderer: Renderer) -> None:
     talk = talked(renderer)
     talk.history[1] = {"role": "user", "content": "U1*"}

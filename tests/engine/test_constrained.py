@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from astune.engine import InProcessEngine
 from astune.engine.grammar import Grammars, Matcher, unpack
-from astune.schema import Completion, Constraint, EngineError, Grammar, SamplingParams
+from astune.schema import Completion, Constraint, EngineError, Grammar, GrammarError, SamplingParams
 from astune.workflow.response_format import grammar_of
 
 pytestmark = pytest.mark.slow
@@ -144,7 +144,7 @@ async def test_an_answer_that_reaches_max_tokens_ends_there(
 
 async def test_a_grammar_that_does_not_compile_fails_its_own_call_only(tiny: InProcessEngine) -> None:
     good = asyncio.create_task(tiny.generate(PROMPTS[0], params(DATE, 1), session="good"))
-    with pytest.raises(EngineError, match="unclosed group"):
+    with pytest.raises(GrammarError, match="unclosed group"):
         await tiny.generate(PROMPTS[1], params(Grammar("regex", "(a"), 1), session="bad")
     assert (await good).finish_reason == "stop"
 

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoTokenizer
 
 from astune.engine.grammar import Grammars, forbid_others, unpack
-from astune.schema import Constraint, EngineError, Grammar, GrammarKind
+from astune.schema import Constraint, EngineError, Grammar, GrammarError, GrammarKind
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ def test_json_stands_on_one_line(grammars: Grammars, texts: list[str], text: str
 def test_a_grammar_that_does_not_compile_is_an_error_with_the_librarys_reason(
     grammars: Grammars, kind: GrammarKind, text: str, reason: str
 ) -> None:
-    with pytest.raises(EngineError, match=reason) as refused:
+    with pytest.raises(GrammarError, match=reason) as refused:
         grammars.matcher(constraint(kind, text))
     assert f"the {kind} grammar" in refused.value.message
     assert "\n" not in refused.value.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -180,6 +181,7 @@ async def test_a_failing_episode_is_retried_then_its_group_dropped_with_the_caus
 
 
 NOBODY = Reward(raw_reward=0.5, is_success=True, per_target={"wolf": 1.0})
+WRITTEN_WRONGLY = Reward(raw_reward=0.5, is_success=True, per_target={"agnet": 1.0})
 TOO_MANY_TURNS = Reward(raw_reward=0.5, is_success=True, per_turn=[1.0, 0.0])
 
 
@@ -208,6 +210,7 @@ class Judging:
         (1, 2, 3),
         ValueError("oh"),
         NOBODY,
+        WRITTEN_WRONGLY,
         TOO_MANY_TURNS,
     ],
     ids=repr,
@@ -217,6 +220,35 @@ async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Cal
     [episode] = group.failed_attempts
     assert (episode.error or "").startswith("JudgeError: judge Judging on task t")
     assert episode.reward is None
+
+
+class TwoSides(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        for name in ("wolf", "villager"):
+            await proxy.as_agentscope_model(name).achat([*USER, {"role": "user", "content": name}])
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [(("wolf", "vilager"), "error"), (("wolf", "villager", "seer"), "success"), (("wolf",), "success")],
+)
+async def test_a_target_that_nobody_knows_is_an_error_where_a_trained_one_has_no_reward(
+    named: tuple[str, ...], status: str, stage: Callable[..., Stage]
+) -> None:
+    reward = Reward(raw_reward=0.5, is_success=True, per_target=dict.fromkeys(named, 1.0))
+    [group] = await stage(TwoSides, judge=Judging(reward)).play([task()])
+    [episode] = group.failed_attempts[-1:] or group.episodes
+    assert episode.status == status
+    assert status != "error" or "'vilager', 'wolf'" in (episode.error or "")
+
+
+async def test_a_judges_mistake_is_told_with_its_line_and_without_advice_about_deadlines(
+    stage: Callable[..., Stage],
+) -> None:
+    [group] = await stage(Talks, judge=Judging(ValueError("oh"))).play([task()])
+    [episode] = group.failed_attempts[-1:]
+    assert re.search(r"\(\S*test_failures\.py:\d+\): ValueError: oh", episode.error or "")
+    assert "call_timeout_s" not in (episode.error or "")
 
 
 async def test_what_an_agent_changes_in_its_task_stays_in_its_episode(stage: Callable[..., Stage]) -> None:

@@ -78,6 +78,7 @@ def test_micro_batches_hold_every_timeline_once_within_their_bound_and_keep_grou
     assert all(len([part for part in parts if any(t.group == group for t in part)]) == 1 for group in range(6))
 
 
+@pytest.mark.slow
 def test_bfloat16_trees_add_no_error_beyond_that_of_bfloat16_itself(small_folder: Path) -> None:
     loss = LossConfig()
     for seed in range(3):

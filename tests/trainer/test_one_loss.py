@@ -101,6 +101,7 @@ def line(token_ids: list[int], *positions: int) -> WeightedTimeline:
     return WeightedTimeline(token_ids, list(positions), [-4.0] * n, [0] * n, [1.0] * n, 0.1, 0)
 
 
+@pytest.mark.slow
 @given(timelines=forests(), limits=st.sampled_from([SMALL, Limits()]), entropy=st.sampled_from([0.0, 0.01]))
 @example(timelines=[line([1, 2, 3], 1, 2), line([1, 2, 3], 2), line([1, 2], 1)], limits=SMALL, entropy=0.0)
 @example(timelines=[line([1, 2, token], 2) for token in range(9)], limits=SMALL, entropy=0.0)
@@ -135,6 +136,7 @@ def test_no_size_of_a_micro_batch_changes_loss_or_gradient(
     assert cut_value == pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_long_pieces_below_long_pieces_are_exact_with_the_limits_that_runs_have(
     ours: PolicyModel, theirs: nn.Module
 ) -> None:

@@ -61,6 +61,7 @@ def kernels(dim: int) -> TreeKernels:
     return found
 
 
+@pytest.mark.slow
 @needs_kernels
 @given(tree=trees(), heads=st.integers(1, 3), group=st.sampled_from([1, 3, 4, 30]), dim=st.sampled_from([64, 128]))
 @settings(max_examples=60, deadline=None)

@@ -135,6 +135,23 @@ async def test_a_tool_choice_that_names_no_offered_tool_is_refused_with_their_na
         await Asked(renderer, smol_folder, "x").proxy.achat(ASK, [ADD, LOOK], tool_choice=choice)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ("x", "no JSON schema of an object"),
+        ({"type": "objekt"}, "no JSON schema of an object"),
+        ({"type": "object", "properties": 3}, "no JSON schema of an object"),
+        ({"type": "object", "properties": {"a": object()}}, "are no JSON"),
+    ],
+)
+async def test_a_tool_whose_parameters_are_no_schema_is_refused_by_name(
+    renderer: Renderer, smol_folder: Path, parameters: Any, says: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
+    with pytest.raises(WorkflowError, match=f"parameters of the tool odd.*{says}"):
+        await Asked(renderer, smol_folder, "x").proxy.achat(ASK, [tool])
+
+
 @pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {}}])
 async def test_a_forced_call_of_a_tool_without_parameters_has_no_arguments(
     renderer: Renderer, smol_folder: Path, parameters: dict[str, Any]
