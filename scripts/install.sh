@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-extras=${EXTRAS-local,agentscope,frozenlake,dev}
+extras=${EXTRAS-local,agentscope,frozenlake,reasoning-gym,textworld,dev}
 package=".${extras:+[$extras]}"
 stamp="$venv/astune-installed"
 constraints=requirements/constraints.txt

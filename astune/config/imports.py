@@ -30,6 +30,8 @@ _EXTRAS = {
     "torch": "local",
     "transformers": "local",
     "gymnasium": "frozenlake",
+    "reasoning_gym": "reasoning-gym",
+    "textworld": "textworld",
 }
 """Packages that an extra of ours installs."""
 

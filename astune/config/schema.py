@@ -71,14 +71,28 @@ class JsonlReaderConfig(StrictModel):
     """The field that holds the query in rows that are not in the task format (GSM8K: `question`)."""
 
 
+class EnvServiceReaderConfig(StrictModel):
+    """Tasks that an environment brings, hosted by a service or in this process."""
+
+    env_type: str = ""
+    """The environment's name: `appworld`, `calculator`, `reasoning_gym:leg_counting`, `path/file.py->Class`."""
+    env_url: str | None = None
+    """Address of the service that hosts it, as `http://127.0.0.1:8080`; null takes the environment in this process."""
+    training_split: str = "train"
+    """The split to train on, in the environment's own words."""
+    validation_split: str | None = None
+    """The split that is held out and only measured; null holds none out."""
+
+
 class TaskReaderConfig(StrictModel):
     """Where tasks come from."""
 
     type: str = "jsonl"
-    """`jsonl` (alias `dataset_file`), or a reader of your own: `module->Class` or `path/file.py->Class`."""
+    """`jsonl` (alias `dataset_file`), `env_service`, or a reader of your own: `module->Class` or `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
         default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
     )
+    env_service: EnvServiceReaderConfig = EnvServiceReaderConfig()
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""
     stratify_by: str | None = None

@@ -3,10 +3,19 @@
 from astune.task_reader.task_order import TaskOrder
 from astune.task_reader.task_reader_base import (
     TaskReaderBase,
+    TaskReaderEnvService,
     TaskReaderJsonl,
     TaskSplits,
     content_id,
     open_task_reader,
 )
 
-__all__ = ["TaskOrder", "TaskReaderBase", "TaskReaderJsonl", "TaskSplits", "content_id", "open_task_reader"]
+__all__ = [
+    "TaskOrder",
+    "TaskReaderBase",
+    "TaskReaderEnvService",
+    "TaskReaderJsonl",
+    "TaskSplits",
+    "content_id",
+    "open_task_reader",
+]

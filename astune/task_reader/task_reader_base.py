@@ -115,12 +115,14 @@ def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) 
     """
     if config.type in ("jsonl", "dataset_file"):
         return TaskReaderJsonl(config, base_dir=base_dir)
+    if config.type == "env_service":
+        return TaskReaderEnvService(config, base_dir=base_dir)
     if is_reference(config.type):
         reader_class: Any = import_class(config.type, key="task_reader.type", base=TaskReaderBase, base_dir=base_dir)
         return reader_class(config, base_dir=base_dir)
     raise ConfigError(
         f"task_reader.type is {config.type!r}, which is no reader",
-        hint="use jsonl, or a reader of your own: 'module->Class' or 'path/file.py->Class'",
+        hint="use jsonl, env_service, or a reader of your own: 'module->Class' or 'path/file.py->Class'",
     )
 
 
@@ -217,3 +219,6 @@ def _what_is_asked(task: Task) -> str:
     if task.env_type != "no_env":
         content |= {"env_type": task.env_type, "metadata": task.metadata}
     return content_id(content)
+
+
+from astune.task_reader.env_service_reader import TaskReaderEnvService  # noqa: E402 - it derives from what is above
