@@ -88,7 +88,8 @@ class TaskReaderConfig(StrictModel):
     """Where tasks come from."""
 
     type: str = "jsonl"
-    """`jsonl` (alias `dataset_file`), `env_service`, or a reader of your own: `module->Class` or `path/file.py->Class`."""
+    """`jsonl` (alias `dataset_file`), `env_service`, or a reader of your own: `module->Class` or
+    `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
         default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
     )

@@ -11,14 +11,15 @@ import sys
 import uvicorn
 
 from astune.env_service._instances import Instances
-from astune.env_service._workers import WorkerLost, WorkerPool
+from astune.env_service._workers import WorkerPool
 from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
 from astune.env_service.server import new_app
-from astune.schema import AstuneError, ConfigError, EnvError
+from astune.schema import AstuneError, ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-REQUESTS_END_S = 5
+REQUESTS_END_S = 2
+"""Seconds that answers have to leave when the server ends."""
 
 _log = logging.getLogger("astune.env_service")
 
@@ -52,16 +53,25 @@ async def serve(given: argparse.Namespace) -> None:
         idle_release_s=given.idle_release_s,
         call_timeout_s=given.call_timeout_s,
     )
-    try:
-        await pool.open()
-    except WorkerLost as cause:
-        raise EnvError(f"{given.env}: {cause}", hint="import its module in Python to see why") from cause
+    await instances.open()
     host, port = listening.getsockname()[:2]
     _log.info("hosts %s on http://%s:%s, up to %s instances", given.env, host, port, given.max_instances)
     if given.portal not in LOOPBACK:
         _log.warning("whoever reaches %s:%s can use it: there is no authentication", host, port)
     config = uvicorn.Config(new_app(instances), access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
-    await uvicorn.Server(config).serve(sockets=[listening])
+    await Server(config, instances).serve(sockets=[listening])
+
+
+class Server(uvicorn.Server):
+    """Ends the instances before it waits for running calls, which end with them."""
+
+    def __init__(self, config: uvicorn.Config, instances: Instances) -> None:
+        super().__init__(config)
+        self._instances = instances
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._instances.aclose()
+        await super().shutdown(sockets)
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """One environment held to its contract: the right types, nothing before `create`, no step after the end.
 
-Used wherever an instance lives, in this process or in one of a service. Calls are synchronous and do not overlap; what the
-environment raises passes through.
+Used wherever an instance lives, in this process or in one of a service. Calls are synchronous and do not overlap; what
+the environment raises passes through.
 """
 
 from __future__ import annotations

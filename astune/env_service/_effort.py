@@ -16,20 +16,20 @@ SERVER_ERRORS = 3
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 """Waits between attempts double from the first to the longest, where the server says nothing about it."""
 
+GONE = (404, 410)
+"""What a service says of an instance that is not there, or no longer."""
+
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BUSY = (429, 503)
-_GONE = (404, 410)
 
-_NO_SERVER = "start it, as with `python -m astune.env_service --env NAME`, or correct env_url; its log says why it ended"
+_NO_SERVER = (
+    "start it, as with `python -m astune.env_service --env NAME`, or correct env_url; its log says why it ended"
+)
 _TOO_SLOW = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 _NO_PLACE = "start the server with a larger --max-instances, or lower rollout.max_env_worker"
 _NO_INSTANCE = "the server was started anew, released the instance, or hosts another environment; its log says more"
 _FAILS_THERE = "the environment failed there; the server's log has the traceback"
 _LOST_STEP = "the server does not say whether it took the step, so it is not sent again; the episode has to begin anew"
-
-
-class Declined(EnvError):
-    """The service answered that there is nothing to do it with: the instance is not there."""
 
 
 class Effort:
@@ -83,8 +83,8 @@ class Effort:
         if status in _BUSY:
             asked_s = _retry_after_s(response)
             return self._wait(reason, _NO_PLACE, self._next_wait_s() if asked_s is None else asked_s)
-        if status in _GONE:
-            raise Declined(f"{self._what}: {reason}", hint=_NO_INSTANCE)
+        if status in GONE:
+            raise EnvError(f"{self._what}: {reason}", hint=_NO_INSTANCE)
         if status < 500:
             raise EnvError(f"{self._what}: {reason}")
         self._server_errors += 1

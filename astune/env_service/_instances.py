@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from astune.env_service._wire import Request, shortened
+from astune.env_service._wire import ANY_ENV, Request, shortened
 from astune.env_service._workers import CallFailed, Worker, WorkerLost, WorkerPool
 from astune.schema import EnvError, Message, Task, stable_seed
 
@@ -26,6 +26,7 @@ RETRY_AFTER_S = 1
 """What a client is told to wait for a place; instances of short episodes end many times a second."""
 REMEMBERED = 1000
 """Gone instances whose end is still known."""
+LOOK_FOR_IDLE_S = 1.0
 CLOSING_S = 5.0
 """Seconds that environments have to close when the server ends."""
 
@@ -80,6 +81,20 @@ class Instances:
         self._call_timeout_s = call_timeout_s
         self._live: dict[str, Instance] = {}
         self._gone: dict[str, str] = {}
+        self._ending = False
+        self._janitor: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start the first process, and begin to look for idle instances.
+
+        Raises:
+            EnvError, ConfigError: the environment cannot be hosted.
+        """
+        try:
+            await self._pool.open()
+        except (OSError, WorkerLost) as cause:
+            raise EnvError(f"{self._env}: {cause}", hint="import its module in Python to see why") from cause
+        self._janitor = asyncio.ensure_future(self._look_for_idle())
 
     @property
     def capacity(self) -> tuple[int, int, int]:
@@ -162,21 +177,11 @@ class Instances:
             await self._close(instance, "it was released", timeout_s=self._call_timeout_s)
         return True
 
-    async def release_idle(self) -> None:
-        """Release what nobody used for too long, and end processes that nobody needs."""
-        for instance in list(self._live.values()):
-            idle_s = time.monotonic() - instance.last_used
-            if idle_s > self._idle_release_s and not instance.lock.locked():
-                reason = f"it was released after {self._idle_release_s:g} s without a call; see --idle-release-s"
-                _log.info("%s: %s", instance.name, reason)
-                async with instance.lock:
-                    with contextlib.suppress(Refusal):  # logged, and nobody asks
-                        async with self._ended_by_failure(instance):
-                            await self._close(instance, reason, timeout_s=self._call_timeout_s)
-        await self._pool.trim()
-
     async def aclose(self) -> None:
-        """Let environments close, for a moment, then end all processes."""
+        """Refuse all calls from now on, let environments close, for a moment, and end all processes."""
+        self._ending = True
+        if self._janitor is not None:
+            self._janitor.cancel()
 
         async def finish(instance: Instance) -> None:
             if not instance.lock.locked():
@@ -187,9 +192,26 @@ class Instances:
         await asyncio.gather(*(finish(instance) for instance in list(self._live.values())))
         await self._pool.aclose()
 
+    async def _look_for_idle(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_FOR_IDLE_S)
+            for instance in list(self._live.values()):
+                if time.monotonic() - instance.last_used > self._idle_release_s and not instance.lock.locked():
+                    await self._release_idle(instance)
+            await self._pool.trim()
+
+    async def _release_idle(self, instance: Instance) -> None:
+        reason = f"it was released after {self._idle_release_s:g} s without a call; see --idle-release-s"
+        _log.info("%s: %s", instance.name, reason)
+        try:
+            async with instance.lock, self._ended_by_failure(instance):
+                await self._close(instance, reason, timeout_s=self._call_timeout_s)
+        except Refusal as failure:  # nobody waits for the answer
+            _log.warning("%s", failure.detail)
+
     def _require_hosted(self, env_type: str) -> None:
         """Clients write what `--env` says, its class's name alone, or nothing at all."""
-        if env_type not in (self._env, self._env.rpartition("->")[2].strip(), Request.env_type):
+        if env_type not in (self._env, self._env.rpartition("->")[2].strip(), ANY_ENV):
             raise Refusal(404, f"this server hosts {self._env}, not {env_type!r}")
 
     def _task_of(self, request: Request) -> tuple[Task, int]:
@@ -214,14 +236,8 @@ class Instances:
         raise Refusal(409, f"{instance.name} is there already")
 
     async def _ask(self, request: Request, ask: Callable[[Worker], Awaitable[Any]]) -> Any:
-        async with self._using(request) as (instance, worker):
-            try:
-                return await ask(worker)
-            except CallFailed as failure:
-                raise _refusal(failure, instance.name) from failure
-            except WorkerLost as failure:
-                await self._end(instance, str(failure))
-                raise _refusal(failure, instance.name) from failure
+        async with self._using(request) as (instance, worker), self._ended_by_failure(instance, may_raise=True):
+            return await ask(worker)
 
     async def _call(self, worker: Worker, name: str, **given: Any) -> Any:
         return await worker.call(name, timeout_s=self._call_timeout_s, **given)
@@ -242,18 +258,27 @@ class Instances:
                 instance.last_used = time.monotonic()
 
     @asynccontextmanager
-    async def _ended_by_failure(self, instance: Instance) -> AsyncIterator[None]:
-        """A failure within ends the instance: nobody knows what state it is in."""
+    async def _ended_by_failure(self, instance: Instance, *, may_raise: bool = False) -> AsyncIterator[None]:
+        """A failure within ends the instance: nobody knows what state it is in.
+
+        Args:
+            may_raise: what the environment raises changes nothing in it.
+        """
         try:
             yield
         except (CallFailed, WorkerLost) as failure:
-            await self._end(instance, str(failure))
+            if instance.instance_id not in self._live:  # somebody else ended it
+                raise self._unknown(instance.instance_id) from failure
+            if not (may_raise and isinstance(failure, CallFailed)):
+                await self._end(instance, str(failure))
             raise _refusal(failure, instance.name) from failure
         except BaseException:
             await self._end(instance, "its call was cut short")
             raise
 
     async def _taken(self) -> Worker:
+        if self._ending:
+            raise Refusal(503, "the server ends")
         try:
             return await self._pool.take()
         except (OSError, WorkerLost, EnvError) as failure:

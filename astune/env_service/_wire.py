@@ -21,6 +21,9 @@ STEP_INDEX = "Step-Index"
 LIVE, FREE, TOTAL = "Env-Instances-Live", "Env-Instances-Free", "Env-Instances-Total"
 """Headers of `/healthz`: places taken, left, and of both."""
 
+ANY_ENV = "default"
+"""The `env_type` of clients that leave it to the server."""
+
 MAX_DETAIL = 500
 
 
@@ -28,7 +31,7 @@ MAX_DETAIL = 500
 class Request:
     """The body of every POST."""
 
-    env_type: str = "default"
+    env_type: str = ANY_ENV
     task_id: str | None = None
     instance_id: str | None = None
     messages: Message = field(default_factory=dict)
@@ -70,7 +73,7 @@ def read_request(body: bytes) -> Request:
             raise MalformedRequest(f"'messages' holds {len(messages)} messages; an action is one message")
         [messages] = messages
     return Request(
-        env_type=_typed(given, "env_type", str) or "default",
+        env_type=_typed(given, "env_type", str) or ANY_ENV,
         task_id=_typed(given, "task_id", str),
         instance_id=_typed(given, "instance_id", str),
         messages=_typed({"messages": messages}, "messages", dict) or {},

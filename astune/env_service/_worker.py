@@ -1,7 +1,7 @@
-"""The process that hosts instances of one environment, one at a time: `python -m astune.env_service._worker CHANNEL ENV`.
+"""The process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL ENV`.
 
-It is started and told what to do by `_workers.py`, over the socket CHANNEL: frames of JSON, each preceded by its length.
-First it says `{"ready": {"fresh_process": bool}}`, or why it cannot host ENV. It knows nothing of HTTP, nor of the instance's id.
+It is started and told what to do by `_workers.py`, over the socket CHANNEL: frames of JSON, each preceded by its
+length. First it says `{"ready": {"fresh_process": bool}}`, or why it cannot host ENV. It knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -116,8 +116,9 @@ class Link:
 def end_with_the_server() -> None:
     """Be killed, with all processes that the environment starts, when the server ends, however it ends.
 
-    Standard input is a pipe that the server holds the other end of and never writes to. Linux kills this process's group when
-    that end closes, even where the environment computes and never looks. Elsewhere the process ends after its call.
+    Standard input is a pipe that the server holds the other end of and never writes to. Linux kills this process's
+    group when that end closes, even where the environment computes and never looks (`F_SETOWN` with a negative number
+    is a group, `F_SETSIG` the signal in place of SIGIO: fcntl(2)). Elsewhere the process ends after its call.
     """
     lifeline = os.dup(sys.stdin.fileno())
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # an environment that reads input finds its end

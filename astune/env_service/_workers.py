@@ -1,7 +1,7 @@
 """The processes of an environment service: started before they are needed, one for each live instance.
 
-The server's process never runs an environment's code. A process that closed its instance without any failure is used again,
-unless the class says `fresh_process`; any other is killed, with everything that it started.
+The server's process never runs an environment's code. A process that closed its instance without any failure is used
+again, unless the class says `fresh_process`; any other is killed, with everything that it started.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class WorkerPool:
         self._background: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Start the first process, which shows whether the environment can be hosted; the others follow by themselves."""
+        """Start the first process, which shows whether the environment can be hosted; others follow by themselves."""
         self._keep(await self._start())
         self._refill()
 

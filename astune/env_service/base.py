@@ -74,7 +74,7 @@ class Environment(ABC):
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
         """The ids of the tasks that the environment itself brings for `split`.
 
-        Such a task has nothing but its id (which is also its `main_query`): what it asks, the class finds out from that.
+        Such a task has nothing but its id, which is also its `main_query`: what it asks, the class finds out from that.
         `params` is what the client sent beside the split; a class may ignore it.
         """
         raise EnvError(f"{cls.__name__} brings no tasks of its own", hint="give it tasks from a file or a reader")

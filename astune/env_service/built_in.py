@@ -1,8 +1,8 @@
 """The environments that an `env_type` or `--env` names, built in or a user's own.
 
-    calculator                    built in
-    reasoning_gym:leg_counting    built in; what follows the colon is the class's `variant`
-    my_env.py->MyEnv              a user's own, also `module->MyEnv`
+calculator                    built in
+reasoning_gym:leg_counting    built in; what follows the colon is the class's `variant`
+my_env.py->MyEnv              a user's own, also `module->MyEnv`
 """
 
 from __future__ import annotations

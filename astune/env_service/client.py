@@ -1,14 +1,13 @@
 """The client of an environment service, and the handle to an instance that lives there.
 
-A call is repeated while that can help: nobody answers, all places are taken, the server stumbles. What came of it is then told
-or an EnvError is raised; a state is never invented. A step whose answer was lost is repeated only where the server says (with its
-`Step-Index` header) that it applies a repeated one once. Elsewhere the episode begins anew, in another instance.
+A call is repeated while that can help: nobody answers, all places are taken, the server stumbles. What came of it is
+then told or an EnvError is raised; a state is never invented. A step whose answer was lost is repeated only where the
+server says (with its `Step-Index` header) that it applies a repeated one once. Elsewhere the episode begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import uuid
 from collections.abc import Coroutine
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from astune.env_service._effort import Declined, Effort
+from astune.env_service._effort import GONE, Effort
 from astune.env_service._wire import (
     STEP_INDEX,
     Request,
@@ -61,13 +60,21 @@ class EnvServiceClient:
         )
 
     async def call(
-        self, endpoint: str, request: Request, *, what: str, timeout_s: float, repeatable: bool = True
+        self,
+        endpoint: str,
+        request: Request,
+        *,
+        what: str,
+        timeout_s: float,
+        repeatable: bool = True,
+        may_be_gone: bool = False,
     ) -> Answer:
         """The answer of `endpoint`.
 
         Args:
             what: names the call in errors.
             repeatable: False where a call whose answer was lost must not be made again.
+            may_be_gone: an instance that is not there is no error; the answer then holds nothing.
 
         Raises:
             EnvError: it was refused, or could not be made within `timeout_s` seconds.
@@ -81,8 +88,10 @@ class EnvServiceClient:
             except httpx.TransportError as cause:
                 wait_s = effort.after_silence(cause)
             else:
+                if may_be_gone and response.status_code in GONE:
+                    return Answer(None, None)
                 if response.status_code < 400:
-                    return Answer(_data_of(response, what), response.headers.get(STEP_INDEX))
+                    return Answer(_data_of(response, what, may_be_gone), response.headers.get(STEP_INDEX))
                 wait_s = effort.after_error(response)
             await asyncio.sleep(wait_s)
 
@@ -139,8 +148,7 @@ class ServiceHandle(EnvironmentHandle):
         if client is None:
             return
         try:
-            with contextlib.suppress(Declined):  # it was released already
-                await self._ask(client, "release")
+            await self._ask(client, "release", may_be_gone=True)
         finally:
             await client.aclose()
 
@@ -164,12 +172,10 @@ class ServiceHandle(EnvironmentHandle):
         *,
         messages: Message | None = None,
         params: dict[str, Any] | None = None,
-        repeatable: bool = True,
+        **settings: bool,
     ) -> Answer:
         request = Request(self._env_type, self._task.task_id, self._instance_id, messages or {}, params or {})
-        return await client.call(
-            endpoint, request, what=self._name(endpoint), timeout_s=self._timeout_s, repeatable=repeatable
-        )
+        return await client.call(endpoint, request, what=self._name(endpoint), timeout_s=self._timeout_s, **settings)
 
     def _live(self) -> EnvServiceClient:
         if self._client is None:
@@ -204,17 +210,17 @@ def run_alone(work: Coroutine[Any, Any, T]) -> T:
     return start_in_thread(lambda: asyncio.run(work), name="astune-env-service").result()
 
 
-def _data_of(response: httpx.Response, what: str) -> Any:
+def _data_of(response: httpx.Response, what: str, may_be_gone: bool) -> Any:
     try:
         answer = response.json()
         data, success = answer["data"], answer["success"]
     except (ValueError, TypeError, KeyError) as cause:
         raise EnvError(
-            f"{what}: expected {{\"success\", \"data\"}}, found {shortened(response.text)}",
+            f'{what}: expected {{"success", "data"}}, found {shortened(response.text)}',
             hint="something else listens there; correct env_url",
         ) from cause
-    if success is not True:
-        raise Declined(f"{what}: no success, {shortened(response.text)}", hint="the server's log may say why")
+    if success is not True and not may_be_gone:
+        raise EnvError(f"{what}: no success, {shortened(response.text)}", hint="the server's log may say why")
     return data
 
 

@@ -1,9 +1,9 @@
 r"""Tasks of reasoning-gym, one question and one answer each: `reasoning_gym:leg_counting` and some hundred others.
 
 The questions and their scores are reasoning-gym's own code; this file only translates. An answer stands between
-`<answer>` and `</answer>`, or in a `\boxed{...}`; of a message without either, all of it is the answer. Its own tasks have ids
-such as `train-17` and `validation-3`. Tasks from elsewhere hold `index` in their metadata, and may hold `seed` (0) and
-`config`, the dataset's parameters.
+`<answer>` and `</answer>`, or in a `\boxed{...}`; of a message without either, all of it is the answer. Its own tasks
+have ids such as `train-17` and `validation-3`. Tasks from elsewhere hold `index` in their metadata, and may hold `seed`
+(0) and `config`, the dataset's parameters.
 """
 
 from __future__ import annotations

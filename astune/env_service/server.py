@@ -1,14 +1,11 @@
 """The environment service's HTTP door: requests become calls of `Instances`, what these return becomes JSON.
 
-The endpoints and the bytes are those of docs/en/env_service.md. Nothing of an error but one short line leaves the server.
+The endpoints and the bytes are those of docs/en/env_service.md. Of an error, one short line leaves the server.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,22 +25,17 @@ from astune.env_service._wire import (
     read_request,
 )
 
-LOOK_FOR_IDLE_S = 1.0
-
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-_log = logging.getLogger(__name__)
 
 
 def new_app(instances: Instances) -> Starlette:
-    """The application; it closes `instances` when the server ends."""
+    """The application; who starts it also calls `instances.open` and `aclose`."""
     return Starlette(
         routes=[
             Route("/healthz", _healthz(instances), methods=["GET"]),
             *(Route(f"/{name}", _posted(endpoint), methods=["POST"]) for name, endpoint in _endpoints(instances)),
         ],
         exception_handlers={Refusal: _refused, HTTPException: _http_error, Exception: _defect},
-        lifespan=_lifespan(instances),
     )
 
 
@@ -90,28 +82,6 @@ def _posted(endpoint: Endpoint) -> Callable[[HttpRequest], Awaitable[Response]]:
         return await endpoint(request)
 
     return answer
-
-
-def _lifespan(instances: Instances) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        janitor = asyncio.ensure_future(_look_for_idle(instances))
-        try:
-            yield
-        finally:
-            janitor.cancel()
-            await instances.aclose()
-
-    return lifespan
-
-
-async def _look_for_idle(instances: Instances) -> None:
-    while True:
-        await asyncio.sleep(LOOK_FOR_IDLE_S)
-        try:
-            await instances.release_idle()
-        except Exception:
-            _log.exception("idle instances could not be released; this is tried again")
 
 
 def _success(data: object, headers: dict[str, str] | None = None) -> Response:

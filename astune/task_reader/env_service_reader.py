@@ -26,7 +26,9 @@ class TaskReaderEnvService(TaskReaderBase):
     def _read(self, split: str) -> list[Task]:
         env = self.config.env_service
         if not env.env_type:
-            raise TaskReaderError("there is no environment to ask for tasks", hint="set task_reader.env_service.env_type")
+            raise TaskReaderError(
+                "there is no environment to ask for tasks", hint="set task_reader.env_service.env_type"
+            )
         task_ids = self._ids(split)
         if not task_ids:
             raise TaskReaderError(
@@ -46,6 +48,8 @@ class TaskReaderEnvService(TaskReaderBase):
                 from astune.env_service.client import read_task_ids
 
                 return read_task_ids(env.env_url, env.env_type, split, timeout_s=LIST_TIMEOUT_S)
-            return environment_class(env.env_type, asked_by="task_reader.env_service.env_type").get_query_list(split, {})
+            return environment_class(env.env_type, asked_by="task_reader.env_service.env_type").get_query_list(
+                split, {}
+            )
         except EnvError as cause:
             raise TaskReaderError(cause.message, hint=cause.hint) from cause

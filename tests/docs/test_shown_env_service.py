@@ -38,7 +38,8 @@ async def test_the_shown_environment_is_hosted_and_played(smol_folder: Path, tmp
     address = "http://127.0.0.1:8080"
     assert look == ["curl", f"{address}/healthz"]
     with running(start[4], *start[5:-2]) as service:
-        assert httpx.get(look[1].replace(address, service.url), trust_env=False).content == b'"OK"'
+        async with httpx.AsyncClient(trust_env=False) as http:
+            assert (await http.get(look[1].replace(address, service.url))).content == b'"OK"'
         shown = tmp_path / "hidden.yaml"
         assert address in shown.read_text()
         shown.write_text(shown.read_text().replace(address, service.url))

@@ -7,7 +7,7 @@ import json
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -255,16 +255,10 @@ class TestNothingIsInvented:
     )
     async def test_an_answer_unlike_the_protocol_is_an_error(self, server, path, body):
         server.says(path, (200, body, {}))
-        calls: dict[str, Callable[[], Any]] = {
-            "/create": handle_to(server.url).create,
-            "/step": lambda: handle.step(GO),
-            "/evaluate": lambda: handle.evaluate(),
-            "/get_info": lambda: handle.get_info(),
-        }
-        if path != "/create":
-            handle = await created(server)
+        handle = handle_to(server.url) if path == "/create" else await created(server)
+        call = getattr(handle, path.removeprefix("/"))
         with pytest.raises(EnvError, match="82e2fac_1"):
-            await calls[path]()
+            await (call(GO) if path == "/step" else call())
 
     @pytest.mark.parametrize("data", ["null", '"a"', "[[]]", '{"a": 1}'])
     def test_ids_are_a_list_of_ids(self, server, data):
@@ -284,7 +278,7 @@ class TestNothingIsInvented:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             handle = handle_to(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.5)
             start = time.perf_counter()
-            with pytest.raises(EnvError, match="no answer for 0.475 s; .*raise rollout.call_timeout_s"):
+            with pytest.raises(EnvError, match=r"no answer for 0.475 s; .*raise rollout.call_timeout_s"):
                 await handle.create()
             assert time.perf_counter() - start < 3
 

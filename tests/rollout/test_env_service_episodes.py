@@ -128,7 +128,9 @@ async def test_after_the_death_of_the_server_an_episode_begins_anew_in_the_next_
     assert (group.dropped, group.episodes[0].status) == (None, "success")
     [failed] = group.failed_attempts
     assert failed.reward is None
-    assert re.search(r"EnvError: .*step of task .* at http://127.0.0.1:\d+/step: 404 there is no instance", failed.error)
+    assert re.search(
+        r"EnvError: .*step of task .* at http://127.0.0.1:\d+/step: 404 there is no instance", failed.error
+    )
 
 
 async def test_without_a_server_the_group_is_dropped_and_nothing_is_rewarded(stage, solves):
