@@ -10,7 +10,8 @@ import sys
 
 import uvicorn
 
-from astune.env_service._instances import Instances
+from astune.env_service._places import Places
+from astune.env_service._service import Service
 from astune.env_service._workers import WorkerPool
 from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
@@ -46,31 +47,30 @@ async def serve(given: argparse.Namespace) -> None:
     """
     listening = _listen(given.portal, given.port)
     pool = WorkerPool(given.env, warm=min(given.warm, given.max_instances))
-    instances = Instances(
-        pool,
+    service = Service(
+        Places(pool, given.max_instances),
         env=given.env,
-        max_instances=given.max_instances,
         idle_release_s=given.idle_release_s,
         call_timeout_s=given.call_timeout_s,
     )
-    await instances.open()
+    await service.open()
     host, port = listening.getsockname()[:2]
     _log.info("hosts %s on http://%s:%s, up to %s instances", given.env, host, port, given.max_instances)
     if given.portal not in LOOPBACK:
         _log.warning("whoever reaches %s:%s can use it: there is no authentication", host, port)
-    config = uvicorn.Config(new_app(instances), access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
-    await Server(config, instances).serve(sockets=[listening])
+    config = uvicorn.Config(new_app(service), access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
+    await Server(config, service).serve(sockets=[listening])
 
 
 class Server(uvicorn.Server):
     """Ends the instances before it waits for running calls, which end with them."""
 
-    def __init__(self, config: uvicorn.Config, instances: Instances) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self._instances = instances
+        self._service = service
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._instances.aclose()
+        await self._service.aclose()
         await super().shutdown(sockets)
 
 

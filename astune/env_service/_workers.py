@@ -79,6 +79,7 @@ class Worker:
             WorkerLost: the process ended, or was not ready in time.
         """
         ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
         their_end, lifeline = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -89,13 +90,13 @@ class Worker:
                 start_new_session=True,
             )
         except BaseException:
-            ours.close()
+            writer.close()
             os.close(lifeline)
             raise
         finally:
             theirs.close()
             os.close(their_end)
-        worker = cls(process, lifeline, *await asyncio.open_connection(sock=ours))
+        worker = cls(process, lifeline, reader, writer)
         try:
             said = await worker._within(STARTS_S, worker._receive(), "starting")
         except BaseException:
@@ -106,6 +107,10 @@ class Worker:
             raise Unusable(said["unusable"]["message"], hint=said["unusable"]["hint"])
         worker.reusable = not said["ready"]["fresh_process"]
         return worker
+
+    @property
+    def is_running(self) -> bool:
+        return not self._exited.done()
 
     async def call(self, name: str, *, timeout_s: float, **given: Any) -> Any:
         """What the environment answers.
@@ -176,7 +181,13 @@ class WorkerPool:
 
     async def take(self) -> Worker:
         """A process without an instance: a waiting one, or a new one."""
-        worker = self._idle.pop() if self._idle else await self._start()
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_running:
+                break
+            await worker.end()
+        else:
+            worker = await self._start()
         self._refill()
         return worker
 

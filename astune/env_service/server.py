@@ -1,4 +1,4 @@
-"""The environment service's HTTP door: requests become calls of `Instances`, what these return becomes JSON.
+"""The environment service's HTTP door: requests become calls of `Service`, what these return becomes JSON.
 
 The endpoints and the bytes are those of docs/en/env_service.md. Of an error, one short line leaves the server.
 """
@@ -13,7 +13,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from astune.env_service._instances import Instances, Refusal
+from astune.env_service._places import Refusal
+from astune.env_service._service import Service
 from astune.env_service._wire import (
     FREE,
     LIVE,
@@ -28,44 +29,44 @@ from astune.env_service._wire import (
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def new_app(instances: Instances) -> Starlette:
-    """The application; who starts it also calls `instances.open` and `aclose`."""
+def new_app(service: Service) -> Starlette:
+    """The application; who starts it opens and closes the service."""
     return Starlette(
         routes=[
-            Route("/healthz", _healthz(instances), methods=["GET"]),
-            *(Route(f"/{name}", _posted(endpoint), methods=["POST"]) for name, endpoint in _endpoints(instances)),
+            Route("/healthz", _healthz(service), methods=["GET"]),
+            *(Route(f"/{name}", _posted(endpoint), methods=["POST"]) for name, endpoint in _endpoints(service)),
         ],
         exception_handlers={Refusal: _refused, HTTPException: _http_error, Exception: _defect},
     )
 
 
-def _endpoints(instances: Instances) -> list[tuple[str, Endpoint]]:
+def _endpoints(service: Service) -> list[tuple[str, Endpoint]]:
     async def get_env_profile(request: Request) -> Response:
-        return _success(await instances.get_env_profile(request))
+        return _success(await service.get_env_profile(request))
 
     async def create(request: Request) -> Response:
-        return _success(await instances.create(request), {STEP_INDEX: "0"})
+        return _success(await service.create(request), {STEP_INDEX: "0"})
 
     async def step(request: Request) -> Response:
-        data, next_index = await instances.step(request)
+        data, next_index = await service.step(request)
         return _success(data, {STEP_INDEX: str(next_index)})
 
     async def evaluate(request: Request) -> Response:
-        return _success(await instances.evaluate(request))
+        return _success(await service.evaluate(request))
 
     async def get_info(request: Request) -> Response:
-        return _success(await instances.get_info(request))
+        return _success(await service.get_info(request))
 
     async def release(request: Request) -> Response:
-        return _json({"success": await instances.release(request), "data": None})
+        return _json({"success": await service.release(request), "data": None})
 
     endpoints = (get_env_profile, create, step, evaluate, get_info, release)
     return [(endpoint.__name__, endpoint) for endpoint in endpoints]
 
 
-def _healthz(instances: Instances) -> Callable[[HttpRequest], Awaitable[Response]]:
+def _healthz(service: Service) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def healthz(_: HttpRequest) -> Response:
-        return _json("OK", headers=dict(zip((LIVE, FREE, TOTAL), map(str, instances.capacity), strict=True)))
+        return _json("OK", headers=dict(zip((LIVE, FREE, TOTAL), map(str, service.capacity), strict=True)))
 
     return healthz
 
