@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-extras=${EXTRAS-local,agentscope,frozenlake,reasoning-gym,textworld,dev}
+extras=${EXTRAS-local,agentscope,frozenlake,dev}
 package=".${extras:+[$extras]}"
 stamp="$venv/astune-installed"
 constraints=requirements/constraints.txt

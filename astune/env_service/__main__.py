@@ -19,6 +19,7 @@ from astune.env_service.server import new_app
 from astune.schema import AstuneError, ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+BACKLOG = 1024
 REQUESTS_END_S = 2
 """Seconds that answers have to leave when the server ends."""
 
@@ -82,7 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--portal", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8080, help="port to listen on, 0 takes a free one (%(default)s)")
     parser.add_argument("--max-instances", type=_count, default=64, help="instances at once (%(default)s)")
-    parser.add_argument("--warm", type=_count, default=2, help="processes that wait for instances (%(default)s)")
+    parser.add_argument("--warm", type=_count, default=4, help="processes that wait for instances (%(default)s)")
     parser.add_argument(
         "--idle-release-s", type=_seconds, default=900.0, help="release an instance without calls after (%(default)g)"
     )
@@ -94,8 +95,13 @@ def _arguments() -> argparse.Namespace:
 
 def _listen(portal: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in portal else socket.AF_INET
+    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY); without, a step takes 40 ms longer.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((portal, port), family=family, backlog=1024)
+        listening.bind((portal, port))
+        listening.listen(BACKLOG)
+        return listening
     except OSError as cause:
         raise ConfigError(
             f"{portal}:{port} cannot be listened on: {cause.strerror}",

@@ -319,6 +319,16 @@ class TestPlaces:
             assert service.info_of("i", "pid")["pid"] in waiting
             wait_for(lambda: len(service.workers()) == 4, "one more to wait")
 
+    def test_a_waiting_process_that_died_is_not_used(self):
+        with running(world("Counter"), "--warm", "2") as service:
+            wait_for(lambda: len(service.workers()) == 2, "two processes")
+            dead = service.workers()
+            for pid in dead:
+                os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: not any(map(is_running, dead)), "their end")
+            assert service.create("i").status_code == 200
+            assert service.info_of("i", "pid")["pid"] not in dead
+
     def test_a_class_may_want_a_process_for_each_instance(self):
         with running(world("Fresh"), "--warm", "1") as service:
             pids = []
@@ -354,7 +364,10 @@ class TestEnd:
             everything = {service.process.pid, child, *service.workers()}
             assert len(everything) >= 5
             service.end(how)
-            step.exception(30)
+            if how == signal.SIGKILL:
+                assert isinstance(step.exception(30), httpx.TransportError)
+            else:
+                assert (step.result(30).status_code, "the server ended" in step.result().text) == (410, True)
         wait_for(lambda: not any(map(is_running, everything)), "every process to end", 5)
 
     def test_what_an_environment_started_with_it_ends_too(self):
