@@ -12,7 +12,7 @@ from astune.schema import EnvError
 UNHEARD_S = 10.0
 """Seconds without any answer after which a server is given up: one that is started anew knows no instance of before."""
 SERVER_ERRORS = 3
-"""Answers of 500 and more after which a call is given up."""
+"""Answers of 500 and more after which most calls are given up."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 """Waits between attempts double from the first to the longest, where the server says nothing about it."""
 
@@ -39,15 +39,16 @@ class Effort:
         what: names the call in errors.
         timeout_s: seconds for all attempts together.
         repeatable: False where a call whose answer was lost must not be made again.
+        server_errors: answers of 500 and more after which it is given up.
     """
 
-    def __init__(self, what: str, *, timeout_s: float, repeatable: bool) -> None:
+    def __init__(self, what: str, *, timeout_s: float, repeatable: bool, server_errors: int) -> None:
         self._what = what
         self._began = time.monotonic()
         self._timeout_s = timeout_s
         self._repeatable = repeatable
         self._unheard_since: float | None = None
-        self._server_errors = 0
+        self._server_errors_left = server_errors
         self._wait_s = FIRST_WAIT_S
 
     @property
@@ -87,8 +88,8 @@ class Effort:
             raise EnvError(f"{self._what}: {reason}", hint=_NO_INSTANCE)
         if status < 500:
             raise EnvError(f"{self._what}: {reason}")
-        self._server_errors += 1
-        if not self._repeatable or self._server_errors >= SERVER_ERRORS:
+        self._server_errors_left -= 1
+        if not self._repeatable or self._server_errors_left <= 0:
             raise EnvError(f"{self._what}: {reason}", hint=_FAILS_THERE)
         return self._wait(reason, _FAILS_THERE, self._next_wait_s())
 

@@ -50,6 +50,9 @@ class Instance:
     last_used: float = field(default_factory=time.monotonic)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def used_now(self) -> None:
+        self.last_used = time.monotonic()
+
     @property
     def name(self) -> str:
         return f"instance {self.instance_id} of task {self.task.task_id}"
@@ -130,7 +133,7 @@ class Places:
             try:
                 yield instance, instance.worker
             finally:
-                instance.last_used = time.monotonic()
+                instance.used_now()
 
     @asynccontextmanager
     async def ended_by_failure(self, instance: Instance, *, may_raise: bool = False) -> AsyncIterator[None]:

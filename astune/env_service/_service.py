@@ -86,6 +86,7 @@ class Service:
             worker = await self._places.give_worker(instance)
             given = {"instance_id": instance.instance_id, "task": task.model_dump(mode="json"), "seed": seed}
             instance.created = await worker.call("create", timeout_s=self._call_timeout_s, **given)
+            instance.used_now()
         return instance.created
 
     async def step(self, request: Request) -> tuple[Any, int]:

@@ -6,11 +6,10 @@ Every POST takes `{"env_type", "task_id", "instance_id", "messages", "params"}`;
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
-
-import orjson
 
 from astune.env_service.base import EnvState, EnvStep
 from astune.schema import EnvError, Message
@@ -43,12 +42,13 @@ class Request:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON without blanks; numpy's numbers and arrays are numbers and lists.
+    """JSON without blanks, whole numbers of any size among it; numpy's numbers and arrays are numbers and lists.
 
     Raises:
-        TypeError: something in it has no place in JSON.
+        TypeError, ValueError: something in it has no place in JSON, as NaN.
     """
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+    return text.encode()
 
 
 class MalformedRequest(ValueError):
@@ -62,8 +62,8 @@ def read_request(body: bytes) -> Request:
         MalformedRequest: it is no JSON object, or a field has another type.
     """
     try:
-        given = orjson.loads(body)
-    except orjson.JSONDecodeError as cause:
+        given = json.loads(body)
+    except ValueError as cause:
         raise MalformedRequest(f"the body is not JSON: {cause}") from cause
     if not isinstance(given, dict):
         raise MalformedRequest("the body is not a JSON object")
@@ -152,6 +152,12 @@ def _unlike(what: str, expected: str, found: Any) -> EnvError:
         f"{what}: expected {expected}, found {shortened(repr(found))}",
         hint="what answers there does not keep to the protocol in docs/en/env_service.md",
     )
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
 def _typed(given: dict[str, Any], name: str, kind: type) -> Any:

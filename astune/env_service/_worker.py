@@ -7,6 +7,7 @@ length. First it says `{"ready": {"fresh_process": bool}}`, or why it cannot hos
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import select
@@ -15,8 +16,6 @@ import socket
 import struct
 import sys
 from typing import Any
-
-import orjson
 
 from astune.env_service._checked import CheckedEnvironment
 from astune.env_service._wire import encoded, shortened, state_data, step_data
@@ -32,7 +31,7 @@ _log = logging.getLogger(__name__)
 def main(channel: int, env: str) -> None:
     end_with_the_server()
     link = Link(socket.socket(fileno=channel))
-    logging.basicConfig(format=f"%(levelname)s: {env}, process {os.getpid()}: %(message)s")
+    logging.basicConfig(format=f"%(levelname)s: {env.replace('%', '%%')}, process {os.getpid()}: %(message)s")
     try:
         hosted = environment_class(env, asked_by="--env")
     except AstuneError as error:
@@ -101,7 +100,7 @@ class Link:
         """The next request; None when the server is gone."""
         head = self._exactly(LENGTH.size)
         body = head and self._exactly(LENGTH.unpack(head)[0])
-        return orjson.loads(body) if body else None
+        return json.loads(body) if body else None
 
     def _exactly(self, size: int) -> bytes | None:
         parts = b""

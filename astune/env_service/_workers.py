@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -16,8 +17,6 @@ import sys
 import time
 from collections.abc import Coroutine
 from typing import Any
-
-import orjson
 
 from astune.env_service._wire import encoded
 from astune.env_service._worker import LENGTH
@@ -144,7 +143,7 @@ class Worker:
 
     async def _receive(self) -> dict[str, Any]:
         [size] = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        return orjson.loads(await self._reader.readexactly(size))
+        return json.loads(await self._reader.readexactly(size))
 
     async def _within(self, timeout_s: float, work: Coroutine[Any, Any, dict[str, Any]], what: str) -> dict[str, Any]:
         answer = asyncio.ensure_future(work)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from astune.env_service._effort import GONE, Effort
+from astune.env_service._effort import GONE, SERVER_ERRORS, Effort
 from astune.env_service._wire import (
     STEP_INDEX,
     Request,
@@ -81,7 +81,10 @@ class EnvServiceClient:
         """
         what = f"{what} at {self._url}/{endpoint}"
         body = request.to_json()
-        effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable)
+        errors = (
+            1 if may_be_gone else SERVER_ERRORS
+        )  # the next answer to a release that failed is that nothing is there
+        effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, server_errors=errors)
         while True:
             try:
                 response = await self._http.post(f"{self._url}/{endpoint}", content=body, timeout=effort.left_s)

@@ -14,11 +14,11 @@ The sparse evaluation is 1 for a game that is won and else 0; the dense one is t
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import threading
 import warnings
@@ -125,19 +125,13 @@ def _game_file(variant: str, seed: int, settings: dict[str, Any]) -> Path:
     textworld = _require_challenge(variant)
     described = json.dumps([textworld.__version__, variant, seed, settings], sort_keys=True)
     folder = cache_dir() / "textworld" / hashlib.sha256(described.encode()).hexdigest()[:16]
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
-        try:
-            with _making:
-                _make(textworld, variant, seed, settings, made / "game.z8")
-            if not folder.is_dir():
-                os.rename(made, folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was faster
-                raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _making, open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the episodes of a group want it at the same time, in processes of their own
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(prefix="making-", dir=folder.parent) as made:
+                _make(textworld, variant, seed, settings, Path(made, "new", "game.z8"))
+                os.rename(Path(made, "new"), folder)
     return folder / "game.z8"
 
 

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from astune import Environment, EnvState, EnvStep
 
 in_this_process = 0
@@ -56,6 +58,12 @@ class Counter(Environment):
         sys.stdout.flush()
         subprocess.run(["echo", "nor is this"], check=True)
 
+    def do_numpy(self) -> dict[str, Any]:
+        return {"ten": np.int64(10), "rows": np.zeros((1, 2)), 3: "three"}
+
+    def do_nan(self) -> dict[str, Any]:
+        return {"nan": float("nan")}
+
     def do_raise(self) -> None:
         raise RuntimeError("the world\nbroke")
 
@@ -69,6 +77,7 @@ class Counter(Environment):
         return {"world": self}
 
     def do_sleep(self) -> None:
+        sys.stderr.write(f"{self.task.task_id} falls asleep\n")
         time.sleep(300)
 
     def do_hold_the_interpreter(self) -> None:

@@ -302,6 +302,12 @@ class TestOrder:
         handle = await created(server)
         await handle.release()
 
+    async def test_an_instance_that_did_not_close_is_an_error(self, server):
+        server.says("/release", (500, '{"detail": "the door is stuck"}', {}), (200, NOTHING, {}))
+        handle = await created(server)
+        with pytest.raises(EnvError, match="500 the door is stuck"):
+            await handle.release()
+
     async def test_use_before_create_or_after_release_is_an_error(self, server):
         handle = handle_to(server.url)
         for _ in range(2):
