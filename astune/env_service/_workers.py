@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
@@ -169,6 +170,7 @@ class WorkerPool:
         self._env = env
         self._warm = warm
         self._idle: list[Worker] = []
+        self._waiters: deque[asyncio.Future[Worker]] = deque()
         self._starting = 0
         self._at_once = asyncio.Semaphore(os.cpu_count() or 1)
         self._background: set[asyncio.Task[None]] = set()
@@ -179,16 +181,28 @@ class WorkerPool:
         self._refill()
 
     async def take(self) -> Worker:
-        """A process without an instance: a waiting one, or a new one."""
+        """A process without an instance: a waiting one, or the next that is started or given back.
+
+        Raises:
+            OSError, WorkerLost, EnvError: it could not be started.
+        """
         while self._idle:
             worker = self._idle.pop()
             if worker.is_running:
-                break
+                self._refill()
+                return worker
             await worker.end()
-        else:
-            worker = await self._start()
+        waiter: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         self._refill()
-        return worker
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled() and waiter.exception() is None:
+                self._keep(waiter.result())
+            raise
 
     async def give_back(self, worker: Worker) -> None:
         """Take back a process whose instance was closed."""
@@ -205,6 +219,8 @@ class WorkerPool:
 
     async def aclose(self) -> None:
         self._warm = 0
+        while (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(WorkerLost("the server ends"))
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -212,15 +228,27 @@ class WorkerPool:
         self._idle.clear()
 
     def _keep(self, worker: Worker) -> None:
+        waiter = self._next_waiter()
+        if waiter is not None:
+            waiter.set_result(worker)
+            return
         worker.idle_since = time.monotonic()
         self._idle.append(worker)
+
+    def _next_waiter(self) -> asyncio.Future[Worker] | None:
+        """Who waits longest, no longer among those who wait."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # it is when its caller was cancelled
+                return waiter
+        return None
 
     async def _start(self) -> Worker:
         async with self._at_once:
             return await Worker.start(self._env)
 
     def _refill(self) -> None:
-        while len(self._idle) + self._starting < self._warm:
+        while len(self._idle) + self._starting < self._warm + len(self._waiters):
             self._starting += 1
             task = asyncio.ensure_future(self._start_one_more())
             self._background.add(task)
@@ -230,7 +258,11 @@ class WorkerPool:
         try:
             self._keep(await self._start())
         except (OSError, WorkerLost, EnvError) as failure:
-            _log.warning("a process could not be started in advance: %s", failure)
+            waiter = self._next_waiter()
+            if waiter is not None:
+                waiter.set_exception(failure)
+            else:
+                _log.warning("a process could not be started in advance: %s", failure)
         finally:
             self._starting -= 1
 
