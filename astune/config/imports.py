@@ -31,6 +31,8 @@ _EXTRAS = {
     "transformers": "local",
     "gymnasium": "frozenlake",
     "pyarrow": "data",
+    "reasoning_gym": "reasoning-gym",
+    "textworld": "textworld",
 }
 """Packages that an extra of ours installs."""
 

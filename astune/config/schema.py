@@ -116,6 +116,19 @@ class HuggingFaceReaderConfig(StrictModel):
     """The field that becomes the query; the whole row becomes the metadata."""
 
 
+class EnvServiceReaderConfig(StrictModel):
+    """Tasks that an environment brings, hosted by a service or in this process."""
+
+    env_type: str = ""
+    """The environment's name: `appworld`, `calculator`, `reasoning_gym:leg_counting`, `path/file.py->Class`."""
+    env_url: str | None = None
+    """Address of the service that hosts it, as `http://127.0.0.1:8080`; null takes the environment in this process."""
+    training_split: str = "train"
+    """The split to train on, in the environment's own words."""
+    validation_split: str | None = None
+    """The split that is held out and only measured; null holds none out."""
+
+
 READER_ALIASES = {"dataset_file": "jsonl", "huggingface_dat_repo": "huggingface"}
 """Names of readers that users know from earlier documents, and what they are called today."""
 
@@ -124,14 +137,15 @@ class TaskReaderConfig(StrictModel):
     """Where tasks come from."""
 
     type: str = "jsonl"
-    """`jsonl` (alias `dataset_file`), `huggingface` (alias `huggingface_dat_repo`), or a reader of your own:
-    `module->Class` or `path/file.py->Class`."""
+    """`jsonl` (alias `dataset_file`), `huggingface` (alias `huggingface_dat_repo`), `env_service`, or a reader of
+    your own: `module->Class` or `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
         default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
     )
     huggingface: HuggingFaceReaderConfig = Field(
         default=HuggingFaceReaderConfig(), validation_alias=AliasChoices("huggingface", "huggingface_dat_repo")
     )
+    env_service: EnvServiceReaderConfig = EnvServiceReaderConfig()
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""
     stratify_by: str | None = None

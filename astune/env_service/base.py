@@ -37,6 +37,16 @@ class Environment(ABC):
     quick: ClassVar[bool] = False
     """True where every method answers within a millisecond: it is then called on the event loop, without a thread."""
 
+    fresh_process: ClassVar[bool] = False
+    """True where an instance leaves something behind in its process: a service then starts one for each instance.
+    Otherwise a process that closed one instance without failure hosts another."""
+
+    variant: ClassVar[str] = ""
+    """What follows the colon in a name such as `reasoning_gym:leg_counting`; set on the class that is instantiated."""
+
+    example_variant: ClassVar[str] = ""
+    """A variant that exists, for errors; empty where nothing may follow the name."""
+
     def __init__(self, task: Task, seed: int) -> None:
         self.task = task
         self.seed = seed
@@ -62,7 +72,11 @@ class Environment(ABC):
 
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
-        """The ids of the tasks that the environment itself brings for `split`."""
+        """The ids of the tasks that the environment itself brings for `split`.
+
+        Such a task has nothing but its id, which is also its `main_query`: what it asks, the class finds out from that.
+        `params` is what the client sent beside the split; a class may ignore it.
+        """
         raise EnvError(f"{cls.__name__} brings no tasks of its own", hint="give it tasks from a file or a reader")
 
 

@@ -14,12 +14,14 @@ successes then have frequent forerunners.
 A message that is neither a calculation nor an answer ends the episode rather than getting a
 hint: an agent that strays at the start of training does so almost always, and a second chance costs as many tokens
 again as the first, while a group's baseline already tells it which of its attempts were better.
+
+Of its own tasks, sums of two numbers below 100, the id is the sum: `47 + 16`. Those that are held out end in 3.
 """
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from astune.env_service.arithmetic import CalculationError, calculate, format_number
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
@@ -30,6 +32,9 @@ REFERENCE_FIELD = "answer"
 FOUND, CALCULATED = 0.5, 0.1
 """The dense evaluation of episodes without the right answer."""
 
+TRAINING_SPLITS, HELD_OUT_SPLITS = ("train",), ("validation", "dev", "test")
+
+_OWN_ID = re.compile(r"\d{2} \+ \d{2}")
 _CALC = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
 
 
@@ -38,12 +43,17 @@ class Calculator(Environment):
 
     def __init__(self, task: Task, seed: int) -> None:
         super().__init__(task, seed)
-        if REFERENCE_FIELD not in task.metadata:
+        self._query = task.main_query
+        if REFERENCE_FIELD in task.metadata:
+            self._reference = str(task.metadata[REFERENCE_FIELD])
+        elif _OWN_ID.fullmatch(task.task_id):
+            self._query = f"What is {task.task_id}?"
+            self._reference = format_number(calculate(task.task_id))
+        else:
             raise EnvError(
                 f"task {task.task_id} has no metadata {REFERENCE_FIELD!r}",
                 hint="the calculator compares the final answer with it: add it to the task's metadata",
             )
-        self._reference = str(task.metadata[REFERENCE_FIELD])
         self._answer: str | None = None
         self._calculations = 0
         self._results: list[str] = []
@@ -51,7 +61,7 @@ class Calculator(Environment):
     def get_init_state(self) -> EnvState:
         if self.task.init_messages:
             return EnvState(state=list(self.task.init_messages))
-        return EnvState(state=[{"role": "user", "content": self.task.main_query}])
+        return EnvState(state=[{"role": "user", "content": self._query}])
 
     def step(self, action: Message) -> EnvStep:
         text = text_of(action)
@@ -79,3 +89,13 @@ class Calculator(Environment):
 
     def get_info(self) -> str:
         return f"{self._calculations} calculations, answer {self._answer}, reference {self._reference}"
+
+    @classmethod
+    def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
+        if split not in TRAINING_SPLITS + HELD_OUT_SPLITS:
+            raise EnvError(
+                f"the calculator has no split {split!r}",
+                hint=f"use {' or '.join(TRAINING_SPLITS)} to train, {' or '.join(HELD_OUT_SPLITS)} to measure",
+            )
+        sums = [(a, b) for a in range(10, 100, 3) for b in range(10, 100, 7)]
+        return [f"{a} + {b}" for a, b in sums if ((a + b) % 10 == 3) == (split in HELD_OUT_SPLITS)]

@@ -133,9 +133,11 @@ class Attempt:
     async def _create_environment(self) -> list[Message]:
         task = self._task
         what = f"creating the environment of task {task.task_id}"
-        async with boundary(EnvError, what, timeout_s=self._config.rollout.call_timeout_s):
+        timeout_s = self._config.rollout.call_timeout_s
+        async with boundary(EnvError, what, timeout_s=timeout_s):
             # One seed a task: the episodes of a group meet the same world.
-            handle = open_environment(task.env_type, task, stable_seed(self._config.seed, task.task_id))
+            seed = stable_seed(self._config.seed, task.task_id)
+            handle = open_environment(task.env_type, task, seed, timeout_s=timeout_s)
             self._environment = handle
             state = await handle.create() if handle is not None else None
         return state.state if state is not None and state.state else _opening(task)

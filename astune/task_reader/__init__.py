@@ -3,6 +3,7 @@
 from astune.task_reader.task_order import TaskOrder
 from astune.task_reader.task_reader_base import (
     TaskReaderBase,
+    TaskReaderEnvService,
     TaskReaderHuggingFace,
     TaskReaderJsonl,
     TaskSplits,
@@ -13,6 +14,7 @@ from astune.task_reader.task_reader_base import (
 __all__ = [
     "TaskOrder",
     "TaskReaderBase",
+    "TaskReaderEnvService",
     "TaskReaderHuggingFace",
     "TaskReaderJsonl",
     "TaskSplits",

@@ -8,12 +8,14 @@ from typing import Any
 from astune.config.imports import import_class, is_reference
 from astune.config.schema import READER_ALIASES, TaskReaderConfig
 from astune.schema import ConfigError
+from astune.task_reader.env_service_reader import TaskReaderEnvService
 from astune.task_reader.huggingface import TaskReaderHuggingFace
 from astune.task_reader.jsonl import TaskReaderJsonl
 from astune.task_reader.reader import TaskReaderBase, TaskSplits, content_id
 
 __all__ = [
     "TaskReaderBase",
+    "TaskReaderEnvService",
     "TaskReaderHuggingFace",
     "TaskReaderJsonl",
     "TaskSplits",
@@ -21,7 +23,11 @@ __all__ = [
     "open_task_reader",
 ]
 
-READERS: dict[str, type[TaskReaderBase]] = {"jsonl": TaskReaderJsonl, "huggingface": TaskReaderHuggingFace}
+READERS: dict[str, type[TaskReaderBase]] = {
+    "jsonl": TaskReaderJsonl,
+    "huggingface": TaskReaderHuggingFace,
+    "env_service": TaskReaderEnvService,
+}
 
 
 def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) -> TaskReaderBase:

@@ -42,7 +42,7 @@ RUN_ELSEWHERE = {
 }
 MAKE_TOO_LONG = re.compile(r"make (bench-\S+|\S*vllm\S*|lock|format|docs|clean)$")
 """Benchmarks, which write their own results, and targets that change the working tree."""
-NOT_OURS = ("cd", "git", "export", "source", "mkdir", "cat", "ls", "tail", "python3", "tensorboard", "uv")
+NOT_OURS = ("cd", "curl", "git", "export", "source", "mkdir", "cat", "ls", "tail", "python3", "tensorboard", "uv")
 
 
 def shown_commands() -> Iterator[tuple[str, str]]:

@@ -82,6 +82,15 @@ def test_a_task_without_a_reference_answer_is_refused():
         calculator(metadata={})
 
 
-def test_it_brings_no_tasks_of_its_own():
-    with pytest.raises(EnvError, match="no tasks of its own"):
-        Calculator.get_query_list("train", {})
+def test_of_its_own_tasks_the_id_is_the_question():
+    training, held_out = (Calculator.get_query_list(split, {}) for split in ("train", "validation"))
+    assert not set(training) & set(held_out)
+    assert all(sum(map(int, task_id.split(" + "))) % 10 == 3 for task_id in held_out)
+    environment = Calculator(Task(task_id=training[0], main_query=training[0]), seed=0)
+    assert environment.get_init_state().state == [{"role": "user", "content": "What is 10 + 10?"}]
+    assert say(environment, r"\boxed{20}").reward == 1.0
+
+
+def test_another_split_is_an_error_that_names_those_there_are():
+    with pytest.raises(EnvError, match="no split 'tset'; use train to train, validation or dev or test to measure"):
+        Calculator.get_query_list("tset", {})

@@ -1,0 +1,124 @@
+"""`python -m astune.env_service --env NAME --portal 127.0.0.1 --port 8080`: host an environment over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import socket
+import sys
+
+import uvicorn
+
+from astune.env_service._places import Places
+from astune.env_service._service import Service
+from astune.env_service._workers import WorkerPool
+from astune.env_service.built_in import BUILT_IN
+from astune.env_service.handle import CALL_TIMEOUT_S
+from astune.env_service.server import new_app
+from astune.schema import AstuneError, ConfigError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+BACKLOG = 1024
+REQUESTS_END_S = 2
+"""Seconds that answers have to leave when the server ends."""
+
+_log = logging.getLogger("astune.env_service")
+
+
+def main() -> int:
+    given = _arguments()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    try:
+        asyncio.run(serve(given))
+    except AstuneError as error:
+        sys.stderr.write(f"error: {error.message}\nhint: {error.hint}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def serve(given: argparse.Namespace) -> None:
+    """Until a signal ends it.
+
+    Raises:
+        AstuneError: the environment cannot be hosted, or the port is taken.
+    """
+    listening = _listen(given.portal, given.port)
+    pool = WorkerPool(given.env, warm=min(given.warm, given.max_instances))
+    service = Service(
+        Places(pool, given.max_instances),
+        env=given.env,
+        idle_release_s=given.idle_release_s,
+        call_timeout_s=given.call_timeout_s,
+    )
+    await service.open()
+    host, port = listening.getsockname()[:2]
+    _log.info("hosts %s on http://%s:%s, up to %s instances", given.env, host, port, given.max_instances)
+    if given.portal not in LOOPBACK:
+        _log.warning("whoever reaches %s:%s can use it: there is no authentication", host, port)
+    config = uvicorn.Config(new_app(service), access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
+    await Server(config, service).serve(sockets=[listening])
+
+
+class Server(uvicorn.Server):
+    """Ends the instances before it waits for running calls, which end with them."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._service.aclose()
+        await super().shutdown(sockets)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m astune.env_service", description=__doc__)
+    parser.add_argument(
+        "--env", required=True, help=f"{', '.join(BUILT_IN)}, or a class: module->Class, path/file.py->Class"
+    )
+    parser.add_argument("--portal", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on, 0 takes a free one (%(default)s)")
+    parser.add_argument("--max-instances", type=_count, default=64, help="instances at once (%(default)s)")
+    parser.add_argument("--warm", type=_count, default=4, help="processes that wait for instances (%(default)s)")
+    parser.add_argument(
+        "--idle-release-s", type=_seconds, default=900.0, help="release an instance without calls after (%(default)g)"
+    )
+    parser.add_argument(
+        "--call-timeout-s", type=_seconds, default=CALL_TIMEOUT_S, help="end one that takes longer (%(default)g)"
+    )
+    return parser.parse_args()
+
+
+def _listen(portal: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in portal else socket.AF_INET
+    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY); without, a step takes 40 ms longer.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((portal, port))
+        listening.listen(BACKLOG)
+        return listening
+    except OSError as cause:
+        raise ConfigError(
+            f"{portal}:{port} cannot be listened on: {cause.strerror}",
+            hint="choose another --port, or end what listens there",
+        ) from cause
+
+
+def _count(text: str) -> int:
+    return int(_seconds(text))
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number >= 1:
+        raise ValueError(text)
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""How long a call to an environment service is tried again: one decision after each attempt that failed."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+
+from astune.env_service._wire import shortened
+from astune.schema import EnvError
+
+UNHEARD_S = 10.0
+"""Seconds without any answer after which a server is given up: one that is started anew knows no instance of before."""
+SERVER_ERRORS = 3
+"""Answers of 500 and more after which most calls are given up."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+"""Waits between attempts double from the first to the longest, where the server says nothing about it."""
+
+GONE = (404, 410)
+"""What a service says of an instance that is not there, or no longer."""
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_BUSY = (429, 503)
+
+_NO_SERVER = (
+    "start it, as with `python -m astune.env_service --env NAME`, or correct env_url; its log says why it ended"
+)
+_TOO_SLOW = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
+_NO_PLACE = "start the server with a larger --max-instances, or lower rollout.max_env_worker"
+_NO_INSTANCE = "the server was started anew, released the instance, or hosts another environment; its log says more"
+_FAILS_THERE = "the environment failed there; the server's log has the traceback"
+_LOST_STEP = "the server does not say whether it took the step, so it is not sent again; the episode has to begin anew"
+
+
+class Effort:
+    """What was tried of one call so far.
+
+    Args:
+        what: names the call in errors.
+        timeout_s: seconds for all attempts together.
+        repeatable: False where a call whose answer was lost must not be made again.
+        server_errors: answers of 500 and more after which it is given up.
+    """
+
+    def __init__(self, what: str, *, timeout_s: float, repeatable: bool, server_errors: int) -> None:
+        self._what = what
+        self._began = time.monotonic()
+        self._timeout_s = timeout_s
+        self._repeatable = repeatable
+        self._unheard_since: float | None = None
+        self._server_errors_left = server_errors
+        self._wait_s = FIRST_WAIT_S
+
+    @property
+    def left_s(self) -> float:
+        return max(0.001, self._began + self._timeout_s - time.monotonic())
+
+    def after_silence(self, cause: httpx.TransportError) -> float:
+        """Seconds to wait until the next attempt; nobody answered this one.
+
+        Raises:
+            EnvError: there is no next one.
+        """
+        reason = f"no answer ({type(cause).__name__}{f': {cause}' if str(cause) else ''})"
+        if not self._repeatable and not isinstance(cause, _NOT_SENT):
+            raise EnvError(f"{self._what}: {reason}", hint=_LOST_STEP) from cause
+        if isinstance(cause, httpx.ReadTimeout):
+            raise EnvError(f"{self._what}: no answer for {self._timeout_s:g} s", hint=_TOO_SLOW) from cause
+        now = time.monotonic()
+        self._unheard_since = self._unheard_since or now
+        if now - self._unheard_since > UNHEARD_S:
+            raise EnvError(f"{self._what}: {reason} for {UNHEARD_S:g} s", hint=_NO_SERVER) from cause
+        return self._wait(reason, _NO_SERVER, self._next_wait_s())
+
+    def after_error(self, response: httpx.Response) -> float:
+        """Seconds to wait until the next attempt; the answer to this one was an error.
+
+        Raises:
+            EnvError: there is no next one.
+        """
+        self._unheard_since = None
+        status = response.status_code
+        reason = f"{status} {_detail_of(response)}"
+        if status in _BUSY:
+            asked_s = _retry_after_s(response)
+            return self._wait(reason, _NO_PLACE, self._next_wait_s() if asked_s is None else asked_s)
+        if status in GONE:
+            raise EnvError(f"{self._what}: {reason}", hint=_NO_INSTANCE)
+        if status < 500:
+            raise EnvError(f"{self._what}: {reason}")
+        self._server_errors_left -= 1
+        if not self._repeatable or self._server_errors_left <= 0:
+            raise EnvError(f"{self._what}: {reason}", hint=_FAILS_THERE)
+        return self._wait(reason, _FAILS_THERE, self._next_wait_s())
+
+    def _wait(self, reason: str, hint: str, wait_s: float) -> float:
+        if wait_s >= self.left_s:
+            raise EnvError(f"{self._what}: {reason} for {self._timeout_s:g} s", hint=hint)
+        return wait_s
+
+    def _next_wait_s(self) -> float:
+        wait_s, self._wait_s = self._wait_s, min(LONGEST_WAIT_S, 2 * self._wait_s)
+        return wait_s
+
+
+def _detail_of(response: httpx.Response) -> str:
+    try:
+        return shortened(str(response.json()["detail"]))
+    except (ValueError, TypeError, KeyError):
+        return shortened(response.text) or response.reason_phrase
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    try:
+        return max(0.0, float(response.headers["Retry-After"]))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,218 @@
+"""The places of an environment service: which instances live, in which process, and how those that are gone ended.
+
+An instance is made, used and closed by `_service.py`; what goes wrong meanwhile becomes a `Refusal` here. Knows nothing
+of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from astune.env_service._wire import shortened
+from astune.env_service._workers import CallFailed, Worker, WorkerLost, WorkerPool
+from astune.schema import EnvError, Message, Task
+
+RETRY_AFTER_S = 1
+"""What a client is told to wait for a place; instances of short episodes end many times a second."""
+REMEMBERED = 1000
+"""Gone instances whose end is still known."""
+CLOSING_S = 5.0
+"""Seconds that environments have to close when the server ends."""
+
+
+class Refusal(Exception):
+    """An answer of 400 or more."""
+
+    def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = shortened(detail)
+        self.headers = headers or {}
+
+
+@dataclass
+class Instance:
+    """One live instance; `lock` is held while its process works for it."""
+
+    instance_id: str
+    task: Task
+    worker: Worker | None = None
+    created: Any = None
+    steps: int = 0
+    last_action: Message | None = None
+    last_step: Any = None
+    last_used: float = field(default_factory=time.monotonic)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def used_now(self) -> None:
+        self.last_used = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        return f"instance {self.instance_id} of task {self.task.task_id}"
+
+
+class Places:
+    """`total` places for instances, with a process from `pool` for each."""
+
+    def __init__(self, pool: WorkerPool, total: int) -> None:
+        self._pool = pool
+        self._total = total
+        self._live: dict[str, Instance] = {}
+        self._gone: dict[str, str] = {}
+        self._ending = False
+
+    @property
+    def capacity(self) -> tuple[int, int, int]:
+        """Places taken, left, and of both."""
+        return len(self._live), self._total - len(self._live), self._total
+
+    def find(self, instance_id: str | None) -> Instance | None:
+        return self._live.get(instance_id or "")
+
+    def add(self, instance: Instance) -> None:
+        """Take a place.
+
+        Raises:
+            Refusal: none is free.
+        """
+        if len(self._live) >= self._total:
+            raise Refusal(
+                429,
+                f"all {self._total} places are taken; start the server with a larger --max-instances, or run fewer "
+                "episodes at once",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
+        self._live[instance.instance_id] = instance
+        self._gone.pop(instance.instance_id, None)
+
+    async def open(self) -> None:
+        """Start the first process.
+
+        Raises:
+            EnvError: the environment cannot be hosted.
+        """
+        await self._pool.open()
+
+    async def take_worker(self) -> Worker:
+        """A process without an instance; whoever takes it gives it back, or ends it."""
+        if self._ending:
+            raise Refusal(503, "the server ends")
+        try:
+            return await self._pool.take()
+        except (OSError, WorkerLost, EnvError) as failure:
+            raise Refusal(503, f"no process can be started: {failure}") from failure
+
+    async def give_back(self, worker: Worker) -> None:
+        await self._pool.give_back(worker)
+
+    async def give_worker(self, instance: Instance) -> Worker:
+        """A process for a new instance."""
+        worker = await self.take_worker()
+        if instance.instance_id not in self._live:  # released meanwhile
+            await self._pool.give_back(worker)
+            raise self.unknown(instance.instance_id)
+        instance.worker = worker
+        return worker
+
+    @asynccontextmanager
+    async def using(self, instance_id: str | None) -> AsyncIterator[tuple[Instance, Worker]]:
+        """The live instance that is asked for, while nothing else uses it."""
+        instance = self.find(instance_id)
+        if instance is None:
+            raise self.unknown(instance_id)
+        async with instance.lock:
+            if instance.worker is None or self.find(instance_id) is not instance:  # it ended while this call waited
+                raise self.unknown(instance_id)
+            try:
+                yield instance, instance.worker
+            finally:
+                instance.used_now()
+
+    @asynccontextmanager
+    async def ended_by_failure(self, instance: Instance, *, may_raise: bool = False) -> AsyncIterator[None]:
+        """A failure within ends the instance, for nobody knows what state it is in, and becomes a `Refusal`.
+
+        Args:
+            may_raise: what the environment raises changes nothing in it.
+        """
+        try:
+            yield
+        except (CallFailed, WorkerLost) as failure:
+            if self.find(instance.instance_id) is not instance:  # somebody else ended it
+                raise self.unknown(instance.instance_id) from failure
+            if not (may_raise and isinstance(failure, CallFailed)):
+                await self.end(instance, str(failure))
+            raise refusal(failure, instance.name) from failure
+        except BaseException:
+            await self.end(instance, "its call was cut short")
+            raise
+
+    async def close(self, instance: Instance, reason: str, *, timeout_s: float) -> None:
+        """Let the environment close, and use its process again."""
+        worker = instance.worker
+        if worker is None:
+            return
+        await worker.call("close", timeout_s=timeout_s)
+        instance.worker = None
+        self._forget(instance, reason)
+        await self._pool.give_back(worker)
+
+    async def end(self, instance: Instance, reason: str) -> None:
+        """Kill its process; again, or after `close`, it does nothing."""
+        worker, instance.worker = instance.worker, None
+        self._forget(instance, reason)
+        if worker is not None:
+            await worker.end()
+
+    def idle_for(self, seconds: float) -> list[Instance]:
+        """Instances at no work, without a call for so long."""
+        now = time.monotonic()
+        return [
+            instance
+            for instance in self._live.values()
+            if now - instance.last_used > seconds and not instance.lock.locked()
+        ]
+
+    async def trim(self) -> None:
+        """End processes that nobody needs."""
+        await self._pool.trim()
+
+    async def aclose(self) -> None:
+        """Give no more processes, let environments close, for a moment, and end all processes."""
+        self._ending = True
+
+        async def finish(instance: Instance) -> None:
+            if not instance.lock.locked():
+                with contextlib.suppress(CallFailed, WorkerLost):
+                    await self.close(instance, "the server ended", timeout_s=CLOSING_S)
+            await self.end(instance, "the server ended")
+
+        await asyncio.gather(*(finish(instance) for instance in list(self._live.values())))
+        await self._pool.aclose()
+
+    def unknown(self, instance_id: str | None) -> Refusal:
+        """What is said of an instance that is not there."""
+        if instance_id in self._gone:
+            return Refusal(410, f"instance {instance_id} is gone: {self._gone[instance_id]}")
+        return Refusal(404, f"there is no instance {instance_id!r}; was the server started anew? Create another one")
+
+    def _forget(self, instance: Instance, reason: str) -> None:
+        if self.find(instance.instance_id) is not instance:
+            return
+        del self._live[instance.instance_id]
+        self._gone[instance.instance_id] = reason
+        while len(self._gone) > REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+
+def refusal(failure: CallFailed | WorkerLost, whose: str) -> Refusal:
+    """400 where the environment said what to do about it, else 500."""
+    status = 400 if isinstance(failure, CallFailed) and failure.is_refusal else 500
+    return Refusal(status, f"{whose}: {failure}")

@@ -1,0 +1,48 @@
+"""The environments that an `env_type` or `--env` names, built in or a user's own.
+
+calculator                    built in
+reasoning_gym:leg_counting    built in; what follows the colon is the class's `variant`
+my_env.py->MyEnv              a user's own, also `module->MyEnv`
+"""
+
+from __future__ import annotations
+
+from astune.config.imports import import_class, is_reference
+from astune.env_service.base import Environment
+from astune.schema import EnvError
+
+NO_ENV = "no_env"
+"""The `env_type` of tasks without an environment."""
+
+BUILT_IN = {
+    "calculator": "astune.env_service.calculator->Calculator",
+    "frozenlake": "astune.env_service.frozenlake->FrozenLake",
+    "reasoning_gym": "astune.env_service.reasoning_gym->ReasoningGym",
+    "textworld": "astune.env_service.textworld->TextWorld",
+}
+
+
+def environment_class(env_type: str, *, asked_by: str) -> type[Environment]:
+    """The class behind `env_type`.
+
+    Args:
+        asked_by: what names it, for the error: `env_type of task 7`, `--env`.
+
+    Raises:
+        EnvError: there is no such environment type.
+        ConfigError: a `module->Class` that does not import.
+    """
+    if is_reference(env_type):
+        return import_class(env_type, key=asked_by, base=Environment)
+    name, colon, variant = env_type.partition(":")
+    if name not in BUILT_IN:
+        raise EnvError(
+            f"{asked_by}: there is no environment {env_type!r} in this process",
+            hint=f"use one of {NO_ENV}, {', '.join(BUILT_IN)}, or 'module->Class'; one that a service hosts needs "
+            "metadata.env_url, which task_reader.env_service.env_url sets",
+        )
+    found = import_class(BUILT_IN[name], key=asked_by, base=Environment)
+    if bool(variant) != bool(found.example_variant) or (colon and not variant):
+        expected = f"{name}:{found.example_variant}" if found.example_variant else name
+        raise EnvError(f"{asked_by}: {env_type!r} is not how {name} is named", hint=f"write {expected}")
+    return type(found.__name__, (found,), {"variant": variant, "__module__": found.__module__}) if variant else found

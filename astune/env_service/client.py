@@ -1,0 +1,233 @@
+"""The client of an environment service, and the handle to an instance that lives there.
+
+A call is repeated while that can help: nobody answers, all places are taken, the server stumbles. What came of it is
+then told or an EnvError is raised; a state is never invented. A step whose answer was lost is repeated only where the
+server says (with its `Step-Index` header) that it applies a repeated one once. Elsewhere the episode begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import httpx
+
+from astune.env_service._effort import GONE, SERVER_ERRORS, Effort
+from astune.env_service._wire import (
+    STEP_INDEX,
+    Request,
+    read_ids,
+    read_number,
+    read_state,
+    read_step,
+    read_text,
+    shortened,
+)
+from astune.env_service.base import EnvState, EnvStep
+from astune.env_service.handle import EnvironmentHandle
+from astune.schema import EnvError, Message, Task, start_in_thread
+
+T = TypeVar("T")
+
+_OF_TIMEOUT = 0.95
+"""A call gives up this much before its caller does, whose error would not say what was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    data: Any
+    step_index: str | None
+    """The header of a server that applies a repeated step once."""
+
+
+class EnvServiceClient:
+    """Calls to one service over one connection, made by one coroutine at a time."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise EnvError(f"env_url {url!r} is no address", hint="write it with http://, as http://127.0.0.1:8080")
+        self._url = url.rstrip("/")
+        host = httpx.URL(self._url).host
+        self._http = httpx.AsyncClient(
+            verify=_certificates() if url.startswith("https://") else False,
+            trust_env=host not in ("127.0.0.1", "localhost", "::1"),  # a proxy does not reach this machine
+            headers={"Content-Type": "application/json"},
+        )
+
+    async def call(
+        self,
+        endpoint: str,
+        request: Request,
+        *,
+        what: str,
+        timeout_s: float,
+        repeatable: bool = True,
+        may_be_gone: bool = False,
+    ) -> Answer:
+        """The answer of `endpoint`.
+
+        Args:
+            what: names the call in errors.
+            repeatable: False where a call whose answer was lost must not be made again.
+            may_be_gone: an instance that is not there is no error; the answer then holds nothing.
+
+        Raises:
+            EnvError: it was refused, or could not be made within `timeout_s` seconds.
+        """
+        what = f"{what} at {self._url}/{endpoint}"
+        body = request.to_json()
+        errors = (
+            1 if may_be_gone else SERVER_ERRORS
+        )  # the next answer to a release that failed is that nothing is there
+        effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, server_errors=errors)
+        while True:
+            try:
+                response = await self._http.post(f"{self._url}/{endpoint}", content=body, timeout=effort.left_s)
+            except httpx.TransportError as cause:
+                wait_s = effort.after_silence(cause)
+            else:
+                if may_be_gone and response.status_code in GONE:
+                    return Answer(None, None)
+                if response.status_code < 400:
+                    return Answer(_data_of(response, what, may_be_gone), response.headers.get(STEP_INDEX))
+                wait_s = effort.after_error(response)
+            await asyncio.sleep(wait_s)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+class ServiceHandle(EnvironmentHandle):
+    """One instance in a service. Its id is chosen here, so that a repeated `create` makes no second one."""
+
+    def __init__(self, url: str, env_type: str, task: Task, seed: int, *, timeout_s: float) -> None:
+        self._url = url
+        self._env_type = env_type
+        self._task = task
+        self._seed = seed
+        self._timeout_s = timeout_s * _OF_TIMEOUT
+        self._instance_id = uuid.uuid4().hex
+        self._client: EnvServiceClient | None = None
+        self._steps = 0
+        self._finished = False
+        self._steps_are_indexed = False
+
+    async def create(self) -> EnvState:
+        self._client = EnvServiceClient(self._url)
+        params = {"seed": self._seed, "task": self._task.model_dump(mode="json")}
+        answer = await self._ask(self._client, "create", params=params)
+        self._steps_are_indexed = answer.step_index is not None
+        return read_state(answer.data, self._name("create"))
+
+    async def step(self, action: Message) -> EnvStep:
+        return await self._step(self._live(), action)
+
+    def step_now(self, action: Message) -> EnvStep:
+        self._live()
+
+        async def step_alone() -> EnvStep:
+            client = EnvServiceClient(self._url)
+            try:
+                return await self._step(client, action)
+            finally:
+                await client.aclose()
+
+        return run_alone(step_alone())
+
+    async def evaluate(self, sparse: bool = True) -> float:
+        answer = await self._ask(self._live(), "evaluate", params={"sparse": sparse})
+        return read_number(answer.data, self._name("evaluate"))
+
+    async def get_info(self) -> str:
+        return read_text((await self._ask(self._live(), "get_info")).data, self._name("get_info"))
+
+    async def release(self) -> None:
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            await self._ask(client, "release", may_be_gone=True)
+        finally:
+            await client.aclose()
+
+    async def _step(self, client: EnvServiceClient, action: Message) -> EnvStep:
+        if self._finished:
+            raise EnvError(
+                f"{self._name('step')}: the episode is over", hint="leave the loop when a step says it is terminated"
+            )
+        answer = await self._ask(
+            client, "step", messages=action, params={"step_index": self._steps}, repeatable=self._steps_are_indexed
+        )
+        step = read_step(answer.data, self._name("step"))
+        self._steps += 1
+        self._finished = step.is_terminated
+        return step
+
+    async def _ask(
+        self,
+        client: EnvServiceClient,
+        endpoint: str,
+        *,
+        messages: Message | None = None,
+        params: dict[str, Any] | None = None,
+        **settings: bool,
+    ) -> Answer:
+        request = Request(self._env_type, self._task.task_id, self._instance_id, messages or {}, params or {})
+        return await client.call(endpoint, request, what=self._name(endpoint), timeout_s=self._timeout_s, **settings)
+
+    def _live(self) -> EnvServiceClient:
+        if self._client is None:
+            raise EnvError(f"{self._name('instance')} was used before create or after release")
+        return self._client
+
+    def _name(self, call: str) -> str:
+        return f"environment {self._env_type}, {call} of task {self._task.task_id}"
+
+
+def read_task_ids(url: str, env_type: str, split: str, *, timeout_s: float) -> list[str]:
+    """The ids of a split's tasks, as the service at `url` lists them.
+
+    Raises:
+        EnvError: it cannot be reached, refuses, or answers something else.
+    """
+
+    async def ask() -> list[str]:
+        client = EnvServiceClient(url)
+        what = f"environment {env_type}, tasks of split {split}"
+        try:
+            request = Request(env_type, params={"split": split})
+            return read_ids((await client.call("get_env_profile", request, what=what, timeout_s=timeout_s)).data, what)
+        finally:
+            await client.aclose()
+
+    return run_alone(ask())
+
+
+def run_alone(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work` for a caller who cannot await: in a thread with an event loop of its own."""
+    return start_in_thread(lambda: asyncio.run(work), name="astune-env-service").result()
+
+
+def _data_of(response: httpx.Response, what: str, may_be_gone: bool) -> Any:
+    try:
+        answer = response.json()
+        data, success = answer["data"], answer["success"]
+    except (ValueError, TypeError, KeyError) as cause:
+        raise EnvError(
+            f'{what}: expected {{"success", "data"}}, found {shortened(response.text)}',
+            hint="something else listens there; correct env_url",
+        ) from cause
+    if success is not True and not may_be_gone:
+        raise EnvError(f"{what}: no success, {shortened(response.text)}", hint="the server's log may say why")
+    return data
+
+
+@lru_cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: a handle lives as long as an episode."""
+    return httpx.create_ssl_context()

@@ -1,0 +1,111 @@
+"""A real environment service in a process of its own, and what tests ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+WORLDS = Path(__file__).with_name("service_worlds.py")
+_READY = re.compile(r"on (http://\S+), up to")
+
+
+def world(name: str) -> str:
+    return f"{WORLDS}->{name}"
+
+
+class Service:
+    """A running server. What it writes to its log is in `log`."""
+
+    def __init__(self, env: str, *arguments: str) -> None:
+        self.env = env
+        self.log = ""
+        command = [sys.executable, "-m", "astune.env_service", "--env", env, *arguments]
+        if "--port" not in arguments:
+            command += ["--port", "0"]
+        self.process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+        wait_for(lambda: _READY.search(self.log) or self.process.poll() is not None, "the server to start", 60)
+        found = _READY.search(self.log)
+        assert found, self.log
+        self.url = found[1]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def post(self, endpoint: str, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/{endpoint}", json=body, timeout=60, trust_env=False)
+
+    def create(self, instance_id: str, task_id: str = "a") -> httpx.Response:
+        return self.post("create", instance_id=instance_id, task_id=task_id)
+
+    def step(self, instance_id: str, content: str, **params: Any) -> httpx.Response:
+        message = {"role": "assistant", "content": content}
+        return self.post("step", instance_id=instance_id, messages=message, params=params)
+
+    def info_of(self, instance_id: str, content: str) -> dict[str, Any]:
+        return self.step(instance_id, content).json()["data"]["info"]
+
+    def capacity(self) -> tuple[int, int, int]:
+        headers = httpx.get(f"{self.url}/healthz", timeout=60, trust_env=False).headers
+        live, free, total = (int(headers[f"Env-Instances-{name}"]) for name in ("Live", "Free", "Total"))
+        return live, free, total
+
+    def workers(self) -> set[int]:
+        """Process ids of the server's children."""
+        return children_of(self.process.pid)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.process.wait(30)
+        self._reader.join(30)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log += line
+
+
+@contextlib.contextmanager
+def running(env: str, *arguments: str) -> Iterator[Service]:
+    service = Service(env, *arguments)
+    try:
+        yield service
+    finally:
+        service.end()
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> None:
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> set[int]:
+    return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it is more than an entry that nobody collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

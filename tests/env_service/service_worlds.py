@@ -1,0 +1,102 @@
+"""Environments that a service's tests host, each action one habit."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from astune import Environment, EnvState, EnvStep
+
+in_this_process = 0
+"""Steps taken by all instances of the process."""
+
+
+class Counter(Environment):
+    """Counts its steps."""
+
+    def __init__(self, task, seed) -> None:
+        super().__init__(task, seed)
+        self.steps = 0
+
+    def get_init_state(self) -> EnvState:
+        if self.task.task_id == "unborn":
+            raise RuntimeError("no world today")
+        return EnvState([{"role": "user", "content": f"task {self.task.task_id}"}])
+
+    def step(self, action: dict[str, Any]) -> EnvStep:
+        global in_this_process
+        in_this_process += 1
+        self.steps += 1
+        info = getattr(self, f"do_{action['content']}", dict)() or {}
+        said = {"role": "user", "content": f"step {self.steps}"}
+        return EnvStep([said], reward=0.5, is_terminated=action["content"] == "end", info=info)
+
+    def evaluate(self, sparse: bool = True) -> float:
+        return float(self.steps > 1) if sparse else self.steps / 4
+
+    def get_info(self) -> str:
+        if self.task.task_id == "silent":
+            raise RuntimeError("nothing to say")
+        return f"{self.steps} steps, seed {self.seed}, metadata {self.task.metadata}"
+
+    @classmethod
+    def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
+        return {"train": ["a", "b", "ü"], "dev": ["c"]}.get(split, [])
+
+    def do_pid(self) -> dict[str, int]:
+        return {"pid": os.getpid(), "steps_in_process": in_this_process}
+
+    def do_print(self) -> None:
+        sys.stdout.write("this is no frame\n")
+        sys.stdout.flush()
+        subprocess.run(["echo", "nor is this"], check=True)
+
+    def do_numpy(self) -> dict[str, Any]:
+        return {"ten": np.int64(10), "rows": np.zeros((1, 2)), 3: "three"}
+
+    def do_nan(self) -> dict[str, Any]:
+        return {"nan": float("nan")}
+
+    def do_raise(self) -> None:
+        raise RuntimeError("the world\nbroke")
+
+    def do_exit(self) -> None:
+        os._exit(3)
+
+    def do_kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def do_bad_info(self) -> dict[str, Any]:
+        return {"world": self}
+
+    def do_sleep(self) -> None:
+        sys.stderr.write(f"{self.task.task_id} falls asleep\n")
+        time.sleep(300)
+
+    def do_hold_the_interpreter(self) -> None:
+        """A match that takes years, in C, where no signal handler and no other thread gets a turn."""
+        re.match(r"(a+)+$", "a" * 60 + "b")
+
+    def do_child(self) -> dict[str, int]:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        return {"child": child.pid, "pid": os.getpid()}
+
+
+class Fresh(Counter):
+    """Wants a process of its own."""
+
+    fresh_process = True
+
+
+class Unclosed(Counter):
+    """Does not close."""
+
+    def close(self) -> None:
+        raise RuntimeError("the door is stuck")

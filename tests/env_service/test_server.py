@@ -1,0 +1,431 @@
+"""A real server process, asked with raw HTTP: the protocol's bytes, and what becomes of instances and processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from service_stage import ROOT, Service, children_of, is_running, running, wait_for, world
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running(world("Counter"), "--max-instances", "8", "--call-timeout-s", "3") as service:
+        yield service
+
+
+def post_bytes(service: Service, endpoint: str, body: str) -> httpx.Response:
+    headers = {"Content-Type": "application/json"}
+    url = f"{service.url}/{endpoint}"
+    return httpx.post(url, content=body.encode(), headers=headers, timeout=60, trust_env=False)
+
+
+class TestBytes:
+    """Requests and answers to the letter; a client in any language sees these."""
+
+    WALK = (
+        (
+            "get_env_profile",
+            '{"env_type":"Counter","task_id":null,"instance_id":null,"messages":{},"params":{"split":"train"}}',
+            '{"success":true,"data":["a","b","ü"]}',
+        ),
+        (
+            "create",
+            '{"env_type":"Counter","task_id":"a","instance_id":"i1","messages":{},"params":{}}',
+            '{"success":true,"data":{"state":[{"role":"user","content":"task a"}],'
+            '"info":{"instance_id":"i1","task_id":"a"}}}',
+        ),
+        (
+            "step",
+            '{"env_type":"default","task_id":null,"instance_id":"i1",'
+            '"messages":{"role":"assistant","content":"go"},"params":{}}',
+            '{"success":true,"data":{"state":[{"role":"user","content":"step 1"}],'
+            '"reward":0.5,"is_terminated":false,"info":{}}}',
+        ),
+        (
+            "evaluate",
+            '{"env_type":"default","task_id":null,"instance_id":"i1","messages":{},"params":{"sparse":true}}',
+            '{"success":true,"data":0.0}',
+        ),
+        (
+            "evaluate",
+            '{"env_type":"default","task_id":null,"instance_id":"i1","messages":{},"params":{"sparse":false}}',
+            '{"success":true,"data":0.25}',
+        ),
+        (
+            "get_info",
+            '{"env_type":"default","task_id":null,"instance_id":"i1","messages":{},"params":{}}',
+            '{"success":true,"data":"1 steps, seed 1481238324449861677, metadata {}"}',
+        ),
+        (
+            "release",
+            '{"env_type":"default","task_id":null,"instance_id":"i1","messages":{},"params":{}}',
+            '{"success":true,"data":null}',
+        ),
+        (
+            "release",
+            '{"env_type":"default","task_id":null,"instance_id":"i1","messages":{},"params":{}}',
+            '{"success":false,"data":null}',
+        ),
+    )
+
+    def test_an_episode_is_answered_to_the_letter(self, service):
+        for endpoint, asked, answered in self.WALK:
+            answer = post_bytes(service, endpoint, asked)
+            assert answer.content.decode() == answered
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+
+    def test_healthz_is_ok_and_its_headers_hold_the_capacity(self, service):
+        answer = httpx.get(f"{service.url}/healthz", trust_env=False)
+        assert (answer.status_code, answer.content) == (200, b'"OK"')
+        assert service.capacity() == (0, 8, 8)
+        service.create("i2")
+        assert service.capacity() == (1, 7, 8)
+        service.post("release", instance_id="i2")
+
+    @pytest.mark.parametrize(
+        ("endpoint", "body", "status", "detail"),
+        [
+            ("create", "{", 422, "the body is not JSON"),
+            ("create", "[]", 422, "not a JSON object"),
+            ("create", '{"task_id":["a"]}', 422, "'task_id' is expected to be text"),
+            ("create", "{}", 422, "'task_id' is missing"),
+            ("create", '{"task_id":"a","params":{"task":{"task_id":"a","colour":1}}}', 422, "colour"),
+            ("create", '{"task_id":"a","params":{"task":{"task_id":"b","main_query":"q"}}}', 422, "is 'b'"),
+            ("create", '{"task_id":"a","env_type":"appworld"}', 404, "Counter, not 'appworld'"),
+            ("get_env_profile", '{"env_type":"appworld"}', 404, "Counter, not 'appworld'"),
+            ("step", '{"instance_id":"nobody","messages":{"content":"go"}}', 404, "no instance 'nobody'"),
+            ("step", '{"instance_id":"nobody","messages":[{},{}]}', 422, "holds 2 messages"),
+            ("step", '{"instance_id":"nobody"}', 422, "a message with 'content'"),
+            ("step", '{"instance_id":"n","messages":{"content":""},"params":{"step_index":"0"}}', 422, "whole number"),
+            ("evaluate", '{"instance_id":"nobody"}', 404, "no instance 'nobody'"),
+            ("create", '{"task_id":"unborn"}', 500, "RuntimeError: no world today"),
+            ("nowhere", "{}", 404, "Not Found"),
+            ("healthz", "{}", 405, "Method Not Allowed"),
+        ],
+    )
+    def test_an_error_is_a_status_and_one_short_line(self, service, endpoint, body, status, detail):
+        answer = post_bytes(service, endpoint, body)
+        assert (answer.status_code, list(answer.json())) == (status, ["detail"])
+        assert detail in answer.json()["detail"]
+        assert len(answer.json()["detail"]) <= 500
+        assert "Traceback" not in answer.text
+        assert "\n" not in answer.json()["detail"]
+
+    def test_what_a_web_page_could_send_unasked_is_refused(self, service):
+        answer = httpx.post(f"{service.url}/create", content=b'{"task_id":"a"}', trust_env=False)
+        assert answer.status_code == 415
+
+    def test_a_list_of_one_message_is_an_action_as_well(self, service):
+        service.create("listed")
+        answer = service.post("step", instance_id="listed", messages=[{"role": "assistant", "content": "go"}])
+        assert answer.json()["data"]["state"] == [{"role": "user", "content": "step 1"}]
+        service.post("release", instance_id="listed")
+
+    def test_a_task_of_the_client_reaches_the_environment_with_its_seed(self, service):
+        task = {"task_id": "mine", "main_query": "q", "metadata": {"answer": 10**30}}
+        answer = service.post("create", task_id="mine", params={"task": task, "seed": 5})
+        instance_id = answer.json()["data"]["info"]["instance_id"]
+        told = service.post("get_info", instance_id=instance_id).json()["data"]
+        assert told == "0 steps, seed 5, metadata {'answer': 1000000000000000000000000000000}"
+        service.post("release", instance_id=instance_id)
+
+
+class TestRepeating:
+    @pytest.fixture(autouse=True)
+    def _instance(self, service) -> Iterator[None]:
+        service.create("r")
+        yield
+        service.post("release", instance_id="r")
+
+    def test_a_repeated_step_is_applied_once(self, service):
+        first = service.step("r", "go", step_index=0)
+        again = service.step("r", "go", step_index=0)
+        assert again.content == first.content
+        assert [answer.headers["Step-Index"] for answer in (first, again)] == ["1", "1"]
+        assert service.step("r", "go", step_index=1).json()["data"]["state"][0]["content"] == "step 2"
+
+    def test_twenty_repetitions_at_once_are_one_step(self, service):
+        with ThreadPoolExecutor(20) as threads:
+            answers = list(threads.map(lambda _: service.step("r", "go", step_index=0).content, range(20)))
+        assert len(set(answers)) == 1
+        assert service.post("get_info", instance_id="r").json()["data"].startswith("1 steps")
+
+    @pytest.mark.parametrize(
+        ("content", "index", "detail"),
+        [("go", 5, "at step 2, and was asked for step 5"), ("go", 0, "at step 2, and was asked for step 0"),
+         ("another", 1, "took step 1 with another action"), ("go", -1, "asked for step -1")],
+    )  # fmt: skip
+    def test_a_gap_or_another_past_is_a_conflict(self, service, content, index, detail):
+        for step_index in range(2):
+            assert service.step("r", "go", step_index=step_index).status_code == 200
+        answer = service.step("r", content, step_index=index)
+        assert answer.status_code == 409
+        assert detail in answer.json()["detail"]
+
+    def test_steps_without_an_index_are_all_applied(self, service):
+        states = [service.step("r", "go").json()["data"]["state"][0]["content"] for _ in range(2)]
+        assert states == ["step 1", "step 2"]
+
+    def test_a_step_after_the_end_is_a_conflict_and_the_last_one_can_be_repeated(self, service):
+        last = service.step("r", "end", step_index=0)
+        assert service.step("r", "end", step_index=0).content == last.content
+        answer = service.step("r", "go", step_index=1)
+        assert (answer.status_code, "has ended" in answer.json()["detail"]) == (409, True)
+
+    def test_a_repeated_create_makes_no_second_instance(self, service):
+        live, _, _ = service.capacity()
+        assert service.create("r").json()["data"]["info"] == {"instance_id": "r", "task_id": "a"}
+        assert service.capacity()[0] == live
+        service.step("r", "go")
+        assert service.create("r").status_code == 409
+
+
+class TestInstances:
+    def test_two_at_once_share_no_state(self, service):
+        for instance_id in ("x", "y"):
+            service.create(instance_id)
+        before = {i: service.info_of(i, "pid") for i in ("x", "y")}
+        for _ in range(3):
+            service.step("x", "go")
+        after = {i: service.info_of(i, "pid") for i in ("x", "y")}
+        assert before["x"]["pid"] != before["y"]["pid"]
+        assert after["x"]["steps_in_process"] == before["x"]["steps_in_process"] + 4
+        assert after["y"]["steps_in_process"] == before["y"]["steps_in_process"] + 1
+        for instance_id in ("x", "y"):
+            service.post("release", instance_id=instance_id)
+
+    def test_a_process_is_used_again_after_a_clean_end(self, service):
+        pids = []
+        for _ in range(6):
+            service.create("again")
+            pids.append(service.info_of("again", "pid")["pid"])
+            service.post("release", instance_id="again")
+        assert len(set(pids)) <= 3
+
+    def test_what_an_environment_prints_is_no_answer(self, service):
+        service.create("loud")
+        assert service.step("loud", "print").json()["data"]["state"][0]["content"] == "step 1"
+        assert service.step("loud", "go").json()["data"]["state"][0]["content"] == "step 2"
+        service.post("release", instance_id="loud")
+        wait_for(lambda: "this is no frame\nnor is this\n" in service.log, "the print in the log")
+
+    @pytest.mark.parametrize(
+        ("action", "said"),
+        [
+            ("raise", "RuntimeError: the world broke"),
+            ("exit", "step: the environment's process ended with status 3"),
+            ("kill", "step: the environment's process was ended by SIGKILL"),
+            ("nan", "ValueError: Out of range float values are not JSON compliant"),
+            ("bad_info", "TypeError: Counter has no place in JSON"),
+        ],
+    )
+    def test_a_failing_instance_is_gone_and_no_other(self, service, action, said):
+        service.create("good")
+        service.create("bad", "b")
+        answer = service.step("bad", action, step_index=0)
+        assert answer.status_code == 500
+        assert answer.json()["detail"].startswith("instance bad of task b: ")
+        assert said in answer.json()["detail"]
+        again = service.step("bad", action, step_index=0)
+        assert again.status_code == 410
+        assert said in again.json()["detail"]
+        assert service.step("good", "go").status_code == 200
+        service.post("release", instance_id="good")
+        assert service.capacity()[0] == 0
+
+    def test_numbers_of_numpy_are_numbers(self, service):
+        service.create("numbers")
+        assert service.info_of("numbers", "numpy") == {"ten": 10, "rows": [[0.0, 0.0]], "3": "three"}
+        service.post("release", instance_id="numbers")
+
+    def test_an_instance_that_cannot_say_how_it_is_goes_on(self, service):
+        service.create("silent", "silent")
+        answer = service.post("get_info", instance_id="silent")
+        assert (answer.status_code, "nothing to say" in answer.json()["detail"]) == (500, True)
+        assert service.step("silent", "go").status_code == 200
+        service.post("release", instance_id="silent")
+
+    def test_a_traceback_is_in_the_servers_log(self, service):
+        service.create("traced")
+        service.step("traced", "raise")
+        wait_for(lambda: "RuntimeError: the world\nbroke" in service.log, "the traceback")
+
+    @pytest.mark.slow
+    def test_an_environment_that_hangs_is_ended(self, service):
+        for action in ("sleep", "hold_the_interpreter"):
+            service.create("stuck")
+            pid = service.info_of("stuck", "pid")["pid"]
+            answer = service.step("stuck", action)
+            assert answer.status_code == 500
+            assert "step: the environment's process took longer than 3 s" in answer.json()["detail"]
+            wait_for(lambda pid=pid: not is_running(pid), "the process to end")
+
+    def test_a_release_does_not_wait_for_a_stuck_step(self, service):
+        service.create("stuck", "dreamer")
+        pid = service.info_of("stuck", "pid")["pid"]
+        with ThreadPoolExecutor(1) as thread:
+            step = thread.submit(service.step, "stuck", "sleep")
+            wait_for(lambda: "dreamer falls asleep" in service.log, "the step to begin")
+            assert service.post("release", instance_id="stuck").json() == {"success": True, "data": None}
+            answer = step.result(10)
+            assert (answer.status_code, "released during a call" in answer.json()["detail"]) == (410, True)
+        assert not is_running(pid)
+        assert service.capacity()[0] == 0
+
+    def test_what_an_environment_started_ends_with_it(self, service):
+        service.create("parent")
+        info = service.info_of("parent", "child")
+        service.step("parent", "kill")
+        wait_for(lambda: not is_running(info["child"]), "the child to end")
+
+
+@pytest.mark.slow
+class TestPlaces:
+    def test_when_all_are_taken_the_next_is_told_when_to_come_again(self):
+        with running(world("Counter"), "--max-instances", "2") as service:
+            with ThreadPoolExecutor(5) as threads:
+                answers = list(threads.map(lambda number: service.create(str(number)), range(5)))
+            statuses = sorted(answer.status_code for answer in answers)
+            assert statuses == [200, 200, 429, 429, 429]
+            [refused, *_] = [answer for answer in answers if answer.status_code == 429]
+            assert refused.headers["Retry-After"] == "1"
+            assert "all 2 places are taken" in refused.json()["detail"]
+            [taken, *_] = [str(number) for number, answer in enumerate(answers) if answer.status_code == 200]
+            service.post("release", instance_id=taken)
+            assert service.create("next").status_code == 200
+
+    def test_an_idle_instance_is_released(self):
+        with running(world("Counter"), "--idle-release-s", "1") as service:
+            service.create("idle")
+            wait_for(lambda: service.capacity()[0] == 0, "the idle instance to be released")
+            answer = service.step("idle", "go")
+            assert answer.status_code == 410
+            assert "released after 1 s without a call" in answer.json()["detail"]
+
+    def test_processes_wait_for_instances(self):
+        with running(world("Counter"), "--warm", "3") as service:
+            wait_for(lambda: len(service.workers()) == 3, "three processes")
+            waiting = service.workers()
+            service.create("i")
+            assert service.info_of("i", "pid")["pid"] in waiting
+            wait_for(lambda: len(service.workers()) == 4, "one more to wait")
+
+    def test_a_waiting_process_that_died_is_not_used(self):
+        with running(world("Counter"), "--warm", "2") as service:
+            wait_for(lambda: len(service.workers()) == 2, "two processes")
+            dead = service.workers()
+            for pid in dead:
+                os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: not any(map(is_running, dead)), "their end")
+            assert service.create("i").status_code == 200
+            assert service.info_of("i", "pid")["pid"] not in dead
+
+    def test_a_class_may_want_a_process_for_each_instance(self):
+        with running(world("Fresh"), "--warm", "1") as service:
+            pids = []
+            for _ in range(2):
+                service.create("i")
+                pids.append(service.info_of("i", "pid")["pid"])
+                service.post("release", instance_id="i")
+            assert pids[0] != pids[1]
+            wait_for(lambda: not is_running(pids[0]), "the used process to end")
+
+    def test_an_environment_that_does_not_close_is_an_error_and_gone(self):
+        with running(world("Unclosed")) as service:
+            service.create("i")
+            answer = service.post("release", instance_id="i")
+            assert (answer.status_code, "the door is stuck" in answer.json()["detail"]) == (500, True)
+            assert service.capacity()[0] == 0
+
+
+@pytest.mark.slow
+class TestEnd:
+    """No process is left behind, however the server ends."""
+
+    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+    def test_no_process_outlives_the_server(self, how):
+        with running(world("Counter"), "--warm", "2") as service, ThreadPoolExecutor(1) as thread:
+            wait_for(lambda: len(service.workers()) == 2, "two processes")
+            for instance_id in ("idle", "busy", "parent"):
+                service.create(instance_id)
+            child = service.info_of("parent", "child")["child"]
+            busy = service.info_of("busy", "pid")["pid"]
+            before = _cpu_ticks(busy)
+            step = thread.submit(service.step, "busy", "hold_the_interpreter")
+            wait_for(lambda: _cpu_ticks(busy) > before + 20, "the busy instance to compute")
+            everything = {service.process.pid, child, *service.workers()}
+            assert len(everything) >= 5
+            service.end(how)
+            if how == signal.SIGKILL:
+                assert isinstance(step.exception(30), httpx.TransportError)
+            else:
+                assert (step.result(30).status_code, "the server ended" in step.result().text) == (410, True)
+            wait_for(lambda: not any(map(is_running, everything)), "every process to end", 5)
+
+    def test_what_an_environment_started_with_it_ends_too(self):
+        with running(world("Counter")) as service:
+            service.create("parent")
+            child = service.info_of("parent", "child")["child"]
+            assert children_of(service.info_of("parent", "pid")["pid"]) == {child}
+            service.end(signal.SIGKILL)
+            wait_for(lambda: not is_running(child), "the child to end", 5)
+
+
+def _cpu_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[11])
+
+
+class TestStart:
+    """What cannot start says so in two lines, and ends with status 2."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--env", "calculater"], ["there is no environment 'calculater'", "calculator, frozenlake"]),
+            (["--env", "tests.nowhere->Env"], ["--env", "nowhere"]),
+            (["--env", "reasoning_gym"], ["write reasoning_gym:leg_counting"]),
+            (["--env", "calculator:hard"], ["write calculator"]),
+            (["--env", "calculator", "--portal", "203.0.113.7"], ["203.0.113.7:8080 cannot be listened on"]),
+        ],
+    )
+    def test_a_mistake_is_named_with_its_fix(self, arguments, said):
+        done = start(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert all(words in done.stderr for words in said), done.stderr
+        assert "hint: " in done.stderr
+
+    def test_a_taken_port_is_named_with_its_fix(self, service):
+        done = start("--env", "calculator", "--port", str(service.port))
+        assert done.returncode == 2
+        assert f"127.0.0.1:{service.port} cannot be listened on: Address already in use" in done.stderr
+        assert "choose another --port" in done.stderr
+
+    def test_it_listens_on_loopback_alone_unless_told_otherwise(self, service):
+        with open(f"/proc/{service.process.pid}/net/tcp") as file:
+            listening = [line.split()[1] for line in file if line.split()[3] == "0A"]
+        assert [address for address in listening if address.endswith(f":{service.port:04X}")] == [
+            f"0100007F:{service.port:04X}"
+        ]
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "astune.env_service", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_json_of_the_protocol_is_what_the_json_module_reads(service):
+    answer = service.post("get_env_profile", params={"split": "train"})
+    assert json.loads(answer.content)["data"] == ["a", "b", "ü"]
