@@ -227,6 +227,28 @@ class TrainerConfig(StrictModel):
     validation: ValidationConfig = ValidationConfig()
 
 
+class SandboxLimits(StrictModel):
+    """What one call of model-written code may use."""
+
+    timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds, of the clock and of each process's CPU; agents' snippets take milliseconds, and an episode waits for it."""
+    memory_mb: int = Field(default=512, ge=64)
+    """Memory in MiB: the addresses of each process, what all of them really use together, and the files they write.
+    Importing pandas takes about half of it; below 64 an interpreter hardly starts."""
+    output_kb: int = Field(default=64, ge=1)
+    """KiB of both output streams together, after which the code is stopped: a model's context is the smaller limit."""
+    processes: int = Field(default=16, ge=1)
+    """Processes and threads at once, the first one counted: enough for thread pools, too few for a fork bomb."""
+
+
+class SandboxConfig(SandboxLimits):
+    """Running code that a model wrote (`execute_python_code`)."""
+
+    allow_unsafe: bool = False
+    """Run code without any isolation where no safe way works on this machine: it may then read and change whatever
+    you may. Only for code that you would run yourself."""
+
+
 class AstuneConfig(StrictModel):
     """One experiment."""
 
@@ -248,6 +270,7 @@ class AstuneConfig(StrictModel):
     rollout: RolloutConfig = RolloutConfig()
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
     trainer: TrainerConfig = TrainerConfig()
+    sandbox: SandboxConfig = SandboxConfig()
 
     @property
     def astune(self) -> AstuneConfig:

@@ -1,0 +1,7 @@
+"""Running code that a model wrote, without harm."""
+
+from astune.config.schema import SandboxConfig, SandboxLimits
+from astune.sandbox.base import SandboxResult
+from astune.sandbox.sandbox import BACKENDS, Sandbox
+
+__all__ = ["BACKENDS", "Sandbox", "SandboxConfig", "SandboxLimits", "SandboxResult"]
