@@ -27,10 +27,10 @@ def environment() -> dict[str, str]:
     }
 
 
-def command(module: str, spec: dict[str, Any]) -> list[str]:
+def command(module: str, spec: dict[str, Any], *, folder: str = str(FOLDER)) -> list[str]:
     """Start `inside.<module>` isolated from environment, user site and working directory, with unbuffered output."""
     start = _START.format(module=module)
-    return [sys.executable, "-I", "-u", "-X", "utf8", "-c", start, str(FOLDER), json.dumps(spec)]
+    return [sys.executable, "-I", "-u", "-X", "utf8", "-c", start, folder, json.dumps(spec)]
 
 
 def readable_folders() -> list[str]:

@@ -6,9 +6,12 @@ import asyncio
 import json
 import os
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from astune.config.schema import SandboxLimits
@@ -37,6 +40,8 @@ class ZygoteBackend:
     async def start(self) -> None:
         if not hasattr(os, "pidfd_open"):
             raise SandboxError("it needs Linux")
+        if not self._walled and os.geteuid() == 0:
+            _require_readable_by_all(readable_folders())
         await asyncio.to_thread(self._ensure_started, None)
 
     async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult:
@@ -133,3 +138,11 @@ def _alive(control: socket.socket | None) -> socket.socket:
     if control is None:
         raise SandboxError("the sandbox is closed", hint="run code inside `async with Sandbox.open(...)`")
     return control
+
+
+def _require_readable_by_all(paths: Iterable[str]) -> None:
+    """Where root starts code without a mount namespace, it runs as nobody, who has to reach the interpreter."""
+    for path in map(Path, paths):
+        closed = [parent for parent in path.parents if not parent.stat().st_mode & stat.S_IXOTH]
+        if closed:
+            raise SandboxError(f"without namespaces code runs as nobody, to whom {path} is closed by {closed[0]}")

@@ -17,7 +17,7 @@ from . import landlock, libc, seccomp
 SCRATCH = "/scratch"
 """The code's own folder, where there is a mount namespace: its working, home and temporary folder."""
 
-WRITABLE_DEVICES = ("/dev/null",)
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 NOBODY = 65534
 OPEN_FILES = 256
 _CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -64,21 +64,21 @@ def enter_own_user_namespace() -> None:
     libc.unshare(libc.CLONE_NEWUSER)
 
 
-def give_up(readable: Sequence[str], writable: Sequence[str], *, processes: bool, needs_landlock: bool) -> None:
+def give_up(readable: Sequence[str], scratch: str, *, walled: bool) -> None:
     """Capabilities, files and system calls, for good.
 
     Args:
-        processes: whether processes may be started: something else has to end them, and to keep files as they are.
-        needs_landlock: whether nothing else hides files; where mounts do, a kernel without Landlock will do.
+        walled: whether there are namespaces, which end processes and hide files. Without them no process may be
+            started, and a kernel without Landlock will not do.
     """
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     _set_capabilities(0)
     try:
-        landlock.restrict(readable, writable)
+        landlock.restrict([*readable, *DEVICES], [scratch, "/dev/null"], ["/"] if walled else [])
     except OSError as cause:
-        if needs_landlock or cause.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
+        if not walled or cause.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-    seccomp.install(processes=processes)
+    seccomp.install(processes=walled)
 
 
 def settle(scratch: str) -> None:

@@ -31,8 +31,11 @@ def version() -> int:
     return libc.syscall("Landlock", _CREATE_RULESET, None, 0, 1)
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Let this thread, and whatever it starts, open only these files and folders. Needs no_new_privs."""
+def restrict(readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
+    """Let this thread, and whatever it starts, open only these files and folders. Needs no_new_privs.
+
+    Programs are run from `readable` only; of `listable`, and what is below, the names can be read.
+    """
     abi = version()
     rights = _RIGHTS[min(abi, 5)]
     network, scoped = (3 if abi >= 4 else 0), (3 if abi >= 6 else 0)
@@ -41,6 +44,8 @@ def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
     try:
         for path in readable:
             _grant(ruleset, path, rights & _READING)
+        for path in listable:
+            _grant(ruleset, path, rights & _READ_DIR)
         for path in writable:
             _grant(ruleset, path, rights & ~_EXECUTE)
         libc.syscall("landlock_restrict_self", _RESTRICT_SELF, ruleset, 0)

@@ -46,7 +46,7 @@ def _confine(spec: dict[str, Any]) -> None:
     confine.enter_own_user_namespace()
     confine.limit_processes(spec["processes"])
     confine.limit(spec["timeout_s"], spec["memory_mb"])
-    confine.give_up(["/"], [confine.SCRATCH, *confine.WRITABLE_DEVICES], processes=True, needs_landlock=False)
+    confine.give_up(spec["readable"], confine.SCRATCH, walled=True)
 
 
 def _limit_own_user(processes: int) -> None:

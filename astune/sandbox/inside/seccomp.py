@@ -149,7 +149,7 @@ def _without_bits(argument: int, bits: int) -> Program:
 
 
 def _low_half(argument: int, mask: int = 0xFFFFFFFF) -> Program:
-    """Load the low 32 bits, which are all that the kernel looks at in these arguments; both processors store them first."""
+    """Load the low 32 bits, all that the kernel looks at in these arguments; both processors store them first."""
     load = (_LOAD, 0, 0, 16 + 8 * argument)
     return [load] if mask == 0xFFFFFFFF else [load, (_AND, 0, 0, mask)]
 

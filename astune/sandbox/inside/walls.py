@@ -10,10 +10,9 @@ import os
 import struct
 from collections.abc import Iterable
 
-from . import libc
-from .confine import SCRATCH, become_nobody
+from . import family, libc
+from .confine import DEVICES, SCRATCH, become_nobody
 
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
 _RECURSIVE, _HERE = 0x8000, -100
@@ -25,7 +24,8 @@ class Walls:
 
     def __init__(self) -> None:
         """In the process before: what it forks next is the first process of a new PID namespace."""
-        self._proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+        self.proc = family.open_proc()
+        """The machine's /proc, which is not there behind walls; closed before any code runs."""
         self._processes = -1
         user, group = os.geteuid(), os.getegid()
         if user == 0:
@@ -61,7 +61,7 @@ class Walls:
             become_nobody(keep_administration=True)
 
     def fork(self) -> int:
-        """os.fork() into a new PID namespace: the child is its first process, and all others in it end with that one."""
+        """os.fork() into a new PID namespace: the child is its first process, with which all others in it end."""
         libc.unshare(libc.CLONE_NEWPID)
         child = -1
         try:
@@ -77,44 +77,6 @@ class Walls:
         libc.unshare(libc.CLONE_NEWNS)
         flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
         libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m")
-
-    def resident_bytes(self) -> int:
-        """Memory of all processes that this one started, and of those that they started."""
-        return sum(self._anonymous_bytes(process) for process in self._below("self"))
-
-    def _below(self, process: str) -> Iterable[str]:
-        for thread in self._names(f"{process}/task"):
-            for child in self._read(f"{process}/task/{thread}/children").split():
-                yield child
-                yield from self._below(child)
-
-    def _anonymous_bytes(self, process: str) -> int:
-        for line in self._read(f"{process}/status").splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) << 10
-        return 0
-
-    def _names(self, path: str) -> list[str]:
-        try:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
-        except OSError:  # it has ended
-            return []
-        try:
-            return os.listdir(folder)
-        finally:
-            os.close(folder)
-
-    def _read(self, path: str) -> str:
-        try:
-            file = os.open(path, os.O_RDONLY, dir_fd=self._proc)
-        except OSError:
-            return ""
-        try:
-            return os.read(file, 1 << 16).decode()
-        except OSError:
-            return ""
-        finally:
-            os.close(file)
 
 
 def _show(path: str, base: str) -> None:

@@ -8,19 +8,18 @@ whatever reason, the kernel ends all others.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
-from . import confine, libc
+from . import confine, family, libc
 from .walls import Walls
 
 _WATCH_S = 0.05
@@ -80,7 +79,9 @@ class Warden:
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
             os.setsid()
             source = _read_all(self._call.code).decode("utf-8", "surrogatepass")
-            for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), self._call.stdout, self._call.stderr)):
+            for number, descriptor in enumerate(
+                (os.open(os.devnull, os.O_RDONLY), self._call.stdout, self._call.stderr)
+            ):
                 os.dup2(descriptor, number)
             os.dup2(failure, 3)
             os.closerange(4, 1 << 16)
@@ -106,9 +107,7 @@ class Warden:
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
             confine.limit_processes(call.processes)
         confine.limit(call.timeout_s, call.memory_mb)
-        confine.give_up(
-            self._readable, [self._scratch, *confine.WRITABLE_DEVICES], processes=walled, needs_landlock=not walled
-        )
+        confine.give_up(self._readable, self._scratch, walled=walled)
 
     def _wait(self, guest: int, channel: socket.socket) -> str:
         """Until the guest ends by itself, or is to be stopped; returns why."""
@@ -125,16 +124,14 @@ class Warden:
                 return "asked"
             if self._walls is not None:
                 _reap(guest)
-                if self._walls.resident_bytes() > self._call.memory_mb << 20:
+                if family.resident_bytes(self._walls.proc, "self") > self._call.memory_mb << 20:
                     return "memory"
         return "timeout"
 
     def _end_all(self, guest: int) -> int:
         """End whatever is left of the call; returns the guest's wait status."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1 if self._walls is not None else guest, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         status = os.waitpid(guest, 0)[1]
         while self._walls is not None:
             try:

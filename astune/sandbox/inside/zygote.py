@@ -23,7 +23,7 @@ import sys
 from typing import Any, NoReturn
 
 from . import guest, landlock, libc
-from .walls import DEVICES, Walls
+from .walls import Walls
 from .warden import Call, Warden
 
 _CONTROL = 0
@@ -77,7 +77,6 @@ def _serve(control: socket.socket, parent: int, walls: Walls | None, spec: dict[
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(parent, select.POLLIN)
-    readable = ["/"] if walls is not None else [*spec["readable"], *DEVICES]  # behind walls nothing else is there
     while True:
         if any(descriptor == parent for descriptor, _ in poller.poll()):
             os._exit(0)
@@ -89,7 +88,7 @@ def _serve(control: socket.socket, parent: int, walls: Walls | None, spec: dict[
             if (walls.fork() if walls is not None else os.fork()) == 0:
                 control.close()
                 os.close(parent)
-                return Warden(call, walls, spec["base"], readable).watch()
+                return Warden(call, walls, spec["base"], spec["readable"]).watch()
         except OSError as cause:
             socket.socket(fileno=os.dup(call.channel)).send(json.dumps({"failed": str(cause)}).encode())
         call.close()
