@@ -231,7 +231,7 @@ class SandboxLimits(StrictModel):
     """What one call of model-written code may use."""
 
     timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds, of the clock and of each process's CPU; agents' snippets take milliseconds, and an episode waits for it."""
+    """Seconds, of the clock and of each process's CPU. Most code takes milliseconds; an episode waits for it."""
     memory_mb: int = Field(default=512, ge=64)
     """Memory in MiB: the addresses of each process, what all of them really use together, and the files they write.
     Importing pandas takes about half of it; below 64 an interpreter hardly starts."""

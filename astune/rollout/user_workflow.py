@@ -11,6 +11,7 @@ from typing import Any
 from astune.config.schema import AstuneConfig
 from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
+from astune.workflow.safe_tools import tools_of_episode
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -36,15 +37,16 @@ def targets_of(workflow: Workflow) -> Collection[str] | None:
     return (targets,) if isinstance(targets, str) else targets
 
 
-async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
-    """Run the user's agent; a failure of engine or environment counts even where the agent swallowed it.
+async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy, config: AstuneConfig) -> WorkflowOutput:
+    """Run the user's agent; a failure of engine, environment or sandbox counts even where the agent swallowed it.
 
     Raises:
         AstuneError: of what failed; WorkflowError for the workflow's own failures.
     """
     name = type(workflow).__name__
     try:
-        output = await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
+        with tools_of_episode(config.sandbox) as tools:
+            output = await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
     except ContextOverflow:
         output = None
     except WorkflowError as cause:
@@ -59,8 +61,9 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
             f"{name} on task {task.task_id}{_where(cause)}: {type(cause).__name__}: {cause}",
             hint="this is in the workflow's own code, or in what it calls",
         ) from cause
-    if proxy.failure is not None:
-        raise proxy.failure
+    failure = proxy.failure or tools.failure
+    if failure is not None:
+        raise failure
     if output is None:
         return WorkflowOutput()
     if not isinstance(output, WorkflowOutput):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 FOLDER = Path(__file__).parent
 """Where the package `inside` is; the interpreter imports it from here and then forgets the folder."""
@@ -27,10 +25,10 @@ def environment() -> dict[str, str]:
     }
 
 
-def command(module: str, spec: dict[str, Any], *, folder: str = str(FOLDER)) -> list[str]:
+def command(module: str, *words: str, folder: Path = FOLDER) -> list[str]:
     """Start `inside.<module>` isolated from environment, user site and working directory, with unbuffered output."""
     start = _START.format(module=module)
-    return [sys.executable, "-I", "-u", "-X", "utf8", "-c", start, folder, json.dumps(spec)]
+    return [sys.executable, "-I", "-u", "-X", "utf8", "-c", start, str(folder), *words]
 
 
 def readable_folders() -> list[str]:

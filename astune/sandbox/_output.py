@@ -43,26 +43,25 @@ class Output:
         self.let_go()
         for stream in self._streams:
             self._end(stream)
+            os.close(stream.descriptor)
 
     def _read(self, stream: _Stream) -> None:
         with contextlib.suppress(BlockingIOError):
             chunk = os.read(stream.descriptor, 1 << 16)
             stream.chunks.append(chunk[: self._room])
             self._room -= len(chunk)
-            if self._room < 0 and not self.full:
+            if self._room < 0:
                 self.full = True
-                self._room = 0
-                self._when_full()
-            if self.full:
                 for each in self._streams:
                     self._end(each)
+                self._when_full()
             elif not chunk:
                 self._end(stream)
 
     def _end(self, stream: _Stream) -> None:
+        """Read no more. The pipe stays: a writer waits until it is stopped, and does not end by a broken pipe."""
         if not stream.ended.done():
             self._loop.remove_reader(stream.descriptor)
-            os.close(stream.descriptor)
             stream.ended.set_result(None)
 
 

@@ -10,7 +10,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from astune.config.schema import SandboxLimits
 from astune.sandbox._interpreter import FOLDER, command, environment, readable_folders
@@ -23,7 +22,7 @@ from astune.schema import SandboxError, boundary
 
 _END_S = 15.0
 """Seconds within which a process that was killed has to be gone."""
-_PROGRAM = "/program"
+_PROGRAM = Path("/program")
 """Where bubblewrap shows the package `inside`."""
 _WATCH_S = 0.05
 """Seconds between looks at the memory of all of a call's processes together."""
@@ -35,7 +34,6 @@ class _ProgramBackend:
     """A process a call, in a session of its own."""
 
     name: str
-    walled: bool
 
     async def start(self) -> None: ...
 
@@ -49,10 +47,10 @@ class _ProgramBackend:
         scratch = tempfile.mkdtemp(prefix="astune-sandbox-")
         process: asyncio.subprocess.Process | None = None
         try:
-            spec = {"scratch": scratch, "ready": ready_write, "walled": self.walled, "readable": readable_folders()}
-            spec |= limits.model_dump(include={"timeout_s", "memory_mb", "processes"})
+            words = [ready_write, self.name, scratch, limits.timeout_s, limits.memory_mb, limits.processes]
+            program = [*map(str, words), *readable_folders()]
             async with boundary(SandboxError, f"starting {self.name}", timeout_s=_END_S):
-                process = await self._started(code, self._command(spec, limits), output, ready_write)
+                process = await self._started(code, self._command(program, limits), output, ready_write)
             output.let_go()
             ended = asyncio.ensure_future(process.wait())
             await _watch(process.pid, ended, stopped, limits)
@@ -74,8 +72,8 @@ class _ProgramBackend:
             raise SandboxError(f"{self.name} could not run {name}: {stderr.decode(errors='replace').strip()[-500:]}")
         return result_of(_wait_status(process.returncode or 0), why, stdout, stderr)
 
-    def _command(self, spec: dict[str, Any], limits: SandboxLimits) -> list[str]:
-        return command("program", spec)
+    def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
+        return command("program", *program)
 
     async def _started(self, code: str, words: list[str], output: Output, ready: int) -> asyncio.subprocess.Process:
         with tempfile.TemporaryFile() as file:
@@ -96,23 +94,21 @@ class BubblewrapBackend(_ProgramBackend):
     """Namespaces made by the program bwrap; the interpreter inside adds limits, Landlock and the system call filter."""
 
     name = "bubblewrap"
-    walled = True
 
     async def start(self) -> None:
         self._bwrap = shutil.which("bwrap")
         if self._bwrap is None:
             raise SandboxError("bwrap is not installed")
 
-    def _command(self, spec: dict[str, Any], limits: SandboxLimits) -> list[str]:
-        program = command("program", spec, folder=_PROGRAM)
-        return [str(self._bwrap), *_namespaces(), *_tree(limits), "--die-with-parent", "--chdir", "/", "--", *program]
+    def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
+        words = command("program", *program, folder=_PROGRAM)
+        return [str(self._bwrap), *_namespaces(), *_tree(limits), "--die-with-parent", "--chdir", "/", "--", *words]
 
 
 class RlimitsBackend(_ProgramBackend):
     """Limits and a clean environment, and no isolation: files, network and processes of the user are within reach."""
 
     name = "rlimits"
-    walled = False
 
 
 async def _watch(

@@ -100,7 +100,7 @@ class ZygoteBackend:
         spec = {"base": base, "readable": readable_folders(), "walled": self._walled}
         with theirs:
             self._process = subprocess.Popen(
-                command("zygote", spec),
+                command("zygote", json.dumps(spec)),
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -46,10 +46,11 @@ class Backend(Protocol):
 def result_of(status: int, stopped: EndedBy | None, stdout: bytes, stderr: bytes) -> SandboxResult:
     """The result of a process with this wait status, which we stopped for the reason `stopped`.
 
-    A SIGKILL that was not ours is the kernel's, for want of memory.
+    A SIGKILL that was not ours is the kernel's, for want of memory. What printed too much was cut, also where it ended
+    before it was stopped.
     """
     returncode = os.waitstatus_to_exitcode(status)
-    if returncode == OUT_OF_MEMORY:
+    if returncode == OUT_OF_MEMORY or stopped == "output":
         returncode = -signal.SIGKILL
     ended_by: EndedBy = "exit" if returncode >= 0 else "killed"
     if stopped is not None and returncode == -signal.SIGKILL:

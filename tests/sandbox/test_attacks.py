@@ -307,10 +307,10 @@ def test_the_parent_survives_all_signals(box):
         assert box.run("print('fine')").stdout == "fine\n"
 
 
-def test_a_call_that_ends_leaves_no_process_behind(box, running):
+def test_a_call_that_ends_leaves_no_process_behind(box, running, until):
     marker = f"left-behind-{uuid.uuid4().hex}"
     mine = subprocess.Popen(["sh", "-c", "sleep 60; :", marker])
-    assert running(marker)  # the search finds what is there
+    until(lambda: running(marker), "a process that the search can find")
     mine.kill()
     mine.wait()
     result = box.run(

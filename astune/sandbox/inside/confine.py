@@ -10,9 +10,12 @@ import math
 import os
 import resource
 import struct
-from collections.abc import Sequence
 
 from . import landlock, libc, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCRATCH = "/scratch"
 """The code's own folder, where there is a mount namespace: its working, home and temporary folder."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import linecache
+import mmap
 import os
 import sys
-import threading
-import traceback
-import types
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a program that starts for each call imports no more than it needs
+    from typing import NoReturn
 
 FILE_NAME = "main.py"
 """What tracebacks call the code."""
@@ -20,29 +20,33 @@ OUT_OF_MEMORY = 137
 
 def run(source: str) -> NoReturn:
     """Run the code and end the process as an interpreter would: threads, atexit, buffers, exit status."""
-    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
-    main = types.ModuleType("__main__")
+    main = type(sys)("__main__")
     sys.modules["__main__"] = main
     sys.argv = [FILE_NAME]
-    reserve = [bytearray(1 << 20)]  # so that the report of a MemoryError has room
+    reserve = mmap.mmap(-1, 1 << 20)  # so that the report of a MemoryError has room
     try:
         exec(compile(source, FILE_NAME, "exec", dont_inherit=True), main.__dict__)
         status = 0
     except SystemExit as asked:
         status = _asked_status(asked)
     except MemoryError as failure:
-        reserve.clear()
-        _show(failure)
+        reserve.close()
+        _show(failure, source)
         status = OUT_OF_MEMORY
     except BaseException as failure:
-        _show(failure)
+        _show(failure, source)
         status = 1
-    for finish in (threading._shutdown, atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):  # pyright: ignore
+    for finish in (_end_threads, atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
         try:
             finish()
         except BaseException as failure:
-            _show(failure)
+            _show(failure, source)
     os._exit(status & 0xFF)
+
+
+def _end_threads() -> None:
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()  # what the interpreter itself calls
 
 
 def _asked_status(asked: SystemExit) -> int:
@@ -52,8 +56,12 @@ def _asked_status(asked: SystemExit) -> int:
     return 1
 
 
-def _show(failure: BaseException) -> None:
+def _show(failure: BaseException, source: str) -> None:
     """Print the traceback from the code's own first line on."""
+    import linecache
+    import traceback
+
+    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
     frames = failure.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next

@@ -1,32 +1,40 @@
 """A guest that is a program of its own, for backends that start an interpreter for each call.
 
-Its argument says how to confine itself. Before any code runs it says so on a pipe and closes that; where nothing came
-over the pipe, it was not the code that ended. The code is its standard input.
+Its arguments say how to confine itself, and the code is its standard input. Before any code runs it says so on a pipe
+and closes that; where nothing came over the pipe, it was not the code that ended.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import Any, NoReturn
 
 from . import confine, guest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 READY = b"ready"
 
 
 def main() -> NoReturn:
-    spec = json.loads(sys.argv[1])
+    ready, backend, scratch, timeout_s, memory_mb, processes, *readable = sys.argv[1:]
+    os.set_inheritable(int(ready), False)
     source = _read_code()
-    os.set_inheritable(spec["ready"], False)
-    if spec["walled"]:
-        _confine(spec)
+    if backend == "bubblewrap":
+        confine.settle(confine.SCRATCH)
+        if os.geteuid() == 0:
+            confine.become_nobody(keep_administration=True)
+        confine.enter_own_user_namespace()
+        confine.limit_processes(int(processes))
+        confine.limit(float(timeout_s), int(memory_mb))
+        confine.give_up(readable, confine.SCRATCH, walled=True)
     else:
-        confine.settle(spec["scratch"])
-        confine.limit(spec["timeout_s"], spec["memory_mb"])
-        _limit_own_user(spec["processes"])
-    os.write(spec["ready"], READY)
+        confine.settle(scratch)
+        confine.limit(float(timeout_s), int(memory_mb))
+        _limit_own_user(int(processes))
+    os.write(int(ready), READY)
     os.closerange(3, 1 << 16)
     guest.run(source)
 
@@ -34,19 +42,8 @@ def main() -> NoReturn:
 def _read_code() -> str:
     with open(0, "rb", closefd=False) as file:
         source = file.read().decode("utf-8", "surrogatepass")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     return source
-
-
-def _confine(spec: dict[str, Any]) -> None:
-    confine.settle(confine.SCRATCH)
-    if os.geteuid() == 0:
-        confine.become_nobody(keep_administration=True)
-    confine.enter_own_user_namespace()
-    confine.limit_processes(spec["processes"])
-    confine.limit(spec["timeout_s"], spec["memory_mb"])
-    confine.give_up(spec["readable"], confine.SCRATCH, walled=True)
 
 
 def _limit_own_user(processes: int) -> None:

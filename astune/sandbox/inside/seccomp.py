@@ -16,9 +16,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import socket
 import struct
-from functools import cache
 
 from . import libc, syscalls
 
@@ -41,10 +39,23 @@ _NAMESPACES = (
     | libc.CLONE_NEWPID
     | libc.CLONE_NEWNET
 )
+_AF_UNIX, _SOCK_STREAM = 1, 1
 _FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX = 0x5421, 0x541B, 0x5451, 0x5450
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 # A file's owner is told of events by a signal of any kind: a way to signal processes that kill() may not.
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
+
+
+_assembled: dict[tuple[str, bool], bytes] = {}
+"""What was assembled once, for whatever is forked from here."""
+
+
+def assemble(*, processes: bool) -> bytes:
+    """This machine's filter, the same object every time."""
+    asked = os.uname().machine, processes
+    if asked not in _assembled:
+        _assembled[asked] = filter_program(*asked)
+    return _assembled[asked]
 
 
 def install(*, processes: bool) -> None:
@@ -54,12 +65,11 @@ def install(*, processes: bool) -> None:
         processes: whether processes may be started and file attributes changed; False where nothing but the filter
             would keep them from doing harm.
     """
-    program = filter_program(os.uname().machine, processes)
+    program = assemble(processes=processes)
     code = ctypes.create_string_buffer(program, len(program))
     libc.prctl(libc.PR_SET_SECCOMP, 2, struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
 
 
-@cache
 def filter_program(machine: str, processes: bool) -> bytes:
     """The filter's instructions as the kernel reads them.
 
@@ -94,8 +104,8 @@ def _decisions(machine: str, processes: bool) -> dict[int, Program]:
         "clone": _without_bits(0, _NAMESPACES) if processes else refuse,
         "clone3": [_refusing(errno.ENOSYS)],  # its flags cannot be seen; the C library then calls clone
         "socketpair": [
-            *_only(0, [socket.AF_UNIX], errno.EPERM, last=False),
-            *_only(1, [socket.SOCK_STREAM], errno.EPERM, mask=0xF),  # the other kinds can be sent anywhere
+            *_only(0, [_AF_UNIX], errno.EPERM, last=False),
+            *_only(1, [_SOCK_STREAM], errno.EPERM, mask=0xF),  # the other kinds can be sent anywhere
         ],
         "ioctl": _only(1, [_FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX], errno.ENOTTY),
         "fcntl": _none_of(1, [_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY], errno.EPERM),

@@ -22,7 +22,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from . import guest, landlock, libc
+from . import guest, landlock, libc, seccomp
 from .walls import Walls
 from .warden import Call, Warden
 
@@ -50,6 +50,7 @@ def main() -> NoReturn:
             walls.close_in(spec["base"], spec["readable"])
         else:
             landlock.version()
+        seccomp.assemble(processes=walls is not None)
     except OSError as cause:
         control.send(json.dumps({"failed": str(cause)}).encode())
         os._exit(1)
