@@ -43,12 +43,28 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy, config: As
     Raises:
         AstuneError: of what failed; WorkflowError for the workflow's own failures.
     """
+    with tools_of_episode(config.sandbox) as tools:
+        output = await _called(workflow, task, proxy)
+    failure = proxy.failure or tools.failure
+    if failure is not None:
+        raise failure
+    if output is None:
+        return WorkflowOutput()
+    if not isinstance(output, WorkflowOutput):
+        raise WorkflowError(
+            f"{type(workflow).__name__}.execute returned {type(output).__name__}",
+            hint="return a WorkflowOutput or nothing",
+        )
+    return replace(output, metrics=_numbers(output.metrics, f"{type(workflow).__name__}.execute"))
+
+
+async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
+    """What the agent returns; nothing where its prompt did not fit."""
     name = type(workflow).__name__
     try:
-        with tools_of_episode(config.sandbox) as tools:
-            output = await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
+        return await call_user_code(workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}")
     except ContextOverflow:
-        output = None
+        return None
     except WorkflowError as cause:
         where = _where(cause)
         if proxy.failure is not None or not where:
@@ -61,16 +77,6 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy, config: As
             f"{name} on task {task.task_id}{_where(cause)}: {type(cause).__name__}: {cause}",
             hint="this is in the workflow's own code, or in what it calls",
         ) from cause
-    failure = proxy.failure or tools.failure
-    if failure is not None:
-        raise failure
-    if output is None:
-        return WorkflowOutput()
-    if not isinstance(output, WorkflowOutput):
-        raise WorkflowError(
-            f"{name}.execute returned {type(output).__name__}", hint="return a WorkflowOutput or nothing"
-        )
-    return replace(output, metrics=_numbers(output.metrics, f"{name}.execute"))
 
 
 def require_something_to_train(

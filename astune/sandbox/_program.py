@@ -59,6 +59,7 @@ class _ProgramBackend:
                 await ended
             await asyncio.wait([asyncio.ensure_future(output.ended())], timeout=_LEFT_OVER_S)
             code_began = _read_ready(ready_read)
+            status = _wait_status(process.returncode or 0)
         finally:
             if process is not None:
                 _end_group(process)
@@ -70,7 +71,7 @@ class _ProgramBackend:
         why = stopped.result() if stopped.done() else None
         if not code_began and why is None:
             raise SandboxError(f"{self.name} could not run {name}: {stderr.decode(errors='replace').strip()[-500:]}")
-        return result_of(_wait_status(process.returncode or 0), why, stdout, stderr)
+        return result_of(status, why, stdout, stderr)
 
     def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
         return command("program", *program)

@@ -101,7 +101,7 @@ class ZygoteBackend:
         with theirs:
             self._process = subprocess.Popen(
                 command("zygote", json.dumps(spec)),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environment(),

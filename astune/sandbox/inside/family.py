@@ -12,8 +12,8 @@ def open_proc() -> int:
 
 
 def resident_bytes(proc: int, process: str) -> int:
-    """Memory of all processes below `process`, a number or `self`; pages that a fork shares count for each."""
-    return sum(_anonymous_bytes(proc, each) for each in _below(proc, process))
+    """Memory of all processes below `process`, a number or `self`; pages that several share count for each."""
+    return sum(_own_bytes(proc, each) for each in _below(proc, process))
 
 
 def _below(proc: int, process: str) -> Iterator[str]:
@@ -23,11 +23,10 @@ def _below(proc: int, process: str) -> Iterator[str]:
             yield from _below(proc, child)
 
 
-def _anonymous_bytes(proc: int, process: str) -> int:
-    for line in _read(proc, f"{process}/status").splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
-    return 0
+def _own_bytes(proc: int, process: str) -> int:
+    """Memory that is no file of the machine's: private, and shared without a file or with one in the scratch folder."""
+    lines = [line.split() for line in _read(proc, f"{process}/status").splitlines()]
+    return sum(int(words[1]) << 10 for words in lines if words[0] in ("RssAnon:", "RssShmem:"))
 
 
 def _names(proc: int, path: str) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from . import family, libc
 from .confine import DEVICES, SCRATCH, become_nobody
 
+_FILES = 16384
+"""Files and folders in the scratch folder: empty ones cost memory too."""
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
 _RECURSIVE, _HERE = 0x8000, -100
@@ -76,7 +78,7 @@ class Walls:
         """A scratch folder that ends with the process, and that nobody else can see."""
         libc.unshare(libc.CLONE_NEWNS)
         flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
-        libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m")
+        libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m,nr_inodes={_FILES}")
 
 
 def _show(path: str, base: str) -> None:

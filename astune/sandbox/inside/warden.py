@@ -69,8 +69,10 @@ class Warden:
                 report["failed"] = failure.decode(errors="replace")
             else:
                 report["stopped"] = self._wait(guest, channel)
-        finally:
-            report["status"] = self._end_all(guest)
+        except Exception as cause:
+            report["failed"] = f"its warden failed: {cause!r}"
+        report["status"] = self._end_all(guest)
+        with contextlib.suppress(BrokenPipeError):  # the call was given up
             channel.send(json.dumps(report).encode())
         os._exit(0)
 
@@ -78,6 +80,7 @@ class Warden:
         try:
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             source = _read_all(self._call.code).decode("utf-8", "surrogatepass")
             for number, descriptor in enumerate(
                 (os.open(os.devnull, os.O_RDONLY), self._call.stdout, self._call.stderr)

@@ -73,6 +73,7 @@ def _fork_from_keeper(base: str) -> None:
 def _serve(control: socket.socket, parent: int, walls: Walls | None, spec: dict[str, Any]) -> str:
     """Fork a warden for each request; returns in a guest only, with its code."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens report for themselves
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has no handler, code cannot send to a namespace's first process
     gc.collect()
     gc.freeze()  # what is here already is never copied for a collection
     poller = select.poll()
