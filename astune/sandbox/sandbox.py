@@ -72,7 +72,8 @@ class Sandbox:
                 reasons.append(f"{candidate.name}: {cause.message}")
                 continue
             if isinstance(candidate, RlimitsBackend):
-                _log.warning("code runs WITHOUT isolation, since sandbox.allow_unsafe is true; %s", "; ".join(reasons))
+                why = f" ({'; '.join(reasons)})" if reasons else ""
+                _log.warning("code runs WITHOUT isolation, since sandbox.allow_unsafe is true%s", why)
             return cls(config, candidate)
         raise SandboxError(f"no sandbox works on this machine ({'; '.join(reasons)})", hint=_HINT)
 

@@ -75,7 +75,7 @@ class Walls:
 
     @staticmethod
     def add_scratch(megabytes: int) -> None:
-        """A scratch folder that ends with the process, and that nobody else can see."""
+        """A scratch folder that only this process, and whatever it starts, can see, and that ends with them."""
         libc.unshare(libc.CLONE_NEWNS)
         flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
         libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m,nr_inodes={_FILES}")

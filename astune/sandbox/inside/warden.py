@@ -54,8 +54,11 @@ class Warden:
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         channel = socket.socket(fileno=self._call.channel)
-        if self._walls is None:
-            self._scratch = tempfile.mkdtemp(dir=self._base)
+        try:
+            self._scratch = self._new_scratch()
+        except OSError as cause:
+            channel.send(json.dumps({"failed": str(cause)}).encode())
+            os._exit(1)
         failure_read, failure_write = os.pipe()
         guest = os.fork()
         if guest == 0:
@@ -75,6 +78,13 @@ class Warden:
         with contextlib.suppress(BrokenPipeError):  # the call was given up
             channel.send(json.dumps(report).encode())
         os._exit(0)
+
+    def _new_scratch(self) -> str:
+        """Behind walls the warden's own mount namespace has it: taking that down costs time, after the report."""
+        if self._walls is None:
+            return tempfile.mkdtemp(dir=self._base)
+        Walls.add_scratch(self._call.memory_mb)
+        return confine.SCRATCH
 
     def _become_guest(self, failure: int) -> str:
         try:
@@ -98,9 +108,7 @@ class Warden:
 
     def _confine(self) -> None:
         call, walled = self._call, self._walls is not None
-        if walled:
-            Walls.add_scratch(call.memory_mb)
-        elif os.geteuid() == 0:
+        if not walled and os.geteuid() == 0:
             os.chown(self._scratch, confine.NOBODY, confine.NOBODY)
             confine.become_nobody(keep_administration=False)
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # forgotten with the user
