@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -35,6 +36,7 @@ class ZygoteBackend:
         self._walled = walled
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._base = ""
         self._starting = threading.Lock()
 
     async def start(self) -> None:
@@ -96,8 +98,8 @@ class ZygoteBackend:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        base = tempfile.mkdtemp(prefix="astune-sandbox-")  # removed by the zygote's keeper
-        spec = {"base": base, "readable": readable_folders(), "walled": self._walled}
+        self._base = tempfile.mkdtemp(prefix="astune-sandbox-")
+        spec = {"base": self._base, "readable": readable_folders(), "walled": self._walled}
         with theirs:
             self._process = subprocess.Popen(
                 command("zygote", json.dumps(spec)),
@@ -132,6 +134,7 @@ class ZygoteBackend:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+            shutil.rmtree(self._base, ignore_errors=True)  # its keeper did, unless it was killed
 
 
 def _alive(control: socket.socket | None) -> socket.socket:
