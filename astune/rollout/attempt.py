@@ -88,7 +88,7 @@ class Attempt:
             on_wait=self._wait,
         )
         self._wait("workflow")
-        self._output = await execute(workflow, self._task, self._proxy)
+        self._output = await execute(workflow, self._task, self._proxy, self._config)
         self.model.require_open()
         require_something_to_train(
             workflow,

@@ -10,6 +10,7 @@ from astune.config.schema import AstuneConfig
 from astune.rollout.user_place import place_of
 from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
+from astune.workflow.safe_tools import tools_of_episode
 
 
 def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workflow:
@@ -33,19 +34,36 @@ def targets_of(workflow: Workflow) -> Collection[str] | None:
     return (targets,) if isinstance(targets, str) else targets
 
 
-async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
-    """Run the user's agent; a failure of engine or environment counts even where the agent swallowed it.
+async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy, config: AstuneConfig) -> WorkflowOutput:
+    """Run the user's agent; a failure of engine, environment or sandbox counts even where the agent swallowed it.
 
     Raises:
         AstuneError: of what failed; WorkflowError for the workflow's own failures.
     """
+    with tools_of_episode(config.sandbox) as tools:
+        output = await _called(workflow, task, proxy)
+    failure = proxy.failure or tools.failure
+    if failure is not None:
+        raise failure
+    if output is None:
+        return WorkflowOutput()
+    if not isinstance(output, WorkflowOutput):
+        raise WorkflowError(
+            f"{type(workflow).__name__}.execute returned {type(output).__name__}",
+            hint="return a WorkflowOutput or nothing",
+        )
+    return replace(output, metrics=_numbers(output.metrics, f"{type(workflow).__name__}.execute"))
+
+
+async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
+    """What the agent returns; nothing where its prompt did not fit."""
     name = type(workflow).__name__
     try:
-        output = await call_user_code(
+        return await call_user_code(
             workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}", calls_back=True
         )
     except ContextOverflow:
-        output = None
+        return None
     except WorkflowError as cause:
         where = place_of(cause)
         if proxy.failure is not None or not where:
@@ -58,15 +76,6 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Workflo
             f"{name} on task {task.task_id}{place_of(cause)}: {type(cause).__name__}: {cause}",
             hint="this is in the workflow's own code, or in what it calls",
         ) from cause
-    if proxy.failure is not None:
-        raise proxy.failure
-    if output is None:
-        return WorkflowOutput()
-    if not isinstance(output, WorkflowOutput):
-        raise WorkflowError(
-            f"{name}.execute returned {type(output).__name__}", hint="return a WorkflowOutput or nothing"
-        )
-    return replace(output, metrics=_numbers(output.metrics, f"{name}.execute"))
 
 
 def require_something_to_train(

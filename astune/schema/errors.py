@@ -54,6 +54,10 @@ class JudgeError(AstuneError):
     """A judge failed or gave no usable reward; never turned into a reward of 0."""
 
 
+class SandboxError(AstuneError):
+    """Code could not be run safely; what the code itself does wrong is a result, not an error."""
+
+
 class RunStoreError(AstuneError):
     """A run's directory cannot be read or written."""
 

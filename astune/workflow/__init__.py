@@ -4,6 +4,7 @@ from astune.workflow.agentscope_protocol import AgentScopeLearnProtocol
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.episode_model import EpisodeModel
 from astune.workflow.proxy import AgentModel, AstuneProxy
+from astune.workflow.safe_tools import execute_python_code, run_python_code
 
 __all__ = [
     "AgentModel",
@@ -12,4 +13,6 @@ __all__ = [
     "EpisodeModel",
     "Workflow",
     "WorkflowOutput",
+    "execute_python_code",
+    "run_python_code",
 ]

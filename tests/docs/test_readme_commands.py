@@ -8,6 +8,7 @@ parser, and `RUN_ELSEWHERE` says where it is run for real. A command of a kind t
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -28,6 +29,7 @@ RUN_ELSEWHERE = {
     "make check": "its four parts are run before every commit",
     "make e2e-install": "itself a test, too long for make test: tests/install",
     "make pictures": "tests/viewer/test_tokens_page.py, into another folder",
+    "scripts/install_debian.sh": "tests/sandbox/test_install_debian.py, as far as --dry-run",
     "astune demo": "tests/install, shortened",
     "astune --resume": "tests/cli/test_a_whole_run.py",
     "astune report": "tests/cli/test_a_whole_run.py",
@@ -117,6 +119,9 @@ def test_a_shown_command_exists_and_is_run_somewhere(command):
         targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert all(word in targets for word in words[1:] if "=" not in word)
         assert known or MAKE_TOO_LONG.match(command), f"say in RUN_ELSEWHERE where `{command}` is run"
+    elif words[0].startswith("scripts/"):
+        assert os.access(ROOT / words[0], os.X_OK), f"`{command}` names no program"
+        assert known, f"say in RUN_ELSEWHERE where `{command}` is run"
     elif words[0] == "python":
         assert is_python_file_or_module(words[1:]), f"`{command}` names nothing that is there"
     elif words[0] == "pip":

@@ -84,6 +84,19 @@ async def test_the_agentscope_agent_is_judged_by_its_final_answer(play):
     assert (episode.status, episode.raw_reward) == ("success", 1.0)
 
 
+@pytest.mark.parametrize("workflow", ["coding_agent.py->CodingAgent", "code_block_agent.py->CodeBlockAgent"])
+async def test_the_agents_that_write_code_read_what_it_printed(play, workflow):
+    pytest.importorskip("agentscope")
+    code = "print(open('/etc/passwd').read() if 0 else 6 * 7)"
+    block = f"Let me compute.\n```python\n{code}\n```"
+    arguments = json.dumps({"name": "execute_python_code", "arguments": {"code": code}})
+    call = block if "block" in workflow else f"<tool_call>\n{arguments}\n</tool_call>"
+    episode = await play([call, r"so \boxed{42}"], workflow=workflow, judge=MATH_JUDGE, metadata={"answer": "42"})
+    assert (episode.status, episode.raw_reward) == ("success", 1.0), episode.error
+    read = [str(node.content) for node in episode.forest.nodes if not node.sampled]
+    assert any("<returncode>0</returncode><stdout>42\n</stdout><stderr></stderr>" in text for text in read)
+
+
 async def test_the_plain_agents_run(play):
     episode = await play(["4"], workflow="plain.py->Solver", judge=MATH_JUDGE, metadata={"answer": "4"})
     assert episode.status == "success"

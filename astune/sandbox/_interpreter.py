@@ -1,0 +1,43 @@
+"""The interpreter that runs inside: how it is started, with what environment, and which folders it needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+"""Where the package `inside` is; the interpreter imports it from here and then forgets the folder."""
+
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} import main; del sys.path[0]; main()"
+
+
+def environment() -> dict[str, str]:
+    """All that the code sees of an environment: nothing of ours. One thread, since threads count as processes."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "USER": "sandbox",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+
+
+def command(module: str, *words: str, folder: Path = FOLDER) -> list[str]:
+    """Start `inside.<module>` isolated from environment, user site and working directory, with unbuffered output."""
+    start = _START.format(module=module)
+    return [sys.executable, "-I", "-u", "-X", "utf8", "-c", start, str(folder), *words]
+
+
+def readable_folders() -> list[str]:
+    """What an interpreter needs to read: its own folders and the system's libraries; no home folder, no project."""
+    real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
+    asked = [*_SYSTEM, sys.base_prefix, sys.prefix, real]
+    found: list[str] = []
+    for path in asked:
+        inside_another = any(path == other or path.startswith(f"{other}/") for other in found)
+        if os.path.exists(path) and path != "/" and not inside_another:
+            found.append(path)
+    return found

@@ -1,0 +1,185 @@
+"""The backends that start an interpreter for each call: bubblewrap, and rlimits alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from astune.config.schema import SandboxLimits
+from astune.sandbox._interpreter import FOLDER, command, environment, readable_folders
+from astune.sandbox._output import Output
+from astune.sandbox.base import EndedBy, SandboxResult, result_of
+from astune.sandbox.inside import family
+from astune.sandbox.inside.confine import SCRATCH
+from astune.sandbox.inside.program import READY
+from astune.schema import SandboxError, boundary
+
+_END_S = 15.0
+"""Seconds within which a process that was killed has to be gone."""
+_PROGRAM = Path("/program")
+"""Where bubblewrap shows the package `inside`."""
+_WATCH_S = 0.05
+"""Seconds between looks at the memory of all of a call's processes together."""
+_LEFT_OVER_S = 0.2
+"""Seconds to read what a call wrote last, where a process that it left behind holds the stream open."""
+
+
+class _ProgramBackend:
+    """A process a call, in a session of its own."""
+
+    name: str
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult:
+        stopped: asyncio.Future[EndedBy] = asyncio.get_running_loop().create_future()
+        output = Output(limits.output_kb << 10, when_full=lambda: _settle(stopped, "output"))
+        ready_read, ready_write = os.pipe()
+        os.set_blocking(ready_read, False)
+        scratch = tempfile.mkdtemp(prefix="astune-sandbox-")
+        process: asyncio.subprocess.Process | None = None
+        try:
+            words = [ready_write, self.name, scratch, limits.timeout_s, limits.memory_mb, limits.processes]
+            program = [*map(str, words), *readable_folders()]
+            async with boundary(SandboxError, f"starting {self.name}", timeout_s=_END_S):
+                process = await self._started(code, self._command(program, limits), output, ready_write)
+            output.let_go()
+            ended = asyncio.ensure_future(process.wait())
+            await _watch(process.pid, ended, stopped, limits)
+            _end_group(process)
+            async with boundary(SandboxError, f"the end of {name} in the sandbox", timeout_s=_END_S):
+                await ended
+            await asyncio.wait([asyncio.ensure_future(output.ended())], timeout=_LEFT_OVER_S)
+            code_began = _read_ready(ready_read)
+            status = _wait_status(process.returncode or 0)
+        finally:
+            if process is not None:
+                _end_group(process)
+            output.close()
+            os.close(ready_write)
+            os.close(ready_read)
+            shutil.rmtree(scratch, ignore_errors=True)
+        stdout, stderr = output.streams()
+        why = stopped.result() if stopped.done() else None
+        if not code_began and why is None:
+            raise SandboxError(f"{self.name} could not run {name}: {stderr.decode(errors='replace').strip()[-500:]}")
+        return result_of(status, why, stdout, stderr)
+
+    def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
+        return command("program", *program)
+
+    async def _started(self, code: str, words: list[str], output: Output, ready: int) -> asyncio.subprocess.Process:
+        with tempfile.TemporaryFile() as file:
+            file.write(code.encode("utf-8", "surrogatepass"))
+            file.seek(0)
+            return await asyncio.create_subprocess_exec(
+                *words,
+                stdin=file,
+                stdout=output.write_ends[0],
+                stderr=output.write_ends[1],
+                env=environment(),
+                pass_fds=[ready],
+                start_new_session=True,
+            )
+
+
+class BubblewrapBackend(_ProgramBackend):
+    """Namespaces made by the program bwrap; the interpreter inside adds limits, Landlock and the system call filter."""
+
+    name = "bubblewrap"
+
+    async def start(self) -> None:
+        self._bwrap = shutil.which("bwrap")
+        if self._bwrap is None:
+            raise SandboxError("bwrap is not installed")
+
+    def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
+        words = command("program", *program, folder=_PROGRAM)
+        return [str(self._bwrap), *_namespaces(), *_tree(limits), "--die-with-parent", "--chdir", "/", "--", *words]
+
+
+class RlimitsBackend(_ProgramBackend):
+    """Limits and a clean environment, and no isolation: files, network and processes of the user are within reach."""
+
+    name = "rlimits"
+
+
+async def _watch(
+    process: int, ended: asyncio.Future[int], stopped: asyncio.Future[EndedBy], limits: SandboxLimits
+) -> None:
+    """Until the process ends by itself, or is to be stopped."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limits.timeout_s
+    proc = family.open_proc() if sys.platform == "linux" else None
+    try:
+        while not ended.done() and not stopped.done():
+            left = deadline - loop.time()
+            if left <= 0:
+                _settle(stopped, "timeout")
+            elif proc is not None and family.resident_bytes(proc, str(process)) > limits.memory_mb << 20:
+                _settle(stopped, "memory")
+            else:
+                await asyncio.wait([ended, stopped], timeout=min(left, _WATCH_S), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if proc is not None:
+            os.close(proc)
+
+
+def _namespaces() -> list[str]:
+    """As root, no namespace of users: root inside would be the machine's root, whom no limit of processes binds. The
+    interpreter inside changes to nobody instead, for which it is left the capabilities."""
+    kinds = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    if os.geteuid() != 0:
+        return [*kinds, "--unshare-user"]
+    kept = ("CAP_SETUID", "CAP_SETGID", "CAP_SYS_ADMIN")
+    return [*kinds, *(word for capability in kept for word in ("--cap-add", capability))]
+
+
+def _tree(limits: SandboxLimits) -> list[str]:
+    folders = readable_folders()
+    tree = ["--perms", "1777", "--size", str(limits.memory_mb << 20), "--tmpfs", SCRATCH]
+    tree += ["--ro-bind", str(FOLDER / "inside"), f"{_PROGRAM}/inside"]
+    for path in map(Path, folders):
+        if path.is_symlink() and len(path.parts) == 2:  # /lib -> usr/lib
+            tree += ["--symlink", os.readlink(path), str(path)]
+            continue
+        for parent in reversed(path.parents[:-1]):  # bwrap's own would be closed to nobody
+            tree += ["--perms", "0755", "--dir", str(parent)]
+        tree += ["--ro-bind", str(path), str(path)]
+    if not any(folder.startswith("/tmp/") for folder in folders):
+        tree += ["--symlink", SCRATCH, "/tmp"]
+    return [*tree, "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _read_ready(descriptor: int) -> bool:
+    """Whether the code began; where it did not, confining it failed."""
+    try:
+        return os.read(descriptor, len(READY)) == READY
+    except BlockingIOError:
+        return False
+
+
+def _settle(stopped: asyncio.Future[EndedBy], reason: EndedBy) -> None:
+    if not stopped.done():
+        stopped.set_result(reason)
+
+
+def _end_group(process: asyncio.subprocess.Process) -> None:
+    """The process and its session's first group; what left both, only a PID namespace ends."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait_status(returncode: int) -> int:
+    """The wait status; bwrap says 128 + n of a process that signal n ended, as shells do."""
+    if returncode > 128:
+        return returncode - 128
+    return -returncode if returncode < 0 else returncode << 8

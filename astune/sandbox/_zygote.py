@@ -1,0 +1,151 @@
+"""The backend that forks each call from a waiting interpreter (`inside/zygote.py`): about a millisecond a call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from astune.config.schema import SandboxLimits
+from astune.sandbox._interpreter import command, environment, readable_folders
+from astune.sandbox._output import Output
+from astune.sandbox.base import SandboxResult, result_of
+from astune.schema import SandboxError, boundary
+
+_START_S = 30.0
+"""Seconds that the interpreter may take to be ready; it takes a tenth of one on an idle machine."""
+_REPORT_S = 15.0
+"""Seconds beyond a call's own limit within which its end is reported."""
+_MESSAGE_BYTES = 1 << 16
+
+
+class ZygoteBackend:
+    """`walled` with namespaces; else Landlock alone hides files, and code can start neither processes nor threads."""
+
+    def __init__(self, *, walled: bool) -> None:
+        self.name = "zygote" if walled else "zygote-landlock"
+        self._walled = walled
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._base = ""
+        self._starting = threading.Lock()
+
+    async def start(self) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise SandboxError("it needs Linux")
+        if not self._walled and os.geteuid() == 0:
+            _require_readable_by_all(readable_folders())
+        await asyncio.to_thread(self._ensure_started, None)
+
+    async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output = Output(limits.output_kb << 10, when_full=lambda: ours.shutdown(socket.SHUT_WR))
+        try:
+            with theirs, tempfile.TemporaryFile() as file:
+                file.write(code.encode("utf-8", "surrogatepass"))
+                file.seek(0)
+                request = limits.model_dump(include={"timeout_s", "memory_mb", "processes"})
+                await self._send(request, [theirs.fileno(), file.fileno(), *output.write_ends])
+            output.let_go()
+            ours.setblocking(False)
+            async with boundary(
+                SandboxError, f"the report of {name} in the sandbox", timeout_s=limits.timeout_s + _REPORT_S
+            ):
+                report = await asyncio.get_running_loop().sock_recv(ours, _MESSAGE_BYTES)
+                if report:
+                    await output.ended()
+        finally:
+            ours.close()  # where nothing was reported yet, this ends the call
+            output.close()
+        return self._result(json.loads(report or '{"failed": "its zygote has ended"}'), output, name)
+
+    async def aclose(self) -> None:
+        with self._starting:
+            self._end()
+
+    def _result(self, report: dict[str, Any], output: Output, name: str) -> SandboxResult:
+        if "failed" in report:
+            raise SandboxError(f"the sandbox could not run {name}: {report['failed']}")
+        stopped = "output" if output.full else report["stopped"] or None
+        return result_of(report["status"], stopped, *output.streams())
+
+    async def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """Hand a request to the zygote; to another one where it has ended."""
+        message = json.dumps(request).encode()
+        control = self._control
+        try:
+            socket.send_fds(_alive(control), [message], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            control = await asyncio.to_thread(self._ensure_started, control)
+            socket.send_fds(control, [message], descriptors)
+
+    def _ensure_started(self, dead: socket.socket | None) -> socket.socket:
+        """The control socket of a zygote; a new one if it would be `dead`."""
+        with self._starting:
+            if self._control is dead:
+                self._end()
+                self._control = self._start()
+            return _alive(self._control)
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._base = tempfile.mkdtemp(prefix="astune-sandbox-")
+        spec = {"base": self._base, "readable": readable_folders(), "walled": self._walled}
+        with theirs:
+            self._process = subprocess.Popen(
+                command("zygote", json.dumps(spec)),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+        ours.settimeout(_START_S)
+        try:
+            answer = ours.recv(_MESSAGE_BYTES)
+        except TimeoutError:
+            self._process.kill()
+            answer = b""
+        failed = json.loads(answer).get("failed") if answer else "the interpreter did not start"
+        if failed:
+            ours.close()
+            raise SandboxError(failed)
+        return ours
+
+    def _end(self) -> None:
+        """Close the socket, at which the zygote and all calls end."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=_REPORT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+            shutil.rmtree(self._base, ignore_errors=True)  # its keeper did, unless it was killed
+
+
+def _alive(control: socket.socket | None) -> socket.socket:
+    if control is None:
+        raise SandboxError("the sandbox is closed", hint="run code inside `async with Sandbox.open(...)`")
+    return control
+
+
+def _require_readable_by_all(paths: Iterable[str]) -> None:
+    """Where root starts code without a mount namespace, it runs as nobody, who has to reach the interpreter."""
+    for path in map(Path, paths):
+        closed = [parent for parent in path.parents if not parent.stat().st_mode & stat.S_IXOTH]
+        if closed:
+            raise SandboxError(f"without namespaces code runs as nobody, to whom {path} is closed by {closed[0]}")

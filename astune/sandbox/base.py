@@ -1,0 +1,62 @@
+"""What a call to the sandbox gives, and what a backend is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from astune.config.schema import SandboxLimits
+from astune.sandbox.inside.guest import OUT_OF_MEMORY
+
+EndedBy = Literal["exit", "timeout", "memory", "output", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxResult:
+    """What the code did. That it failed, or had to be stopped, is a result and no error.
+
+    Args:
+        returncode: exit status; below 0 the number of the signal that ended it, -9 where it was stopped.
+        stdout: what it printed, at most `output_kb` of both streams together; bytes that are no UTF-8 become �.
+        ended_by: `exit` by itself, one of the limits, or `killed` by a signal of its own making, as after a segfault.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    ended_by: EndedBy
+
+
+class Backend(Protocol):
+    """One way to run code. It is started before its first call; calls may come at once, from any event loop."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Raises SandboxError where this machine does not allow it."""
+        ...
+
+    async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult: ...
+
+    async def aclose(self) -> None: ...
+
+
+def result_of(status: int, stopped: EndedBy | None, stdout: bytes, stderr: bytes) -> SandboxResult:
+    """The result of a process with this wait status, which we stopped for the reason `stopped`.
+
+    A SIGKILL that was not ours is the kernel's, for want of memory. What printed too much was cut, also where it ended
+    before it was stopped.
+    """
+    returncode = os.waitstatus_to_exitcode(status)
+    if returncode == OUT_OF_MEMORY or stopped == "output":
+        returncode = -signal.SIGKILL
+    ended_by: EndedBy = "exit" if returncode >= 0 else "killed"
+    if stopped is not None and returncode == -signal.SIGKILL:
+        ended_by = stopped
+    elif returncode == -signal.SIGKILL:
+        ended_by = "memory"
+    elif returncode == -signal.SIGXCPU:
+        ended_by = "timeout"
+    return SandboxResult(returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"), ended_by)

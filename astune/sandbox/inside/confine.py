@@ -1,0 +1,107 @@
+"""What a process gives up before it runs the code: memory, processes, capabilities, files, system calls.
+
+Each step raises OSError where it cannot be taken, and then no code is run.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import resource
+import struct
+
+from . import landlock, libc, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCRATCH = "/scratch"
+"""The code's own folder, where there is a mount namespace: its working, home and temporary folder."""
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+NOBODY = 65534
+OPEN_FILES = 128
+"""Each may hold a few hundred KiB of the kernel's memory, as sockets do."""
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAP_SYS_ADMIN = 21
+
+
+def limit(timeout_s: float, memory_mb: int) -> None:
+    """Bound each process. Files are as large as memory; CPU seconds only matter where the clock was not watched."""
+    memory = memory_mb << 20
+    seconds = math.ceil(timeout_s) + 1
+    for name, soft, hard in (
+        ("RLIMIT_AS", memory, memory),
+        ("RLIMIT_FSIZE", memory, memory),
+        ("RLIMIT_CPU", seconds, seconds + 5),
+        ("RLIMIT_NOFILE", OPEN_FILES, OPEN_FILES),
+        ("RLIMIT_CORE", 0, 0),
+        ("RLIMIT_MSGQUEUE", 0, 0),
+    ):
+        if hasattr(resource, name):  # not every system has each
+            _lower(getattr(resource, name), soft, hard)
+
+
+def limit_processes(processes: int) -> None:
+    """Bound the processes and threads of this process's user, which should be a user of its own."""
+    _lower(resource.RLIMIT_NPROC, processes, processes)
+
+
+def become_nobody(*, keep_administration: bool) -> None:
+    """Leave root's user, which no process limit binds, and all its capabilities but perhaps that of mounting."""
+    if keep_administration:
+        libc.prctl(libc.PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    try:
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except OSError as cause:
+        if cause.errno != errno.EINVAL:  # a container's root, where nobody else is mapped, is not the machine's root
+            raise
+    _set_capabilities(1 << _CAP_SYS_ADMIN if keep_administration else 0)
+
+
+def enter_own_user_namespace() -> None:
+    """Be a user that no other process is, so that processes are counted for this one alone (Linux 5.14)."""
+    libc.unshare(libc.CLONE_NEWUSER)
+
+
+def give_up(readable: Sequence[str], scratch: str, *, walled: bool) -> None:
+    """Capabilities, files and system calls, for good.
+
+    Args:
+        walled: whether there are namespaces, which end processes and hide files. Without them no process may be
+            started, and a kernel without Landlock will not do.
+    """
+    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+    _set_capabilities(0)
+    try:
+        landlock.restrict([*readable, *DEVICES], [scratch, "/dev/null"], ["/"] if walled else [])
+    except OSError as cause:
+        if not walled or cause.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    seccomp.install(processes=walled)
+
+
+def settle(scratch: str) -> None:
+    """Live in the scratch folder."""
+    os.chdir(scratch)
+    os.environ.update(HOME=scratch, TMPDIR=scratch, PWD=scratch)
+
+
+def _lower(kind: int, soft: int, hard: int) -> None:
+    highest = resource.getrlimit(kind)[1]
+    if highest != resource.RLIM_INFINITY:
+        soft, hard = min(soft, highest), min(hard, highest)
+    resource.setrlimit(kind, (soft, hard))
+
+
+def _set_capabilities(wanted: int) -> None:
+    low, high = wanted & 0xFFFFFFFF, wanted >> 32
+    number = _CAPSET.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOTSUP, f"no sandbox for the processor {os.uname().machine}")
+    header = struct.pack("Ii", 0x20080522, 0)
+    libc.syscall("capset", number, header, struct.pack("6I", low, low, 0, high, high, 0))

@@ -1,0 +1,55 @@
+"""The processes below another one, and their memory, as /proc tells it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+
+def open_proc() -> int:
+    """A descriptor of the machine's /proc, which stays usable where the path leads nowhere any more."""
+    return os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+
+
+def resident_bytes(proc: int, process: str) -> int:
+    """Memory of all processes below `process`, a number or `self`; pages that several share count for each."""
+    return sum(_own_bytes(proc, each) for each in _below(proc, process))
+
+
+def _below(proc: int, process: str) -> Iterator[str]:
+    for thread in _names(proc, f"{process}/task"):
+        for child in _read(proc, f"{process}/task/{thread}/children").split():
+            yield child
+            yield from _below(proc, child)
+
+
+def _own_bytes(proc: int, process: str) -> int:
+    """Memory that is no file of the machine's: private, and shared without a file or with one in the scratch folder."""
+    lines = [line.split() for line in _read(proc, f"{process}/status").splitlines()]
+    return sum(int(words[1]) << 10 for words in lines if words[0] in ("RssAnon:", "RssShmem:"))
+
+
+def _names(proc: int, path: str) -> list[str]:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+    except OSError:  # it has ended
+        return []
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+    finally:
+        os.close(folder)
+
+
+def _read(proc: int, path: str) -> str:
+    try:
+        file = os.open(path, os.O_RDONLY, dir_fd=proc)
+    except OSError:
+        return ""
+    try:
+        return os.read(file, 1 << 16).decode()
+    except OSError:
+        return ""
+    finally:
+        os.close(file)

@@ -1,0 +1,120 @@
+"""The sandbox: code that nobody has read, run where it can do no harm.
+
+It runs Python and gives back what was printed. It keeps nothing between calls, and hands no objects in or out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from astune.config.schema import SandboxConfig, SandboxLimits
+from astune.sandbox._program import BubblewrapBackend, RlimitsBackend
+from astune.sandbox._zygote import ZygoteBackend
+from astune.sandbox.base import Backend, SandboxResult
+from astune.schema import SandboxError
+
+_log = logging.getLogger(__name__)
+
+BACKENDS = ("zygote", "zygote-landlock", "bubblewrap", "rlimits")
+"""In the order in which they are tried; the last one isolates nothing and is tried only where the user says so."""
+
+_HINT = (
+    "on Linux 5.13 or later let this user make namespaces (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns) or switch on Landlock; or install bubblewrap "
+    "(scripts/install_debian.sh); or run code without isolation by astune.sandbox.allow_unsafe: true"
+)
+_PROBE = SandboxLimits(timeout_s=30.0)
+
+
+class Sandbox:
+    """An open sandbox. `run` may be called many times at once, and from any event loop.
+
+    async with Sandbox.open() as sandbox:
+        result = await sandbox.run("print(6 * 7)")
+        assert result.stdout == "42\\n"
+    """
+
+    def __init__(self, config: SandboxConfig, backend: Backend) -> None:
+        self.config = config
+        self._backend = backend
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, config: SandboxConfig | None = None, *, backend: str | None = None) -> AsyncIterator[Sandbox]:
+        """Open the first backend that works here.
+
+        Args:
+            config: limits, and whether no isolation will do.
+            backend: one of BACKENDS, to try no other.
+
+        Raises:
+            SandboxError: none works; says why each does not.
+        """
+        sandbox = await cls.start(config, backend=backend)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.aclose()
+
+    @classmethod
+    async def start(cls, config: SandboxConfig | None = None, *, backend: str | None = None) -> Sandbox:
+        """`open` without a block: call `aclose` in the end. What was left open ends with this process."""
+        config = config or SandboxConfig()
+        reasons: list[str] = []
+        for candidate in _candidates(config, backend):
+            try:
+                await candidate.start()
+                await _probe(candidate)
+            except SandboxError as cause:
+                await candidate.aclose()
+                reasons.append(f"{candidate.name}: {cause.message}")
+                continue
+            if isinstance(candidate, RlimitsBackend):
+                why = f" ({'; '.join(reasons)})" if reasons else ""
+                _log.warning("code runs WITHOUT isolation, since sandbox.allow_unsafe is true%s", why)
+            return cls(config, candidate)
+        raise SandboxError(f"no sandbox works on this machine ({'; '.join(reasons)})", hint=_HINT)
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend in use, one of BACKENDS."""
+        return self._backend.name
+
+    async def run(self, code: str, *, timeout_s: float | None = None, name: str = "the code") -> SandboxResult:
+        """Run code as a program of its own, with nothing from calls before.
+
+        Args:
+            timeout_s: seconds it may take, where that is less than the configuration allows.
+            name: what errors call it, for instance the episode's task.
+
+        Raises:
+            SandboxError: the sandbox failed. Whatever the code does is a result.
+        """
+        limits = self.config
+        if timeout_s is not None:
+            limits = limits.model_copy(update={"timeout_s": min(timeout_s, limits.timeout_s)})
+        return await self._backend.run(code, limits, name=name)
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+
+def _candidates(config: SandboxConfig, only: str | None) -> list[Backend]:
+    known: list[Backend] = [ZygoteBackend(walled=True), ZygoteBackend(walled=False), BubblewrapBackend()]
+    if config.allow_unsafe:
+        known.append(RlimitsBackend())
+    chosen = [backend for backend in known if only in (None, backend.name)]
+    if not chosen:
+        unsafe = "; it runs code without isolation" if only == "rlimits" else ""
+        hint = "set astune.sandbox.allow_unsafe: true" if unsafe else f"backends are {', '.join(BACKENDS)}"
+        raise SandboxError(f"the sandbox's backend {only!r} cannot be asked for{unsafe}", hint=hint)
+    return chosen
+
+
+async def _probe(backend: Backend) -> None:
+    """Code that runs confined here, or the reason why it does not."""
+    result = await backend.run("print(6 * 7)", _PROBE, name="a first line of code")
+    if result.stdout != "42\n":
+        raise SandboxError(f"a first line of code ended by {result.ended_by}: {result.stderr.strip()[-300:]}")
