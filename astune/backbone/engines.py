@@ -71,7 +71,7 @@ def _in_process(config: AstuneConfig) -> OpenModel:
         max_model_len=config.rollout.max_model_len,
         deterministic=config.deterministic,
     )
-    return OpenModel(engine, load_renderer(folder), config)
+    return OpenModel(engine, load_renderer(folder, config.model.path), config)
 
 
 async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
@@ -109,7 +109,7 @@ def _exact(
     engines = [ServedEngine(endpoint, max_model_len=bound, weights=weights) for endpoint in endpoints]
     engine = engines[0] if len(engines) == 1 else Replicas(engines)
     lacks = tuple(_lacking(config, endpoints, probes))
-    return OpenModel(engine, load_renderer(model_folder(config)), config, lacks)
+    return OpenModel(engine, load_renderer(model_folder(config), config.model.path), config, lacks)
 
 
 def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> list[str]:

@@ -97,8 +97,11 @@ class Renderer(Protocol):
         ...
 
 
-def load_renderer(folder: Path) -> Renderer:
+def load_renderer(folder: Path, name: str | None = None) -> Renderer:
     """The renderer of the model in `folder`, derived from its own chat template and checked against it.
+
+    Args:
+        name: what errors call the model; its folder's name where none is given.
 
     Raises:
         ConfigError: the folder has no usable tokenizer or template, or the template cannot be extended.
@@ -106,4 +109,4 @@ def load_renderer(folder: Path) -> Renderer:
     from astune.context_tracker.template import ChatTemplate
     from astune.context_tracker.template_renderer import TemplateRenderer
 
-    return TemplateRenderer(ChatTemplate.load(folder))
+    return TemplateRenderer(ChatTemplate.load(folder, name))

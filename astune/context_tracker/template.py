@@ -51,7 +51,8 @@ class ChatTemplate:
         self._guard = re.compile("\ue000(" + "|".join(map(str, range(len(self._guarded_names)))) + ")\ue001")
 
     @classmethod
-    def load(cls, folder: Path) -> ChatTemplate:
+    def load(cls, folder: Path, name: str | None = None) -> ChatTemplate:
+        """`name` is what errors call the model; its folder's name where none is given."""
         from transformers import AutoTokenizer
 
         try:
@@ -61,7 +62,7 @@ class ChatTemplate:
                 f"model.path: {folder} has no tokenizer that loads: {type(cause).__name__}: {cause}",
                 hint="save the model's tokenizer beside its weights (tokenizer.json, tokenizer_config.json)",
             ) from cause
-        return cls(tokenizer, name=folder.name, generation_eos_ids=_generation_eos_ids(folder))
+        return cls(tokenizer, name=name or folder.name, generation_eos_ids=_generation_eos_ids(folder))
 
     def on(self, day: date) -> ChatTemplate:
         """The same, with `day` as today, which some templates write into the system message."""

@@ -38,6 +38,7 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(
             headers=headers,
+            trust_env=parts.hostname not in ("127.0.0.1", "localhost", "::1"),  # no proxy is needed for this machine
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=256, max_keepalive_connections=256),
         )
