@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import pdb
 import sys
+from functools import cache
 from types import FrameType
 
 from astune.schema import ConfigError
@@ -51,7 +52,7 @@ def _parsed(tags: str) -> frozenset[str]:
 def _stop(frame: FrameType, tag: str) -> None:
     if not _debugger_attached():
         if sys.stdin is not None and sys.stdin.isatty():
-            pdb.Pdb().set_trace(frame)
+            pdb.Pdb(nosigint=True).set_trace(frame)  # Ctrl-C stays the run's
             return
         _wait_for_debugger(tag)
     import pydevd  # pyright: ignore[reportMissingImports] - debugpy brings it, and knows where it is
@@ -72,7 +73,15 @@ def _wait_for_debugger(tag: str) -> None:
             f"the breakpoint {tag} is armed in a process without a terminal, and debugpy is not installed",
             hint="pip install debugpy, and attach to the port that is then named",
         ) from None
-    host, port = debugpy.listen(("127.0.0.1", 0))
+    host, port = _listening()
     sys.stderr.write(f"breakpoint {tag}: process {os.getpid()} waits for a debugger on {host}:{port}\n")
     sys.stderr.flush()
     debugpy.wait_for_client()
+
+
+@cache
+def _listening() -> tuple[str, int]:
+    """Where debugpy listens; it does so once in a process."""
+    import debugpy
+
+    return debugpy.listen(("127.0.0.1", 0))

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
@@ -88,9 +87,11 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
         closing.push_async_callback(endpoint.aclose)
         await endpoint.choose_model()
         endpoints.append(endpoint)
+    if config.engine.type == "vllm" and not config.engine.base_url:
+        await _require_own_model(endpoints[0], config)
     probes = [await probe(endpoint, lambda text: _encode(config, text)) for endpoint in endpoints]
     if all(found.exact for found in probes):
-        return _exact(config, endpoints, probes, closing)
+        return _exact(config, endpoints, probes)
     if config.engine.type == "vllm":
         raise EngineError(
             "; ".join(_lacking(config, endpoints, probes)),
@@ -99,17 +100,31 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
     return _in_text(config, endpoints, probes)
 
 
-def _exact(
-    config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe], closing: AsyncExitStack
-) -> OpenModel:
+def _exact(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
     """Token for token."""
-    take_weights = all(found.takes_weights for found in probes)
-    weights = Path(closing.enter_context(TemporaryDirectory(prefix="astune-weights-"))) if take_weights else None
-    bound = config.rollout.max_model_len
-    engines = [ServedEngine(endpoint, max_model_len=bound, weights=weights) for endpoint in endpoints]
+    engines = [ServedEngine(endpoint, max_model_len=config.rollout.max_model_len) for endpoint in endpoints]
     engine = engines[0] if len(engines) == 1 else Replicas(engines)
     lacks = tuple(_lacking(config, endpoints, probes))
     return OpenModel(engine, load_renderer(model_folder(config), config.model.path), config, lacks)
+
+
+async def _require_own_model(endpoint: Endpoint, config: AstuneConfig) -> None:
+    """A server that answered already at our port may be of another run."""
+    served = await endpoint.models()
+    if config.model.path not in served:
+        raise EngineError(
+            f"the server that runs already at {endpoint.root} serves {', '.join(served)}, and not {config.model.path}",
+            hint="end it, or set engine.vllm.port to another port",
+        )
+
+
+def require_in_process(config: AstuneConfig, what: str) -> None:
+    """Refuse what has to know which weights answer."""
+    if config.engine.type != "in_process":
+        raise ConfigError(
+            f"{what} runs with engine.type: in_process, and it is {config.engine.type}",
+            hint="add --set engine.type=in_process",
+        )
 
 
 def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> list[str]:

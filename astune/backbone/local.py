@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from astune.backbone.engines import OpenModel, model_folder, open_model
+from astune.backbone.engines import OpenModel, model_folder, open_model, require_in_process
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
@@ -68,6 +68,7 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
         raise ConfigError(
             "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
         )
+    require_in_process(config, "an evaluation")
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     async with open_model(config) as opened:
         return await _rollouts(opened, parts, observer).run_groups(
@@ -89,6 +90,7 @@ async def check_numerics(
             f"{steps} steps of {tasks} tasks need more than the {len(parts.training_tasks)} training tasks",
             hint="take fewer, with --steps and --tasks",
         )
+    require_in_process(config, "the comparison of engine and trainer")
     config = without_learning(config)
     observer.on_phase("loading the model")
     folder = model_folder(config)
@@ -137,7 +139,7 @@ def require_trainable(model: OpenModel) -> None:
     if model.lacks:
         raise ConfigError(
             f"the engine cannot be trained with: {'; '.join(model.lacks)}",
-            hint="use engine.type: in_process, or vllm without engine.base_url, or debug with --backbone debug",
+            hint="train with engine.type: in_process; such an engine is for --backbone debug",
         )
 
 

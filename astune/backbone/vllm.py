@@ -13,7 +13,6 @@ from astune.config.schema import AstuneConfig
 from astune.launcher.companion import Companion
 
 NAME = "vllm"
-WORKER = Path(__file__).parents[1] / "engine" / "in_vllm" / "astune_vllm_worker.py"
 STARTS_WITHIN_S = 900.0
 """A large model is read from disk and compiled in minutes; on two cores the small one takes one."""
 
@@ -21,14 +20,14 @@ STARTS_WITHIN_S = 900.0
 def vllm_server(config: AstuneConfig, folder: Path) -> Companion | None:
     """The server of the model in `folder`; None where the configuration wants none started.
 
-    Its log-probabilities have the temperature applied, as the contract of engines asks, and it can take new weights.
+    Its log-probabilities have the temperature applied, as the contract of engines asks, and nothing of the model's own
+    generation_config.json changes what is sampled from.
     """
     if config.engine.type != "vllm" or config.engine.base_url:
         return None
     engine = config.engine
     environment = {
-        "PYTHONPATH": str(WORKER.parent),  # a path of this environment's has no business in vLLM's
-        "VLLM_SERVER_DEV_MODE": "1",
+        "PYTHONPATH": "",  # a path of this environment's has no business in vLLM's
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(engine.kv_cache_gb)),
     }
@@ -39,7 +38,7 @@ def vllm_server(config: AstuneConfig, folder: Path) -> Companion | None:
         *("--dtype", "auto" if config.model.dtype == "auto" else config.model.dtype),
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
         *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
-        *("--logprobs-mode", "processed_logprobs", "--worker-extension-cls", f"{WORKER.stem}.TakesWeights"),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-prompt-tokens-details"),
         *engine.vllm.arguments,
     ]
     return Companion(NAME, tuple(command), health_url=f"{url_of(config)}/health", timeout_s=STARTS_WITHIN_S)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from astune.cli._report import visible
 from astune.cli._report_data import message_text
+from astune.context_tracker.text_renderer import is_in_characters
 from astune.schema import Episode, Forest, MessageNode
 
 _MAX_READ_CHARACTERS = 2000
@@ -88,8 +89,11 @@ def _books(episode: Episode) -> Iterator[str]:
     forks = sum(node.fork_cause is not None for node in forest.nodes)
     tokens = f"{read:,} tokens read, {forest.sampled_tokens():,} sampled"
     yield f"{_counted(calls, 'call')}, {tokens}, {_counted(forks, 'fork')}"
+    in_characters = is_in_characters(forest)
     for number, timeline in enumerate(timelines, start=1):
-        yield f"timeline {number}: {len(timeline.token_ids):,} tokens, {timeline.n_trained:,} of them would be trained"
+        trained = f"tokens, {timeline.n_trained:,} of them would be trained"
+        fate = "characters, which cannot be trained" if in_characters else trained
+        yield f"timeline {number}: {len(timeline.token_ids):,} {fate}"
     yield ", ".join(f"{name} {seconds:.1f} s" for name, seconds in episode.timings.items())
 
 

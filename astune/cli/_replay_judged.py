@@ -33,6 +33,7 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     """Print what judge and policy make of the run's episodes now; 0 whatever that is."""
     from astune.config import load_config
     from astune.context_tracker import load_renderer
+    from astune.context_tracker.text_renderer import TextRenderer, is_in_characters
     from astune.engine.model_files import resolve_model
     from astune.launcher import config_path_of
     from astune.rollout.again import again
@@ -47,13 +48,18 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     outcomes: defaultdict[tuple[Split, int], _Outcome] = defaultdict(_Outcome)
     kept: Counter[str] = Counter()
     differences: list[str] = []
-    with directory.episodes() as reader, Progress(console=console, transient=True) as progress:
+    with (
+        directory.episodes() as reader,
+        Progress(console=console, transient=True) as progress,
+        asyncio.Runner() as runner,  # one loop for all: judges keep connections
+    ):
         bar = progress.add_task("episodes", total=reader.count())
         for group in groups_of(reader):
             then = group.episodes
             now: list[Episode] = []
             for episode in then:
-                result = asyncio.run(again(episode, renderer, judge, config))
+                speaks = TextRenderer() if is_in_characters(episode.forest) else renderer
+                result = runner.run(again(episode, speaks, judge, config))
                 now.append(result.episode)
                 if result.kept is not None:
                     kept[result.kept] += 1

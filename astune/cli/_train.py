@@ -69,9 +69,11 @@ def train_or_plan(request: Request) -> int:
         for line in plan(start.config, parts, start.run_path, companions):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return 0
+    parts = None if companions else _parts(start, console)  # before anything slow starts; tasks may need a companion
     with beside_run([*companions, *_engine_server(start.config, console)], start.experiment, console) as beside:
-        parts = _parts(start, console)
-        silence_progress_bars()
+        parts = parts or _parts(start, console)
+        if start.config.engine.type != "openai":
+            silence_progress_bars()
         with _recorded(start, parts, beside, console) as run:
             if start.config.backbone == "debug":
                 from astune.cli._debug import debug_episodes
@@ -122,6 +124,8 @@ def plan(
 ) -> list[str]:
     """What a run will do, in words."""
     beside = [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
+    if config.engine.type == "vllm" and not config.engine.base_url:
+        beside.append(f"  companion  vllm: a server of {config.model.path} on port {config.engine.vllm.port}")
     if config.backbone == "debug":
         return [*_debug_plan(config, parts), *beside]
     trainer, rollout = config.trainer, config.rollout

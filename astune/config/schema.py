@@ -60,9 +60,9 @@ class EngineConfig(StrictModel):
     """The engine that samples from the model."""
 
     type: Literal["in_process", "vllm", "openai"] = "in_process"
-    """`in_process` needs nothing beside. `vllm` asks the servers at `base_url`, or starts one where none is named.
-    `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids, else in plain text, which is
-    enough to debug with."""
+    """`in_process` needs nothing beside, and is what is trained with. `vllm` asks the servers at `base_url`, or starts
+    one where none is named. `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids,
+    else in plain text. The last two are for debugging."""
     base_url: list[str] = Field(default_factory=list)
     """Addresses of servers that run already, as http://127.0.0.1:8000; several are shared out among the episodes."""
     api_key_env: str = ""

@@ -12,6 +12,7 @@ from math import isfinite
 
 from astune.context_tracker.messages import message_of
 from astune.context_tracker.renderer import Renderer, Reply
+from astune.context_tracker.text_renderer import is_in_characters
 from astune.schema import AstuneError, Forest, MessageNode
 
 
@@ -33,7 +34,8 @@ def faults(forest: Forest, renderer: Renderer) -> Iterator[str]:
 
 def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> Iterator[str]:
     logprobs = node.logprobs or []
-    if len(logprobs) > len(node.token_ids) or not all(isfinite(value) and value <= 0 for value in logprobs):
+    known = not is_in_characters(forest)
+    if len(logprobs) > len(node.token_ids) or (known and not all(isfinite(value) and value <= 0 for value in logprobs)):
         yield f"node {node.node_id}: its log-probabilities are none"
     sampled_ids = node.token_ids[len(node.prompt_delta) :]
     path = forest.path(node.parent)

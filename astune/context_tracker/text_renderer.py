@@ -8,11 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import date
+from math import isnan
 from typing import Any
 
 from astune.context_tracker.renderer import Rendered, Reply, Tool
 from astune.engine.written import END, read, written, written_tools
-from astune.schema import Grammar, Message, WorkflowError
+from astune.schema import Forest, Grammar, Message, WorkflowError
+
+
+def is_in_characters(forest: Forest) -> bool:
+    """Whether a recorded episode was had with such an endpoint: nobody knows a log-probability of it."""
+    return any(isnan(node.logprobs[0]) for node in forest.nodes if node.logprobs)
 
 
 class TextRenderer:

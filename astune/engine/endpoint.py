@@ -17,11 +17,20 @@ _TRIES = 5
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _CONNECT_S = 10.0
+_LIST_S = 30.0
 _SHOWN = 400
 
 
+class Refusal(EngineError):
+    """An answer that is an error, with its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, hint=_HINTS.get(status, ""))
+        self.status = status
+
+
 class Endpoint:
-    """Talks to `base_url`, which may be given with or without `/v1`.
+    """Talks to `base_url`: a bare host, whose API lies below `/v1`, or the API's own root, as https://host/api/v3.
 
     A busy server is asked again a few times. How long an answer may take is the caller's business.
     """
@@ -34,6 +43,8 @@ class Endpoint:
                 hint="write it as http://127.0.0.1:8000 or https://.../v1",
             )
         self.root = base_url.rstrip("/").removesuffix("/v1")
+        own_root = urlsplit(self.root).path not in ("", "/")
+        self._api = base_url.rstrip("/") if own_root else f"{self.root}/v1"
         self.model = model
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(
@@ -46,17 +57,20 @@ class Endpoint:
     async def choose_model(self) -> str:
         """The model's name at the server: the one that was given, or the first that it serves."""
         if not self.model:
-            served = (await self.get("/v1/models")).get("data") or []
+            served = await self.models()
             if not served:
                 raise EngineError(f"{self.root} serves no model", hint="set engine.model to the name that it knows")
-            self.model = str(served[0]["id"])
+            self.model = served[0]
         return self.model
 
-    async def get(self, path: str) -> Any:
-        return await self._ask("GET", path, None)
+    async def models(self) -> list[str]:
+        """The names of the models that it serves."""
+        answer = await self._ask("GET", "/models", None, _LIST_S)
+        return [str(model["id"]) for model in answer.get("data") or []]
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        return await self._ask("POST", path, body)
+    async def post(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> Any:
+        """What the API answers at `path`; None waits as long as the caller does."""
+        return await self._ask("POST", path, body, timeout_s)
 
     async def answers(self) -> bool:
         """Whether it is there and well, asked once."""
@@ -69,14 +83,15 @@ class Endpoint:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None) -> Any:
+        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
         pause_s = _FIRST_PAUSE_S
         for number in range(1, _TRIES + 1):
             try:
-                answer = await self._client.request(method, self.root + path, json=body)
+                answer = await self._client.request(method, self._api + path, json=body, timeout=timeout)
             except httpx.HTTPError as cause:
                 raise EngineError(
-                    f"{self.root}{path}: {type(cause).__name__}: {cause or 'no answer'}",
+                    f"{self._api}{path}: {type(cause).__name__}: {cause or 'no answer'}",
                     hint="check that the server runs and that engine.base_url is its address",
                 ) from cause
             if answer.status_code not in _BUSY or number == _TRIES:
@@ -87,17 +102,14 @@ class Endpoint:
 
     def _content(self, answer: httpx.Response, path: str) -> Any:
         if not answer.is_success:
-            raise EngineError(
-                f"{self.root}{path} answered {answer.status_code}: {_reason(answer)}",
-                hint=_HINTS.get(answer.status_code, ""),
-            )
+            raise Refusal(f"{self._api}{path} answered {answer.status_code}: {_reason(answer)}", answer.status_code)
         if not answer.content:
             return None
         try:
             return answer.json()
         except ValueError as cause:
             raise EngineError(
-                f"{self.root}{path} answered what is no JSON: {answer.text[:_SHOWN]!r}",
+                f"{self._api}{path} answered what is no JSON: {answer.text[:_SHOWN]!r}",
                 hint="engine.base_url has to be an OpenAI-compatible API",
             ) from cause
 

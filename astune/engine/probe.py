@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from astune.engine.endpoint import Endpoint
-from astune.schema import EngineError
+from astune.engine.endpoint import Endpoint, Refusal
 
 _TEXT = "One, two, three: 4 5 6"
 _LIKELIEST = 5
+_NO_SUCH_ROUTE = (400, 404, 405, 422)
+"""What endpoints say that complete messages only."""
+_ANSWERS_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,6 @@ class Probe:
     logprobs: bool
     same_tokenizer: bool | None = None
     tempered: bool | None = None
-    takes_weights: bool = False
 
     @property
     def exact(self) -> bool:
@@ -41,8 +42,7 @@ class Probe:
             lacks.append("its tokenizer is not that of model.path")
         if temperature != 1 and self.tempered is False:
             lacks.append(f"its log-probabilities leave out the temperature {temperature:g}")
-        if not self.takes_weights:
-            lacks.append("it takes no new weights")
+        lacks.append("it takes no new weights yet")
         return lacks
 
 
@@ -50,12 +50,14 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]]) -> Probe
     """Ask for one token, twice.
 
     Raises:
-        EngineError: the server cannot be reached at all.
+        EngineError: the server cannot be reached, or refuses for a reason that says nothing of what it gives.
     """
     try:
-        answer = await endpoint.post("/v1/completions", _request(endpoint.model, temperature=1.0))
-    except EngineError as failure:
-        if isinstance(failure.__cause__, Exception):  # nobody answered
+        answer = await endpoint.post(
+            "/completions", _request(endpoint.model, temperature=1.0), timeout_s=_ANSWERS_WITHIN_S
+        )
+    except Refusal as refusal:
+        if refusal.status not in _NO_SUCH_ROUTE:
             raise
         return Probe(token_ids=False, logprobs=False)
     choice = (answer.get("choices") or [{}])[0]
@@ -67,13 +69,12 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]]) -> Probe
         logprobs=bool(logprobs.get("token_logprobs")),
         same_tokenizer=None if ours is None else list(ours) == encode(_TEXT),
         tempered=await _tempered(endpoint, logprobs),
-        takes_weights=await _takes_weights(endpoint),
     )
 
 
 async def _tempered(endpoint: Endpoint, at_one: dict[str, list[dict[str, float]]]) -> bool | None:
     """Halving the temperature doubles the distance between two log-probabilities, or leaves it as it is."""
-    answer = await endpoint.post("/v1/completions", _request(endpoint.model, temperature=0.5))
+    answer = await endpoint.post("/completions", _request(endpoint.model, temperature=0.5), timeout_s=_ANSWERS_WITHIN_S)
     at_half = (answer["choices"][0].get("logprobs") or {}).get("top_logprobs")
     if not at_half or not at_one.get("top_logprobs"):
         return None
@@ -83,15 +84,6 @@ async def _tempered(endpoint: Endpoint, at_one: dict[str, list[dict[str, float]]
         return None
     ratio = (last[both[-1]] - last[both[0]]) / (first[both[-1]] - first[both[0]])
     return ratio > 1.5
-
-
-async def _takes_weights(endpoint: Endpoint) -> bool:
-    """Whether it was started with our worker for vLLM."""
-    try:
-        await endpoint.post("/collective_rpc", {"method": "can_take_weights"})
-    except EngineError:
-        return False
-    return True
 
 
 def _request(model: str, *, temperature: float) -> dict[str, object]:

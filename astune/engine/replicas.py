@@ -28,6 +28,7 @@ class Replicas:
         self._home: dict[str, ServedEngine] = {}
         self._out: set[ServedEngine] = set()
         self._visitor: asyncio.Task[None] | None = None
+        self._looks: set[asyncio.Task[None]] = set()
 
     def open_session(self, session: str) -> None:
         """On the server with the fewest open ones; where none answers, on any, whose error then says so."""
@@ -48,11 +49,13 @@ class Replicas:
             if not await engine.answers():
                 self._leave_out(engine)
             raise
+        except asyncio.CancelledError:  # perhaps by a deadline: one that hangs is found out, too
+            self._looks.add(look := asyncio.ensure_future(self._look_at(engine)))
+            look.add_done_callback(self._looks.discard)
+            raise
 
     async def load_weights(self, source: WeightsSource) -> int:
-        for engine in self._engines:
-            await engine.load_weights(source)
-        return source.version
+        raise EngineError("the servers take no new weights", hint="train with engine.type: in_process")
 
     def stats(self) -> EngineStats:
         each = [engine.stats() for engine in self._engines]
@@ -61,10 +64,14 @@ class Replicas:
         )
 
     async def aclose(self) -> None:
-        if self._visitor is not None:
-            self._visitor.cancel()
+        for task in (*self._looks, *filter(None, (self._visitor,))):
+            task.cancel()
         for engine in self._engines:
             await engine.aclose()
+
+    async def _look_at(self, engine: ServedEngine) -> None:
+        if not await engine.answers():
+            self._leave_out(engine)
 
     def _leave_out(self, engine: ServedEngine) -> None:
         if engine in self._out:

@@ -1,40 +1,35 @@
 """A model behind a server that takes token ids and gives token ids and log-probabilities, as vLLM does.
 
-It samples; what its weights are is the server's business, until `load_weights` publishes new ones.
+It samples with the weights that the server has, and takes no others: episodes are run with it, and nothing is trained.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from astune.engine.base import EngineStats, WeightsSource
 from astune.engine.endpoint import Endpoint
 from astune.schema import Completion, EngineError, Grammar, SamplingParams
 
+_NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
+
 
 class ServedEngine:
     """Implements `InferenceEngine` over `/v1/completions`.
-
-    Args:
-        weights: a folder from which the server takes new weights, by `in_vllm/astune_vllm_worker.py`; None where it
-            takes none.
 
     Raises:
         EngineError: the server fails, or answers without token ids or log-probabilities.
     """
 
-    def __init__(self, endpoint: Endpoint, *, max_model_len: int, weights: Path | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, *, max_model_len: int) -> None:
         self._endpoint = endpoint
-        self._weights = weights
         self._max_model_len = max_model_len
         self._stats = EngineStats()
-        self._version = 0
 
     @property
     def name(self) -> str:
@@ -52,13 +47,12 @@ class ServedEngine:
                 f"the context of {self._max_model_len} tokens",
                 hint="raise rollout.max_model_len or end the episode earlier",
             )
-        version = self._version
         self._stats = replace(self._stats, running=self._stats.running + 1)
         try:
-            answer = await self._endpoint.post("/v1/completions", self._request(prompt, params))
+            answer = await self._endpoint.post("/completions", self._request(prompt, params))
         finally:
             self._stats = replace(self._stats, running=self._stats.running - 1)
-        completion = self._completion(answer, version)
+        completion = self._completion(answer)
         cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self._stats = replace(
             self._stats,
@@ -69,18 +63,7 @@ class ServedEngine:
         return completion
 
     async def load_weights(self, source: WeightsSource) -> int:
-        """Write the weights where the server reads them, and let it; what it has cached belongs to the old ones."""
-        if self._weights is None:
-            raise EngineError(
-                f"{self.name} is not ours to give new weights to",
-                hint="leave engine.base_url empty, and a server is started that takes them",
-            )
-        await asyncio.to_thread(_write, source, self._weights)
-        asked = {"method": "take_weights", "kwargs": {"folder": str(self._weights)}}
-        await self._endpoint.post("/collective_rpc", asked)
-        await self._endpoint.post("/reset_prefix_cache", {})
-        self._version = source.version
-        return self._version
+        raise EngineError(f"{self.name} takes no new weights", hint="train with engine.type: in_process")
 
     def stats(self) -> EngineStats:
         """Tokens of answered calls; a call that is cancelled ends at the server, and nobody learns how far it came."""
@@ -104,8 +87,7 @@ class ServedEngine:
             "return_token_ids": True,
             "skip_special_tokens": False,
         }
-        if params.top_k:
-            body["top_k"] = params.top_k
+        body |= _NOTHING_ELSE | {"top_k": params.top_k}
         if params.seed is not None:
             body["seed"] = params.seed
         if params.grammar is not None:
@@ -122,7 +104,7 @@ class ServedEngine:
             hint="leave tool_choice free, or use engine.type: in_process",
         )
 
-    def _completion(self, answer: Any, version: int) -> Completion:
+    def _completion(self, answer: Any) -> Completion:
         choice = answer["choices"][0]
         token_ids: list[int] | None = choice.get("token_ids")
         logprobs: list[float] | None = (choice.get("logprobs") or {}).get("token_logprobs")
@@ -132,11 +114,4 @@ class ServedEngine:
         if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
             raise EngineError(f"{self.name} answered {len(token_ids)} tokens with the log-probabilities {logprobs}")
         finish_reason = "stop" if choice.get("finish_reason") == "stop" else "length"
-        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version)
-
-
-def _write(source: WeightsSource, folder: Path) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in source.named_tensors()}, folder / "model.safetensors")
+        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, weights_version=0)

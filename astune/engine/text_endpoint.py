@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from astune.engine.base import EngineStats, WeightsSource
-from astune.engine.endpoint import Endpoint
+from astune.engine.endpoint import Endpoint, Refusal
 from astune.engine.written import read, written
 from astune.schema import (
     Completion,
@@ -44,12 +44,12 @@ class TextEndpointEngine:
         messages, tools = read(prompt_ids)
         self._stats = replace(self._stats, running=self._stats.running + 1)
         try:
-            answer = await self._endpoint.post("/v1/chat/completions", self._request(messages, tools, params))
-        except EngineError as failure:
-            if "context" in failure.message and " 400" in failure.message:
+            answer = await self._endpoint.post("/chat/completions", self._request(messages, tools, params))
+        except Refusal as refusal:
+            if refusal.status == 400 and "context" in refusal.message:
                 raise ContextOverflow(
-                    failure.message, hint="shorten what the agent puts into its messages"
-                ) from failure
+                    refusal.message, hint="shorten what the agent puts into its messages"
+                ) from refusal
             raise
         finally:
             self._stats = replace(self._stats, running=self._stats.running - 1)
