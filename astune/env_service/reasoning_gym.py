@@ -9,6 +9,7 @@ have ids such as `train-17` and `validation-3`. Tasks from elsewhere hold `index
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
@@ -86,7 +87,7 @@ def _dataset_of(task: Task, variant: str) -> tuple[Any, int]:
 
 def _create(name: str, **config: Any) -> Any:
     try:
-        import reasoning_gym
+        reasoning_gym: Any = import_module("reasoning_gym")
     except ImportError as cause:
         raise EnvError(
             f"reasoning_gym:{name} needs reasoning-gym, which is not installed",

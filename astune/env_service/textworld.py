@@ -22,6 +22,7 @@ import re
 import tempfile
 import threading
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -179,8 +180,8 @@ def _require_challenge(variant: str) -> Any:
 
 def _textworld(variant: str) -> Any:
     try:
-        import textworld
-        import textworld.challenges
+        textworld: Any = import_module("textworld")
+        import_module("textworld.challenges")
     except ImportError as cause:
         raise EnvError(
             f"textworld:{variant} needs TextWorld, which is not installed", hint="pip install 'astune[textworld]'"
