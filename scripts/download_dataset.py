@@ -12,6 +12,7 @@ import argparse
 import itertools
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,4 +132,5 @@ def size(n_bytes: int) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
     sys.exit(main())
