@@ -15,6 +15,8 @@ import pytest
 
 from astune.cli._app import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "launcher"))
 from launcher_helpers import SERVER, eventually, python, with_marker  # noqa: E402

@@ -18,6 +18,8 @@ from astune.env_service import EnvironmentHandle, open_environment
 from astune.env_service.client import ServiceHandle, read_task_ids
 from astune.schema import EnvError, Task
 
+pytestmark = pytest.mark.slow
+
 GO = {"role": "assistant", "content": "```python\nprint(1)\n```"}
 
 CREATED = (

@@ -18,6 +18,8 @@ from astune.launcher.companion import Companion, in_shell
 from astune.launcher.companions import Companions
 from astune.schema import CompanionError, DeadlineExceeded, TaskReaderError
 
+pytestmark = pytest.mark.slow
+
 TALKER = "import sys, time; print('Uvicorn running on', sys.argv[1]); time.sleep(600)"
 
 

@@ -16,6 +16,8 @@ from launcher_helpers import commands_with, eventually, python, with_marker
 
 from astune.launcher.guarded_process import GuardedProcess
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 FAMILY = """
