@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
@@ -19,6 +21,9 @@ from astune.engine.probe import Probe, probe
 from astune.engine.replicas import Replicas
 from astune.engine.served import ServedEngine
 from astune.schema import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from astune.context_tracker.template import ChatTemplate
 
 _NO_BOUND = 1 << 40
 
@@ -81,17 +86,25 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
             hint="set it to the endpoint's address, as https://api.example.com/v1",
         )
     key = key_from(config.engine.api_key_env)
+    ours = not config.engine.base_url
     endpoints: list[Endpoint] = []
     for base_url in addresses:
-        endpoint = Endpoint(base_url, model=config.engine.model, api_key=key)
+        endpoint = Endpoint(base_url, model=config.model.path if ours else config.engine.model, api_key=key)
         closing.push_async_callback(endpoint.aclose)
         await endpoint.choose_model()
         endpoints.append(endpoint)
-    if config.engine.type == "vllm" and not config.engine.base_url:
-        await _require_own_model(endpoints[0], config)
-    probes = [await probe(endpoint, lambda text: _encode(config, text)) for endpoint in endpoints]
+    if ours:
+        await _require_own_model(endpoints[0])
+
+    @cache
+    def template() -> ChatTemplate:  # loaded only where a server gives tokens
+        from astune.context_tracker.template import ChatTemplate
+
+        return ChatTemplate.load(model_folder(config), config.model.path)
+
+    probes = [await probe(endpoint, lambda text: template().tokenizer(text)["input_ids"]) for endpoint in endpoints]
     if all(found.exact for found in probes):
-        return _exact(config, endpoints, probes)
+        return _exact(config, endpoints, probes, template())
     if config.engine.type == "vllm":
         raise EngineError(
             "; ".join(_lacking(config, endpoints, probes)),
@@ -100,20 +113,24 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
     return _in_text(config, endpoints, probes)
 
 
-def _exact(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
+def _exact(
+    config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe], template: ChatTemplate
+) -> OpenModel:
     """Token for token."""
+    from astune.context_tracker.template_renderer import TemplateRenderer
+
     engines = [ServedEngine(endpoint, max_model_len=config.rollout.max_model_len) for endpoint in endpoints]
     engine = engines[0] if len(engines) == 1 else Replicas(engines)
     lacks = tuple(_lacking(config, endpoints, probes))
-    return OpenModel(engine, load_renderer(model_folder(config), config.model.path), config, lacks)
+    return OpenModel(engine, TemplateRenderer(template), config, lacks)
 
 
-async def _require_own_model(endpoint: Endpoint, config: AstuneConfig) -> None:
+async def _require_own_model(endpoint: Endpoint) -> None:
     """A server that answered already at our port may be of another run."""
     served = await endpoint.models()
-    if config.model.path not in served:
+    if endpoint.model not in served:
         raise EngineError(
-            f"the server that runs already at {endpoint.root} serves {', '.join(served)}, and not {config.model.path}",
+            f"the server that runs already at {endpoint.root} serves {', '.join(served)}, and not {endpoint.model}",
             hint="end it, or set engine.vllm.port to another port",
         )
 
@@ -148,9 +165,3 @@ def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequen
     unbounded = config.model_copy(update={"rollout": rollout})
     lacks = tuple(_lacking(config, endpoints, probes))
     return OpenModel(TextEndpointEngine(endpoints[0]), TextRenderer(), unbounded, lacks)
-
-
-def _encode(config: AstuneConfig, text: str) -> list[int]:
-    from astune.context_tracker.template import ChatTemplate
-
-    return ChatTemplate.load(model_folder(config)).tokenizer(text)["input_ids"]

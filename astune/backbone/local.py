@@ -32,10 +32,10 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     """
     check_trainable(config, parts)
     observer.on_phase("loading the model")
-    policy = PolicyTrainer.load(model_folder(config), config)
     order = task_order(config, parts)
     async with open_model(config) as model:
         require_trainable(model)
+        policy = PolicyTrainer.load(model_folder(config), config)
         engine = model.engine
         checkpoint, state = run.checkpoints.latest(), LoopState()
         if checkpoint is not None:
@@ -116,6 +116,8 @@ def without_learning(config: AstuneConfig) -> AstuneConfig:
 
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     """Refuse what could run but not train, before anything expensive starts."""
+    if config.engine.type == "vllm":  # refused before its server is started; other endpoints are asked what they lack
+        require_in_process(config, "training")
     if config.rollout.top_p < 1:
         raise ConfigError(
             f"rollout.top_p is {config.rollout.top_p:g}: the probabilities recorded would not be the trained ones",

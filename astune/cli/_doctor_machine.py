@@ -18,6 +18,7 @@ from typing import Literal
 import psutil
 
 from astune.config import AstuneConfig
+from astune.config.cache import cache_dir
 from astune.launcher.health import describe_listener, port_is_free
 
 MEMORY_GB = 4.5
@@ -104,10 +105,9 @@ def _control_group_memory() -> tuple[int | None, int]:
 
 
 def disks(config: AstuneConfig) -> Iterator[Finding]:
-    cache = Path(os.environ.get("ASTUNE_CACHE", "~/.cache/astune")).expanduser()
     for what, folder, mend in (
         ("disk of runs", config.record_dir, "--set record_dir=/a/folder/with/space"),
-        ("disk of models", cache, "export ASTUNE_CACHE=/a/folder/with/space"),
+        ("disk of models", cache_dir(), "export ASTUNE_CACHE=/a/folder/with/space"),
     ):
         there = folder.resolve()
         while not there.exists():

@@ -71,14 +71,12 @@ def engines(config: AstuneConfig) -> Iterator[Finding]:
 
 def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
     """(what, address to ask, what mends it) of all that the experiment uses; an engine's key is not tried."""
-    reader, engine = config.task_reader.model_dump(), config.engine.model_dump()
-    service = reader.get("env_service") or {}
-    if reader["type"] == "env_service" and service.get("env_url"):
-        flag = "--with-appworld" if service.get("env_type") == "appworld" else "--with env='COMMAND that starts it'"
+    service = config.task_reader.env_service
+    if config.task_reader.type == "env_service" and service.env_url:
+        flag = "--with-appworld" if service.env_type == "appworld" else "--with env='COMMAND that starts it'"
         mend = f"start the run with {flag}, or set task_reader.env_service.env_url"
-        yield "environment service", f"{service['env_url'].rstrip('/')}/healthz", mend
-    named = engine.get("base_url") or []
-    for url in [named] if isinstance(named, str) else named:
+        yield "environment service", f"{service.env_url.rstrip('/')}/healthz", mend
+    for url in config.engine.base_url:
         mend = "start that server, or set engine.base_url to one that runs"
         yield "engine", f"tcp://{urlsplit(url).hostname}:{port_of(url)}", mend
 

@@ -16,7 +16,7 @@ def check_run(run: str) -> int:
     """0 where every call of every episode replays token for token, 1 otherwise."""
     from astune.config import load_config
     from astune.context_tracker import faults, load_renderer
-    from astune.context_tracker.text_renderer import TextRenderer, is_in_characters
+    from astune.context_tracker.text_renderer import renderer_of
     from astune.engine.model_files import resolve_model
 
     directory = RunDirectory.open(resolve_run(run))
@@ -28,8 +28,7 @@ def check_run(run: str) -> int:
         for episode in reader.episodes():
             episodes += 1
             calls += sum(node.sampled for node in episode.forest.nodes)
-            speaks = TextRenderer() if is_in_characters(episode.forest) else renderer
-            for fault in faults(episode.forest, speaks):
+            for fault in faults(episode.forest, renderer_of(episode.forest, renderer)):
                 found += 1
                 if found <= _SHOWN:
                     console.print(f"{episode.episode_id}: {fault}", markup=False, soft_wrap=True)

@@ -33,7 +33,7 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     """Print what judge and policy make of the run's episodes now; 0 whatever that is."""
     from astune.config import load_config
     from astune.context_tracker import load_renderer
-    from astune.context_tracker.text_renderer import TextRenderer, is_in_characters
+    from astune.context_tracker.text_renderer import renderer_of
     from astune.engine.model_files import resolve_model
     from astune.launcher import config_path_of
     from astune.rollout.again import again
@@ -58,8 +58,7 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
             then = group.episodes
             now: list[Episode] = []
             for episode in then:
-                speaks = TextRenderer() if is_in_characters(episode.forest) else renderer
-                result = runner.run(again(episode, speaks, judge, config))
+                result = runner.run(again(episode, renderer_of(episode.forest, renderer), judge, config))
                 now.append(result.episode)
                 if result.kept is not None:
                     kept[result.kept] += 1

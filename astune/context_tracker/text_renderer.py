@@ -11,7 +11,7 @@ from datetime import date
 from math import isnan
 from typing import Any
 
-from astune.context_tracker.renderer import Rendered, Reply, Tool
+from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool
 from astune.engine.written import END, read, written, written_tools
 from astune.schema import Forest, Grammar, Message, WorkflowError
 
@@ -19,6 +19,11 @@ from astune.schema import Forest, Grammar, Message, WorkflowError
 def is_in_characters(forest: Forest) -> bool:
     """Whether a recorded episode was had with such an endpoint: nobody knows a log-probability of it."""
     return any(isnan(node.logprobs[0]) for node in forest.nodes if node.logprobs)
+
+
+def renderer_of(forest: Forest, renderer: Renderer) -> Renderer:
+    """What reads a recorded episode: the model's own `renderer`, or that of an endpoint of text."""
+    return TextRenderer() if is_in_characters(forest) else renderer
 
 
 class TextRenderer:

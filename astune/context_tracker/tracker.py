@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from astune.context_tracker.conversation import Conversation, tools_key_of
 from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
-from astune.context_tracker.messages import EXACT, Comparison, Identity, canonical, identity, message_of
+from astune.context_tracker.messages import EXACT, Comparison, Identity, identity, message_of
 from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool
 from astune.schema import (
     Completion,
@@ -57,7 +58,7 @@ class PendingCall:
     rendered: Rendered
     tools: Sequence[Tool]
     rewritten: bool
-    conversation: _Conversation
+    conversation: Conversation
     form: Grammar | None
     """What the answer must be."""
     literal: bool
@@ -65,33 +66,11 @@ class PendingCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Conversation:
-    """An agent's messages as it sent them, and in canonical form.
-
-    `structured` are the positions of those that hold more than texts.
-    """
-
-    agent: str
-    sent: list[Message]
-    plain: list[Message]
-    structured: list[int]
-    tools_key: str
-
-    def begins(self, messages: Sequence[Message]) -> bool:
-        """Whether `messages` go on from here: equal in every value and type.
-
-        1 and True are equal to Python, and different JSON to a model.
-        """
-        beginning = list(messages[: len(self.sent)])
-        return beginning == self.sent and all(repr(beginning[at]) == repr(self.sent[at]) for at in self.structured)
-
-
-@dataclass(frozen=True, slots=True)
 class _Tip:
     """Where an agent's last call stands: its conversation, the node of the last message, and the messages and tokens of
     the answer's path. A conversation that goes on from here costs time in its new messages only."""
 
-    conversation: _Conversation
+    conversation: Conversation
     node: int
     answer: int
     path: list[Message]
@@ -151,7 +130,7 @@ class ContextTracker:
         if not messages:
             raise WorkflowError("the model was called without messages", hint="pass at least one message")
         tip = self._tip(agent, messages, tools)
-        conversation = _conversation(agent, messages, tools, tip)
+        conversation = Conversation.of(agent, messages, tools, going_on=tip.conversation if tip is not None else None)
         plain = conversation.plain
         with self._lock:
             parent, n_known = self._last_answer(conversation, tip)
@@ -236,11 +215,11 @@ class ContextTracker:
     def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
         """The agent's last call, where these messages go on from it."""
         tip = self._tips.get(agent)
-        if tip is None or tip.conversation.tools_key != _tools_key(tools):
+        if tip is None or tip.conversation.tools_key != tools_key_of(tools):
             return None
         return tip if tip.conversation.begins(messages) else None
 
-    def _last_answer(self, conversation: _Conversation, tip: _Tip | None) -> tuple[int | None, int]:
+    def _last_answer(self, conversation: Conversation, tip: _Tip | None) -> tuple[int | None, int]:
         """The deepest recorded answer that the conversation passes through, and how many messages lead to it."""
         found: tuple[int | None, int] = None, 0
         level: Sequence[int | None] = [None]
@@ -259,7 +238,7 @@ class ContextTracker:
             return self._last_answer(conversation, None)  # it may lie on another branch
         return found
 
-    def _said_to(self, conversation: _Conversation, answers: Sequence[int], position: int) -> int:
+    def _said_to(self, conversation: Conversation, answers: Sequence[int], position: int) -> int:
         """Which of several equal answers the agent goes on from: its own, with the thought that it sent."""
         thought = conversation.plain[position].get("reasoning_content")
 
@@ -269,7 +248,7 @@ class ContextTracker:
 
         return max(answers, key=fitness)
 
-    def _children(self, node: int | None, who: Identity, conversation: _Conversation) -> list[int]:
+    def _children(self, node: int | None, who: Identity, conversation: Conversation) -> list[int]:
         """The recorded children that are this message.
 
         An agent may put its own name on an answer of the model, and leave out what the model thought; another agent
@@ -335,7 +314,7 @@ class ContextTracker:
         for who in {self._comparison.key(who) for who in known_as}:
             self._index.setdefault(self._key(node.parent, who, pending.conversation), []).append(node.node_id)
 
-    def _key(self, parent: int | None, who: Identity, conversation: _Conversation) -> _Key:
+    def _key(self, parent: int | None, who: Identity, conversation: Conversation) -> _Key:
         counts = parent is None and not self._comparison.ignore_tools
         return parent, conversation.tools_key if counts else "", who
 
@@ -345,7 +324,7 @@ class ContextTracker:
         for node, message in zip(path, pending.conversation.plain, strict=False):
             self._note(node, message)
         tools_key = pending.conversation.tools_key
-        if path and _tools_key(path[0].tools) != tools_key:
+        if path and tools_key_of(path[0].tools) != tools_key:
             self._passed_over.add((path[0].node_id, tools_key))
 
     def _note(self, node: MessageNode, message: Message) -> None:
@@ -365,7 +344,7 @@ class ContextTracker:
             return "another agent"
         if not new and way[0].sampled:
             return "sampled again"
-        if parent is None and _tools_key(way[0].tools) != pending.conversation.tools_key:
+        if parent is None and tools_key_of(way[0].tools) != pending.conversation.tools_key:
             return "tools changed"
         if pending.rewritten:
             return REWRITTEN
@@ -388,24 +367,3 @@ class ContextTracker:
 
 def _identities(nodes: Sequence[MessageNode]) -> list[Identity]:
     return [identity(message_of(node)) for node in nodes]
-
-
-def _tools_key(tools: Sequence[Tool]) -> str:
-    return repr(list(tools)) if tools else ""
-
-
-def _conversation(agent: str, messages: Sequence[Message], tools: Sequence[Tool], tip: _Tip | None) -> _Conversation:
-    """With copies of what the agent sent, which it may go on to change."""
-    old = tip.conversation if tip is not None else _Conversation(agent, [], [], [], "")
-    new = copy.deepcopy(list(messages[len(old.sent) :]))
-    plain = [*old.plain, *map(canonical, new)]
-    structured = [
-        at for at, message in enumerate(new, len(old.sent)) if any(type(value) is not str for value in message.values())
-    ]
-    return _Conversation(
-        agent,
-        [*old.sent, *new],
-        plain,
-        [*old.structured, *structured],
-        _tools_key(tools),
-    )

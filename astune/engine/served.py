@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from astune.engine.base import EngineStats, WeightsSource
 from astune.engine.endpoint import Endpoint
+from astune.engine.remote import RemoteEngine
 from astune.schema import Completion, EngineError, Grammar, SamplingParams
 
 _NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
 
 
-class ServedEngine:
+class ServedEngine(RemoteEngine):
     """Implements `InferenceEngine` over `/v1/completions`.
 
     Raises:
@@ -27,17 +26,8 @@ class ServedEngine:
     """
 
     def __init__(self, endpoint: Endpoint, *, max_model_len: int) -> None:
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._max_model_len = max_model_len
-        self._stats = EngineStats()
-
-    @property
-    def name(self) -> str:
-        return self._endpoint.root
-
-    def open_session(self, session: str) -> None: ...
-
-    def close_session(self, session: str) -> None: ...
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = list(prompt_ids)
@@ -47,33 +37,11 @@ class ServedEngine:
                 f"the context of {self._max_model_len} tokens",
                 hint="raise rollout.max_model_len or end the episode earlier",
             )
-        self._stats = replace(self._stats, running=self._stats.running + 1)
-        try:
-            answer = await self._endpoint.post("/completions", self._request(prompt, params))
-        finally:
-            self._stats = replace(self._stats, running=self._stats.running - 1)
+        answer = await self._ask("/completions", self._request(prompt, params))
         completion = self._completion(answer)
         cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        self._stats = replace(
-            self._stats,
-            prompt_tokens=self._stats.prompt_tokens + len(prompt),
-            prefilled_tokens=self._stats.prefilled_tokens + len(prompt) - cached,
-            sampled_tokens=self._stats.sampled_tokens + len(completion.token_ids),
-        )
+        self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
         return completion
-
-    async def load_weights(self, source: WeightsSource) -> int:
-        raise EngineError(f"{self.name} takes no new weights", hint="train with engine.type: in_process")
-
-    def stats(self) -> EngineStats:
-        """Tokens of answered calls; a call that is cancelled ends at the server, and nobody learns how far it came."""
-        return self._stats
-
-    async def aclose(self) -> None:
-        await self._endpoint.aclose()
-
-    async def answers(self) -> bool:
-        return await self._endpoint.answers()
 
     def _request(self, prompt: list[int], params: SamplingParams) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -86,8 +54,9 @@ class ServedEngine:
             "logprobs": 0,
             "return_token_ids": True,
             "skip_special_tokens": False,
+            "top_k": params.top_k,
+            **_NOTHING_ELSE,
         }
-        body |= _NOTHING_ELSE | {"top_k": params.top_k}
         if params.seed is not None:
             body["seed"] = params.seed
         if params.grammar is not None:

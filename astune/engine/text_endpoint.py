@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from astune.engine.base import EngineStats, WeightsSource
-from astune.engine.endpoint import Endpoint, Refusal
+from astune.engine.endpoint import Refusal
+from astune.engine.remote import RemoteEngine
 from astune.engine.written import read, written
 from astune.schema import (
     Completion,
@@ -26,58 +25,30 @@ from astune.schema import (
 )
 
 
-class TextEndpointEngine:
+class TextEndpointEngine(RemoteEngine):
     """Implements `InferenceEngine` over `/v1/chat/completions`.
 
-    The endpoint's own limits hold: what it refuses as too long is a ContextOverflow.
+    The endpoint's own limits hold: what it refuses as too long is a ContextOverflow. Its counters are in characters.
     """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._stats = EngineStats()
-
-    def open_session(self, session: str) -> None: ...
-
-    def close_session(self, session: str) -> None: ...
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         messages, tools = read(prompt_ids)
-        self._stats = replace(self._stats, running=self._stats.running + 1)
         try:
-            answer = await self._endpoint.post("/chat/completions", self._request(messages, tools, params))
+            answer = await self._ask("/chat/completions", self._request(messages, tools, params))
         except Refusal as refusal:
             if refusal.status == 400 and "context" in refusal.message:
                 raise ContextOverflow(
                     refusal.message, hint="shorten what the agent puts into its messages"
                 ) from refusal
             raise
-        finally:
-            self._stats = replace(self._stats, running=self._stats.running - 1)
         try:
             choice = answer["choices"][0]
             token_ids = written(_said(choice["message"]))
         except (KeyError, IndexError, TypeError) as cause:
-            raise EngineError(
-                f"{self._endpoint.root} answered what is no chat completion: {str(answer)[:300]}"
-            ) from cause
-        self._stats = replace(
-            self._stats,
-            prompt_tokens=self._stats.prompt_tokens + len(prompt_ids),
-            prefilled_tokens=self._stats.prefilled_tokens + len(prompt_ids),
-            sampled_tokens=self._stats.sampled_tokens + len(token_ids),
-        )
+            raise EngineError(f"{self.name} answered what is no chat completion: {str(answer)[:300]}") from cause
+        self._count(prompt=len(prompt_ids), cached=0, sampled=len(token_ids))
         finish_reason = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(token_ids, [math.nan] * len(token_ids), finish_reason, 0)
-
-    async def load_weights(self, source: WeightsSource) -> int:
-        raise EngineError(f"{self._endpoint.root} takes no weights", hint="train with engine.type: in_process or vllm")
-
-    def stats(self) -> EngineStats:
-        """In characters."""
-        return self._stats
-
-    async def aclose(self) -> None:
-        await self._endpoint.aclose()
 
     def _request(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], params: SamplingParams
@@ -104,7 +75,7 @@ class TextEndpointEngine:
             one = {"type": "function", "function": {"name": names[0]}}
             return {"tool_choice": one if len(names) == 1 else "required"}
         raise EngineError(
-            f"{self._endpoint.root} cannot be made to keep to a {grammar.kind} grammar",
+            f"{self.name} cannot be made to keep to a {grammar.kind} grammar",
             hint="ask for a JSON schema, or use engine.type: in_process",
         )
 

@@ -21,7 +21,7 @@ from astune.env_service._checked import CheckedEnvironment
 from astune.env_service._wire import encoded, shortened, state_data, step_data
 from astune.env_service.base import Environment
 from astune.env_service.built_in import environment_class
-from astune.schema import AstuneError, Task
+from astune.schema import AstuneError, EnvError, Task
 
 LENGTH = struct.Struct(">Q")
 
@@ -82,7 +82,8 @@ class Host:
             instance.close()
 
     def _hosted(self) -> CheckedEnvironment:
-        assert self._instance is not None  # the server creates before it does anything else
+        if self._instance is None:
+            raise EnvError("the instance was used before create or after close")
         return self._instance
 
 

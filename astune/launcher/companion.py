@@ -156,8 +156,7 @@ def running_ray_head(temporary: Path | None = None) -> str | None:
 
 def appworld(config: AstuneConfig, environ: Mapping[str, str] = os.environ) -> Companion:
     """AppWorld's environment service, where the configuration looks for it."""
-    reader = getattr(config.task_reader, "env_service", None)
-    url = (getattr(reader, "env_url", None) or APPWORLD_URL).rstrip("/")
+    url = (config.task_reader.env_service.env_url or APPWORLD_URL).rstrip("/")
     command = appworld_command(url, environ)
     return _configured(Companion("appworld", command, health_url=f"{url}/healthz"), config)
 

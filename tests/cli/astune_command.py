@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,20 @@ def start(folder: Path, *arguments: str, before: tuple[str, ...] = (), **variabl
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def interrupted_at(process: subprocess.Popen[str], text: str) -> tuple[list[str], str, str]:
+    """Ctrl-C when a line has `text`: the lines until then, what followed, and what was said of it."""
+    lines: list[str] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    return lines, rest, err
 
 
 def astune(folder: Path, *arguments: str, status: int = 0) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
-from astune_command import ROOT, astune, start
+from astune_command import ROOT, astune, interrupted_at, start
 
 from astune.runs import RunDirectory
 
@@ -36,16 +35,7 @@ def settings(tiny_folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def interrupted(folder: Path, settings: list[str]) -> Path:
     """The folder of a run that Ctrl-C ended after its first steps."""
-    process = start(folder, "demo", *settings)
-    lines: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.append(line)
-        if "step 2/60" in line:
-            process.send_signal(signal.SIGINT)
-            break
-    rest, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
+    lines, rest, err = interrupted_at(start(folder, "demo", *settings), "step 2/60")
     match = re.search(r"go on with: astune --resume (\S+)", rest)
     assert match is not None, "".join(lines) + rest + err
     assert "Traceback" not in err

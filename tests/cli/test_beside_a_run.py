@@ -12,12 +12,13 @@ import uuid
 from pathlib import Path
 
 import pytest
+from astune_command import ROOT, interrupted_at
+from astune_command import start as start_astune
 
 from astune.cli._app import run
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "launcher"))
 from launcher_helpers import SERVER, eventually, python, with_marker  # noqa: E402
 
@@ -168,17 +169,6 @@ def test_kill_ends_a_run_that_hangs_with_all_that_it_started(start, marker, tmp_
     assert with_marker(marker) == []
 
 
-@pytest.fixture
-def astune(capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            run(arguments)
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -242,28 +232,13 @@ def test_a_real_run_with_a_companion_from_start_to_ctrl_c(tiny_folder, tmp_path,
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / ".env").write_text("PHONE_NUMBERS=123\n")
-    process = subprocess.Popen(
-        python(
-            "from astune.cli import main; main()",
-            *("--conf", str(ROOT / "tutorial/example_calculator/calculator.yaml")),
-            *("--with", f"tools={sys.executable} server.py 0 {marker} & echo Starting server on 0; wait"),
-            *words,
-        ),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = start_astune(
+        tmp_path,
+        *("--conf", str(ROOT / "tutorial/example_calculator/calculator.yaml")),
+        *("--with", f"tools={sys.executable} server.py 0 {marker} & echo Starting server on 0; wait"),
+        *words,
     )
-    assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line)
-        if "step 1/60" in line:
-            process.send_signal(signal.SIGINT)
-            break
-    rest, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
+    lines, rest, _ = interrupted_at(process, "step 1/60")
     assert lines[0].startswith("PHONE_NUMBERS is set but ASTUNE_SMS_URL")
     assert '"Starting server on" was written' in lines[1]
     assert "go on with: astune --resume" in rest

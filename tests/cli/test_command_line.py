@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli._app import run, with_resume_value
+from astune.cli._app import with_resume_value
 from astune.cli._errors import exit_with
 from astune.schema import ConfigError, JudgeError
 
@@ -41,19 +41,6 @@ astune:
 """
     )
     return tmp_path
-
-
-@pytest.fixture
-def astune(capsys: pytest.CaptureFixture[str]):
-    """Runs a command line in this process; returns status, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            run(arguments)
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 def test_help_takes_under_three_tenths_of_a_second():
