@@ -42,6 +42,7 @@ class Conversation:
         """With copies of what the agent sent, which it may go on to change; those of `going_on` are made already."""
         old = going_on if going_on is not None else cls(agent, [], [], [], "")
         new = copy.deepcopy(list(messages[len(old.sent) :]))
+        plain = [*old.plain, *map(canonical, new)]
         structured = [
             at
             for at, message in enumerate(new, len(old.sent))
@@ -50,7 +51,7 @@ class Conversation:
         return cls(
             agent,
             [*old.sent, *new],
-            [*old.plain, *map(canonical, new)],
+            plain,
             [*old.structured, *structured],
             tools_key_of(tools),
         )

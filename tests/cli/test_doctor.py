@@ -8,7 +8,6 @@ import shutil
 import socket
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -157,16 +156,18 @@ def test_the_kernels_sandbox_is_described():
     assert finding.mend if finding.state == "problem" else finding.detail
 
 
-def test_what_the_experiment_names_is_asked_whether_it_answers(monkeypatch):
-    """Both sections, as a configuration with a served engine and an environment service has them."""
+def test_what_the_experiment_names_is_asked_whether_it_answers():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        service = {"env_type": "appworld", "env_url": "http://127.0.0.1:1/"}
-        section = SimpleNamespace(
-            task_reader=SimpleNamespace(model_dump=lambda: {"type": "env_service", "env_service": service}),
-            engine=SimpleNamespace(model_dump=lambda: {"base_url": [f"http://127.0.0.1:{port}/v1"]}),
+        settings = (
+            "task_reader.type=env_service",
+            "task_reader.env_service.env_type=appworld",
+            "task_reader.env_service.env_url=http://127.0.0.1:1/",
+            "engine.type=openai",
+            "engine.model=any",
+            f"engine.base_url=http://127.0.0.1:{port}/v1",
         )
-        environment, engine = software.engines(section)
+        environment, engine = software.engines(load_config(None, settings))
     assert environment.state == "problem"
     assert environment.detail == "http://127.0.0.1:1/healthz does not answer: Connection refused"
     assert environment.mend.startswith("start the run with --with-appworld")
