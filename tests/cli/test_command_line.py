@@ -43,15 +43,19 @@ astune:
     return tmp_path
 
 
-def test_help_takes_under_three_tenths_of_a_second():
-    seconds = []
-    for _ in range(8):
-        process = subprocess.Popen([sys.executable, "launcher.py", "--help"], cwd=ROOT, stdout=subprocess.DEVNULL)
-        usage = os.wait4(process.pid, 0)[2]  # of the processor: what else the machine does is not ours
-        seconds.append(usage.ru_utime + usage.ru_stime)
-        if seconds[-1] < 0.3:
-            return
-    pytest.fail(f"the fastest of {len(seconds)} took {min(seconds):.2f} s")
+def test_help_takes_little_longer_than_typer_itself():
+    """A ratio, as the machine's speed is not ours: at most twice what importing the library for the help takes."""
+    ratios = []
+    for _ in range(5):
+        alone = _processor_seconds("-c", "import typer.rich_utils")
+        ratios.append(_processor_seconds("launcher.py", "--help") / alone)
+    assert sorted(ratios)[2] < 2, ratios
+
+
+def _processor_seconds(*words: str) -> float:
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+    usage = os.wait4(process.pid, 0)[2]
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.mark.parametrize("code", ["import astune", "from astune.cli._app import run; run(['--help'])"])
