@@ -83,13 +83,13 @@ class Narrator:
 def episodes_table(episodes: Sequence[Episode]) -> Table:
     """A line an episode; where the terminal is narrow, the tasks' ids alone are cut."""
     rows = [_cells_of(episode) for episode in episodes]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("task", overflow="ellipsis", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("task", min_width=8)
     for name in rows[0] if rows else ():
         width = max(len(name), *(len(row[name]) for row in rows))
         table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True, min_width=width)
     for episode, row in zip(episodes, rows, strict=True):
-        table.add_row(Text(visible(episode.task.task_id)), *row.values())
+        table.add_row(Text(visible(episode.task.task_id), no_wrap=True, overflow="ellipsis"), *row.values())
     return table
 
 
@@ -105,21 +105,6 @@ def _cells_of(episode: Episode) -> dict[str, str]:
         "forks": str(sum(node.fork_cause is not None for node in nodes)),
         "seconds": f"{episode.timings.get('total', 0.0):.1f}",
     }
-
-
-def _numbers_of(episode: Episode) -> dict[str, str]:
-    nodes = episode.forest.nodes
-    cells = (
-        episode.status,
-        "-" if episode.reward is None else f"{episode.reward.raw_reward:g}",
-        str(sum(node.sampled for node in nodes)),
-        f"{sum(len(node.prompt_delta) for node in nodes):,}",
-        f"{episode.forest.sampled_tokens():,}",
-        str(len(episode.timelines)),
-        str(sum(node.fork_cause is not None for node in nodes)),
-        f"{episode.timings.get('total', 0.0):.1f}",
-    )
-    return dict(zip(_COLUMNS, cells, strict=True))
 
 
 @contextmanager
