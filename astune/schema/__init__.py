@@ -21,6 +21,7 @@ from astune.schema.errors import (
 )
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
+from astune.schema.garbage import uncollected
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.reward import Reward
@@ -77,4 +78,5 @@ __all__ = [
     "to_the_end",
     "tool_call_id",
     "trained_and_masked",
+    "uncollected",
 ]
