@@ -114,7 +114,7 @@ class RunDirectory:
         path = Path(path).resolve()
         if not is_run(path):
             raise RunStoreError(f"{path} is no run", hint=f"a run's folder holds {_INFO}")
-        run = cls(path, RunLock(path / "run.lock"))
+        run = cls.look_at(path)
         info = run.info()
         if info.format != RUN_FORMAT:
             raise RunStoreError(
@@ -125,6 +125,11 @@ class RunDirectory:
             run._lock.acquire()
             run._write_info(RunInfo(info.experiment, info.created_at))
         return run
+
+    @classmethod
+    def look_at(cls, path: Path) -> Self:
+        """A run to read whatever state it is in; what cannot be read is told when it is asked for."""
+        return cls(path, RunLock(path / "run.lock"))
 
     @property
     def config_path(self) -> Path:

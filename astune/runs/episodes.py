@@ -64,6 +64,10 @@ class DamagedStoreError(RunStoreError):
     """The file of a store cannot be read as a database, or not all of it."""
 
 
+class NoEpisodeError(RunStoreError):
+    """A store has no episode of this id."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
     """What is known of an episode without unpacking it; the columns of the module's docstring."""
@@ -111,6 +115,14 @@ class StepSummary:
         return self.successes / self.episodes if self.episodes else float("nan")
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    split: Split
+    step: int
+    error_type: str
+    count: int
+
+
 _COLUMNS = [field.name for field in fields(EpisodeRow)]
 _BLOB = "SELECT blob FROM episodes WHERE episode_id = ?"
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM episodes"
@@ -144,13 +156,13 @@ class EpisodeReader:
         with self._query_errors(), self._lock:
             found = self._connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
         if found is None:
-            raise RunStoreError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
+            raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
         return unpack(found[0])
 
     def row(self, episode_id: str) -> EpisodeRow:
         rows = self._rows(" WHERE episode_id = ?", [column_text(episode_id)])
         if not rows:
-            raise RunStoreError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
+            raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
         return rows[0]
 
     def list(
@@ -211,6 +223,12 @@ class EpisodeReader:
         with self._query_errors(), self._lock:
             return self._connection.execute(query).fetchone()
 
+    def recorded_at(self, seq: int) -> float | None:
+        """`created_at` of an episode; None where there is none."""
+        with self._query_errors(), self._lock:
+            found = self._connection.execute("SELECT created_at FROM episodes WHERE seq = ?", (seq,)).fetchone()
+        return found[0] if found is not None else None
+
     def data_version(self) -> int:
         """A number that changes with every commit of a writer."""
         with self._query_errors(), self._lock:
@@ -236,6 +254,18 @@ class EpisodeReader:
             StepSummary(*row[:6], *(float("nan") if value is None else float(value) for value in row[6:]))
             for row in found
         ]
+
+    def errors(self) -> list[ErrorCount]:
+        """How many episodes failed of what, by step and split."""
+        query = """
+            SELECT split, step, COALESCE(error_type, 'error'), COUNT(*)
+            FROM episodes WHERE status = 'error' GROUP BY 1, 2, 3 ORDER BY step, split, 3"""
+        with self._query_errors(), self._lock:
+            return [ErrorCount(*row) for row in self._connection.execute(query)]
+
+    def text(self, episode_id: str) -> str:
+        """What a search looks through, as it was written."""
+        return forest_text(self.read(episode_id).forest)
 
     def close(self) -> None:
         self._connection.close()

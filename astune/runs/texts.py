@@ -54,7 +54,7 @@ def folded(text: str) -> bytes:
     return text.casefold().encode("utf-8", "replace")
 
 
-def find(text: str, sought: str) -> Snippet | None:
+def find_text(text: str, sought: str) -> Snippet | None:
     """The first place where `sought` stands in `text`, whatever its case; None where it does not."""
     needle, haystack = sought.casefold(), text.casefold()
     start = haystack.find(needle)
