@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 
@@ -31,9 +32,15 @@ class Address:
     token: str | None
 
     @property
+    def page(self) -> str:
+        """What a browser is given: where every address is listened on, the machine's name."""
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token is not None else "")
+        """The page with the token that it needs."""
+        return f"{self.page}?token={quote(self.token)}" if self.token is not None else self.page
 
 
 def listen(host: str, port: int) -> socket.socket:
