@@ -64,7 +64,7 @@ class Host:
         return [str(task_id) for task_id in self._class.get_query_list(split, params)]
 
     def create(self, instance_id: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
-        self._instance = CheckedEnvironment(self._class, Task.model_validate(task), seed)
+        self._instance = CheckedEnvironment(self._class, Task(**task), seed)
         return state_data(self._instance.create(), instance_id=instance_id, task_id=task["task_id"])
 
     def step(self, action: dict[str, Any]) -> dict[str, Any]:
