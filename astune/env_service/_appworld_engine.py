@@ -154,10 +154,10 @@ def prepare() -> Path:
 
 def require_package() -> None:
     """Raises EnvError where this Python has no AppWorld, or a half of it."""
-    found = find_spec("appworld") is not None
-    if found and find_spec("appworld.apps.supervisor") is not None:
+    found = find_spec("appworld")
+    if found is not None and found.origin and (Path(found.origin).parent / "apps" / "supervisor").is_dir():
         return
-    problem = "is not unpacked, which `appworld install` does" if found else "is not there"
+    problem = "is not there" if found is None else "is not unpacked, which `appworld install` does"
     raise EnvError(
         f"{sys.executable}: AppWorld {problem}",
         hint="`make appworld` makes an environment of its own for it, which cannot be the one that trains; start its "
