@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow
@@ -19,7 +20,7 @@ def read_episode(reader: EpisodeReader, episode_id: str, vocabulary: Vocabulary 
     reward = episode.reward
     return {
         "row": row_json(row),
-        "task": to_json(episode.task.model_dump()),
+        "task": to_json(asdict(episode.task)),
         "reward": to_json(reward.model_dump()) if reward is not None else None,
         "error": to_json(episode.error),
         "timings": episode.timings,

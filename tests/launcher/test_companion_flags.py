@@ -85,9 +85,10 @@ def test_an_address_that_is_none_is_an_error(tmp_path):
         companions_of(CompanionFlags(("env=x",)), config)
 
 
-def test_the_viewer_is_said_not_to_be_there_yet(config):
-    with pytest.raises(ConfigError, match="--with-logview: the log viewer is not there yet"):
-        companions_of(CompanionFlags(logview=True), config)
+def test_the_viewer_is_started_with_logview(config):
+    (viewer,) = companions_of(CompanionFlags(logview=True), config)
+    assert viewer.name == "logview"
+    assert viewer.health_url
 
 
 @pytest.mark.parametrize(
