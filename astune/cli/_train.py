@@ -72,7 +72,7 @@ def train_or_plan(request: Request) -> int:
     parts = None if companions else _parts(start, console)  # before anything slow starts; tasks may need a companion
     with beside_run([*companions, *_engine_server(start.config, console)], start.experiment, console) as beside:
         parts = parts or _parts(start, console)
-        if start.config.engine.type == "in_process":
+        if start.config.backbone != "debug" or start.config.engine.type == "in_process":
             silence_progress_bars()
         with _recorded(start, parts, beside, console) as run:
             if start.config.backbone == "debug":
