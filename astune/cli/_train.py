@@ -19,7 +19,7 @@ from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
 from astune.launcher.companions import Companions
-from astune.schema import AstuneError, ConfigError, uncollected
+from astune.schema import AstuneError, ConfigError, collector_at_rest
 
 if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
@@ -98,7 +98,7 @@ def _engine_server(config: AstuneConfig, console: Console) -> list[Companion]:
 
 def _parts(start: _Start, console: Console) -> UserParts:
     """What the user brings; tasks may come from a companion."""
-    with console.status("importing the workflow, reading the tasks") as status, uncollected():
+    with console.status("importing the workflow, reading the tasks") as status, collector_at_rest():
         from astune.backbone.parts import load_parts
 
         parts = load_parts(start.config, start.base_dir, status.update)

@@ -1,6 +1,7 @@
 """The types that every room shares; depends on nothing but the standard library and pydantic."""
 
 from astune.schema.balance import TokenBalance
+from astune.schema.collector import collector_at_rest
 from astune.schema.episode import Advantage, Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
 from astune.schema.errors import (
     AstuneError,
@@ -21,7 +22,6 @@ from astune.schema.errors import (
 )
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
-from astune.schema.garbage import uncollected
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.reward import Reward
@@ -70,6 +70,7 @@ __all__ = [
     "boundary",
     "call_user_code",
     "closed_schema",
+    "collector_at_rest",
     "is_stepped",
     "number_of_call",
     "stable_seed",
@@ -78,5 +79,4 @@ __all__ = [
     "to_the_end",
     "tool_call_id",
     "trained_and_masked",
-    "uncollected",
 ]
