@@ -47,7 +47,7 @@ clean: ## what was built; .venv and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-trl appworld bench-engine bench-env-service bench-forest bench-grammar bench-learning bench-sandbox bench-tree
+.PHONY: vllm-cpu env-trl appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for bench-engine
 	@scripts/make_peer_env.sh vllm
@@ -63,6 +63,9 @@ bench-engine: install vllm-cpu ## our engine's tokens per second beside vLLM's
 
 bench-env-service: install ## an environment behind a service beside one in the same process
 	@$(VENV)/python -m benchmarks.bench_env_service
+
+bench-first-token: install vllm-cpu ## seconds to the first sampled token of a debug run, beside loading the model
+	@$(VENV)/python -m benchmarks.bench_first_token
 
 bench-forest: install ## recording many calls in one episode, beside comparing message lists
 	@$(VENV)/python -m benchmarks.bench_forest

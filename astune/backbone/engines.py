@@ -20,7 +20,7 @@ from astune.engine.endpoint import Endpoint, key_from
 from astune.engine.probe import Probe, probe
 from astune.engine.replicas import Replicas
 from astune.engine.served import ServedEngine
-from astune.schema import ConfigError, EngineError, uncollected
+from astune.schema import ConfigError, EngineError, collector_at_rest
 
 if TYPE_CHECKING:
     from astune.context_tracker.template import ChatTemplate
@@ -66,7 +66,7 @@ def model_folder(config: AstuneConfig) -> Path:
 
 def _in_process(config: AstuneConfig) -> OpenModel:
     folder = model_folder(config)
-    with uncollected():
+    with collector_at_rest():
         from astune.engine.in_process import InProcessEngine
 
         engine = InProcessEngine.load(

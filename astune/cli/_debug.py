@@ -54,7 +54,7 @@ def debug_episodes(
     episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
     console.print(episodes_table(episodes))
     if narrator.first_answer_s is not None:
-        console.print(f"first answer {narrator.first_answer_s:.1f} s after the start", highlight=False)
+        console.print(f"first answer {narrator.first_answer_s:.2f} s after the start", highlight=False)
     return EXIT_FAILED if all(episode.status == "error" for episode in episodes) else 0
 
 

@@ -36,7 +36,7 @@ def new_app(service: Service) -> Starlette:
             Route("/healthz", _healthz(service), methods=["GET"]),
             *(Route(f"/{name}", _posted(endpoint), methods=["POST"]) for name, endpoint in _endpoints(service)),
         ],
-        exception_handlers={Refusal: _refused, HTTPException: _http_error, Exception: _defect},
+        exception_handlers=dict.fromkeys((Refusal, HTTPException, Exception), _failed),
     )
 
 
@@ -93,16 +93,10 @@ def _json(value: object, *, status: int = 200, headers: dict[str, str] | None = 
     return Response(encoded(value), status_code=status, headers=headers, media_type="application/json")
 
 
-async def _refused(_: HttpRequest, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refusal)
-    return _json({"detail": refusal.detail}, status=refusal.status, headers=refusal.headers)
-
-
-async def _http_error(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json({"detail": error.detail}, status=error.status_code, headers=dict(error.headers or {}))
-
-
-async def _defect(_: HttpRequest, error: Exception) -> Response:
-    """What Starlette then writes to the log, with its traceback."""
+async def _failed(_: HttpRequest, error: Exception) -> Response:
+    """A defect's traceback is then written to the log by Starlette."""
+    if isinstance(error, Refusal):
+        return _json({"detail": error.detail}, status=error.status, headers=error.headers)
+    if isinstance(error, HTTPException):
+        return _json({"detail": error.detail}, status=error.status_code, headers=dict(error.headers or {}))
     return _json({"detail": f"{type(error).__name__} in the server; its log says more"}, status=500)

@@ -126,8 +126,7 @@ class GuardedProcess:
         self.close()
 
     def _listen(self) -> None:
-        assert self._guardian.stdout is not None
-        for line in self._guardian.stdout:
+        for line in self._guardian.stdout or ():
             message = json.loads(line)
             if "pid" in message:
                 self.pid = message["pid"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from astune.schema.balance import TokenBalance
+from astune.schema.collector import collector_at_rest
 from astune.schema.episode import Advantage, Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
 from astune.schema.errors import (
     AstuneError,
@@ -28,7 +29,6 @@ from astune.schema.errors import (
 )
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
-from astune.schema.garbage import uncollected
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
@@ -81,6 +81,7 @@ __all__ = [
     "boundary",
     "call_user_code",
     "closed_schema",
+    "collector_at_rest",
     "is_stepped",
     "number_of_call",
     "stable_seed",
@@ -89,7 +90,6 @@ __all__ = [
     "to_the_end",
     "tool_call_id",
     "trained_and_masked",
-    "uncollected",
 ]
 
 

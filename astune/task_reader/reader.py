@@ -6,18 +6,16 @@ of the readers beside this file.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astune.config.schema import TaskReaderConfig
-from astune.schema import Task, TaskReaderError
+from astune.schema import Task, TaskReaderError, collector_at_rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class TaskReaderBase(ABC):
             TaskReaderError: no training task, an id twice in a split, or a held-out task among the training tasks.
         """
         self.tell = tell
-        with _collector_at_rest():
+        with collector_at_rest():
             splits = TaskSplits(self.training_tasks(), self.validation_tasks())
         if not splits.training:
             raise TaskReaderError(
@@ -69,18 +67,6 @@ class TaskReaderBase(ABC):
         """Where a path of the configuration may be: in the working directory, then in the configuration's folder."""
         folders = [folder for folder in (Path.cwd(), self.base_dir) if folder is not None]
         return list(dict.fromkeys(folder / Path(path).expanduser() for folder in folders))
-
-
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Among many new objects, none of them garbage, Python's collector looks for some again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def content_id(content: dict[str, Any]) -> str:

@@ -15,7 +15,10 @@ import pytest
 import yaml
 from astune_command import MAIN, ROOT, astune, start
 from debug_session import DebugSession
+from token_server import serving
 
+from astune.engine.scripted import ScriptedEngine
+from astune.engine.tokenizer import ModelTokenizer
 from astune.runs import RunDirectory, balance_of, resolve_run
 
 pytestmark = pytest.mark.slow
@@ -82,6 +85,14 @@ class Judge(JudgeBase):
         note("judge")
         return float(judge_input_dictionary["n_words"] >= 0), True
 """
+MAIN_AND_WHAT_IT_IMPORTED = """
+import sys
+from astune.cli import main
+try:
+    main()
+finally:
+    print("imported:", sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
 BREAKPOINT = next(number for number, line in enumerate(AGENT.splitlines(), 1) if "n_words = len" in line)
 BP_CALL = BREAKPOINT + 1
 
@@ -120,7 +131,7 @@ def test_each_episode_is_shown_with_its_forks_and_timelines_and_kept_as_in_train
     assert out.count("fork after message 0: ") == 2
     assert out.count("timeline 2: ") == 2
     assert out.count("success, reward 1") == 2
-    assert re.search(r"first answer \d+\.\d s after the start", out)
+    assert re.search(r"first answer \d+\.\d\d s after the start", out)
     run = RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record"))
     assert run.info().status == "finished"
     with run.episodes() as episodes:
@@ -131,6 +142,23 @@ def test_each_episode_is_shown_with_its_forks_and_timelines_and_kept_as_in_train
     assert balance is not None
     assert balance.difference == 0
     assert balance.dropped["debug run"] == balance.sampled > 0
+
+
+def test_behind_a_server_it_is_token_for_token_without_torch_or_transformers(folder, tiny_folder):
+    tokenizer = ModelTokenizer.load(tiny_folder)
+    with serving(ScriptedEngine(lambda *_: tokenizer.encode("Well then."))) as server:
+        server.encode = tokenizer.encode
+        process = start(
+            folder,
+            *("--conf", "talk.yaml", "--backbone", "debug", "--set", "engine.type=vllm"),
+            *("--set", f"engine.base_url={server.url}"),
+            before=("-c", MAIN_AND_WHAT_IT_IMPORTED),
+        )
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out.count("Well then.") >= 6
+    assert out.splitlines()[-1] == "imported: []"
+    assert "every one replays token for token" in astune(folder, "replay", "talk", "--check")
 
 
 def test_all_user_code_runs_in_the_thread_that_began(folder):

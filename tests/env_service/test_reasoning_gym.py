@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from service_stage import running
 
@@ -43,15 +41,6 @@ async def play(asked: Task, reply: str | None = None) -> tuple[str, float, float
 )
 def test_an_answer_is_found(text, answer):
     assert answer_in(text) == answer
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    hosted = environment_class(NAME, asked_by="--env")
-    with pytest.raises(EnvError, match=r"pip install 'astune\[reasoning-gym\]'"):
-        hosted.get_query_list("train", {})
-    with pytest.raises(EnvError, match=r"pip install 'astune\[reasoning-gym\]'"):
-        hosted(task(), 0)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from service_stage import running
 
 from astune.env_service import EnvironmentHandle, open_environment
-from astune.env_service.built_in import environment_class
 from astune.env_service.textworld import read_as_prose
 from astune.schema import EnvError, Task
 
@@ -27,15 +25,6 @@ def test_banner_prompt_and_blank_rows_are_left_out():
     )
     assert read_as_prose(said, "Your task is here.") == "Your task is here.\n\n-= Kitchen =-\nA door."
     assert read_as_prose("You open it.\n\n\n>", "Your task is here.") == "You open it."
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "textworld", None)
-    hosted = environment_class(NAME, asked_by="--env")
-    with pytest.raises(EnvError, match=r"pip install 'astune\[textworld\]'"):
-        hosted.get_query_list("train", {})
-    with pytest.raises(EnvError, match=r"pip install 'astune\[textworld\]'"):
-        hosted(task(), 0)
 
 
 @pytest.mark.slow
