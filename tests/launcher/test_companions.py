@@ -161,6 +161,21 @@ async def test_its_death_ends_the_work_within_a_second_and_is_named(experiment, 
     assert cleaned[0] - died_at < 1.0
 
 
+async def test_work_goes_on_without_one_that_it_does_not_need(experiment, port, marker, caplog):
+    async def work() -> None:
+        while not caplog.messages:
+            await asyncio.sleep(0.02)
+
+    with Companions([server(port, marker, needed=False)], experiment) as companions:
+        Told().start(companions)
+        guarded = asyncio.ensure_future(companions.guard(work()))
+        await asyncio.sleep(0)
+        for process in commands_with(marker):
+            process.kill()
+        await asyncio.wait_for(guarded, 20)
+    assert "the run goes on without it: companion env was ended by signal 9" in caplog.text
+
+
 def test_an_error_while_one_is_dead_names_the_dead(experiment, marker):
     def read_tasks_from_the_dead() -> None:
         with Companions([Companion("tools", tuple(python(TALKER, marker)))], experiment) as companions:
