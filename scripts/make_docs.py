@@ -7,7 +7,7 @@ from pathlib import Path
 
 from astune.config._keys import ROOT as ROOT_KEY
 from astune.config._keys import Key, all_keys, keys_of
-from astune.config.explain import as_yaml
+from astune.config.explanation import as_yaml
 from astune.config.schema import AstuneConfig
 
 DOCS = Path(__file__).parent.parent / "docs" / "en"

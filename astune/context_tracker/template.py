@@ -14,37 +14,32 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from astune.context_tracker.renderer import Tool
-from astune.schema import ConfigError, Message
+from jinja2 import Template
 
-_CLOCK = "strftime_now"
-"""The function by which templates ask transformers for the time."""
+from astune.context_tracker.jinja import CLOCK, compiled
+from astune.context_tracker.renderer import Tool
+from astune.engine.tokenizer import ModelTokenizer
+from astune.schema import ConfigError, Message
 
 
 class ChatTemplate:
-    """Text and tokens of chat messages by a Hugging Face tokenizer; safe to call from several threads."""
+    """Text and tokens of chat messages by a model's tokenizer; safe to call from several threads."""
 
-    def __init__(self, tokenizer: Any, *, name: str, generation_eos_ids: Sequence[int] = ()) -> None:
-        if not getattr(tokenizer, "chat_template", None):
+    def __init__(self, tokenizer: ModelTokenizer, *, name: str, generation_eos_ids: Sequence[int] = ()) -> None:
+        if not tokenizer.templates:
             raise ConfigError(
                 f"model.path: the tokenizer of {name} has no chat template",
                 hint="use an instruct model, or save a chat_template.jinja beside its tokenizer",
             )
-        if not getattr(tokenizer, "is_fast", False):
-            raise ConfigError(
-                f"model.path: {name} has no tokenizer.json",
-                hint="save its tokenizer with a current transformers, which writes one",
-            )
         self.name = name
         self.tokenizer = tokenizer
-        self.source: str = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
-        """The template as its authors wrote it."""
+        self.source = "\n".join(tokenizer.templates.values())
+        """What its authors wrote."""
         self._today: date | None = None
-        self._backend = tokenizer.backend_tokenizer
-        # A tokenizer.json may carry settings of an earlier use; a message is never cut or filled up.
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self.added_ids = frozenset(tokenizer.added_tokens_decoder)
+        self._backend = tokenizer.backend
+        self._added = self._backend.get_added_tokens_decoder()
+        self.added_ids = frozenset(self._added)
+        self._ids = {token.content: token_id for token_id, token in self._added.items()}
         self.eos_ids = tuple(dict.fromkeys([*_as_ids(tokenizer.eos_token_id), *generation_eos_ids]))
         self._guarded_names = self._control_texts()
         self._control = re.compile("|".join(map(re.escape, self._guarded_names)) or "(?!)")
@@ -52,21 +47,17 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None) -> ChatTemplate:
-        """`name` is what errors call the model; its folder's name where none is given."""
-        from transformers import AutoTokenizer
+        """`name` is what errors call the model; its folder's name where none is given.
 
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        except Exception as cause:
-            raise ConfigError(
-                f"model.path: {folder} has no tokenizer that loads: {type(cause).__name__}: {cause}",
-                hint="save the model's tokenizer beside its weights (tokenizer.json, tokenizer_config.json)",
-            ) from cause
+        Raises:
+            ConfigError: the folder has no tokenizer that loads, or that has no chat template.
+        """
+        tokenizer = ModelTokenizer.load(folder)
         return cls(tokenizer, name=name or folder.name, generation_eos_ids=_generation_eos_ids(folder))
 
     def on(self, day: date) -> ChatTemplate:
         """The same, with `day` as today, which some templates write into the system message."""
-        if _CLOCK not in self.source:
+        if CLOCK not in self.source:
             return self
         there = copy(self)
         there._today = day
@@ -74,10 +65,25 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, generation: bool = False) -> str:
         """The whole conversation as the template writes it; what the template raises passes through."""
-        clock = {_CLOCK: self._today.strftime} if self._today else {}
-        return self.tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation, **clock
+        clock = {CLOCK: self._today.strftime} if self._today else {}
+        return self._program(bool(tools)).render(
+            messages=list(messages),
+            tools=list(tools) or None,
+            documents=None,
+            add_generation_prompt=generation,
+            **self.tokenizer.special,
+            **clock,
         )
+
+    def _program(self, with_tools: bool) -> Template:
+        templates = self.tokenizer.templates
+        name = "tool_use" if with_tools and "tool_use" in templates else "default"
+        if name not in templates:
+            raise ConfigError(
+                f"model.path: {self.name} has the chat templates {', '.join(sorted(templates))} and no default one",
+                hint="save the one to use as chat_template.jinja beside its tokenizer",
+            )
+        return compiled(templates[name])
 
     def guarded(self, value: Any) -> Any:
         """A copy of what users and models wrote, in whatever structure, in which names of control tokens are letters.
@@ -114,11 +120,10 @@ class ChatTemplate:
 
         Others, such as runs of newlines, are ordinary words that a tokenizer keeps whole.
         """
-        added = self.tokenizer.added_tokens_decoder
         names = [
-            str(token)
-            for token_id, token in added.items()
-            if token.special or token_id in self.eos_ids or str(token) in self.source
+            token.content
+            for token_id, token in self._added.items()
+            if token.special or token_id in self.eos_ids or token.content in self.source
         ]
         return sorted((name for name in names if len(name.strip()) > 1), key=len, reverse=True)
 
@@ -139,7 +144,7 @@ class ChatTemplate:
             if between:
                 pieces.append(self._guard.sub(lambda guarded: self._guarded_names[int(guarded[1])], between))
             if match:
-                pieces.append(self.tokenizer.convert_tokens_to_ids(match[0]))
+                pieces.append(self._ids[match[0]])
                 position = match.end()
         return pieces
 

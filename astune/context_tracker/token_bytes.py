@@ -1,4 +1,4 @@
-"""The bytes of every token of a Hugging Face tokenizer, so that a run can be read without it.
+"""The bytes of every token of a model's tokenizer, so that a run can be read without it.
 
 A token's own text is not enough: one of four bytes of an emoji decodes to a replacement character, and only the
 tokenizer's decoder says whether `Ġ` or `▁` is a space.
@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any
 
+from astune.engine.tokenizer import ModelTokenizer
 from astune.schema import Vocabulary
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -17,23 +18,24 @@ _BEFORE = "a"
 """Stands before a token when its text is asked for: decoders strip the space that a text would begin with."""
 
 
-def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """Of a fast tokenizer; added tokens read as their own names.
+def vocabulary_of(tokenizer: ModelTokenizer) -> Vocabulary:
+    """Added tokens read as their own names.
 
     Ġthe -> b" the"     byte-level (GPT-2 and most since); Ġ is how it spells the byte 0x20
     ▁the -> b" the"     SentencePiece
     <0xE4> -> b"\\xe4"   SentencePiece with byte fallback
     """
-    backend = tokenizer.backend_tokenizer
+    backend = tokenizer.backend
     decoder = backend.decoder
     kinds = _kinds(json.loads(decoder.__getstate__())) if decoder is not None else set[str]()
-    spelled: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    added = {token_id: str(token).encode() for token_id, token in tokenizer.added_tokens_decoder.items()}
+    added_tokens = backend.get_added_tokens_decoder()
+    spelled = [backend.id_to_token(token_id) for token_id in range(backend.get_vocab_size(with_added_tokens=True))]
+    added = {token_id: token.content.encode() for token_id, token in added_tokens.items()}
     pieces = [_piece(token, decoder, kinds) for token in spelled]
     for token_id, piece in added.items():
         pieces += [b""] * (token_id + 1 - len(pieces))  # ids may have gaps
         pieces[token_id] = piece
-    special = [token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
+    special = [token_id for token_id, token in added_tokens.items() if token.special]
     return Vocabulary(pieces, frozenset(special))
 
 

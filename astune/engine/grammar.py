@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from astune.engine.tokenizer import ModelTokenizer
 from astune.schema import ONE_LINE_JSON, Constraint, EngineError, Grammar, GrammarError
 
 if TYPE_CHECKING:
@@ -160,17 +161,13 @@ class Grammars:
         return compiled
 
     def _load_tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
-        from llguidance.hf import from_tokenizer
-        from transformers import AutoTokenizer
+        from llguidance import LLTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self._folder)
+        backend = ModelTokenizer.load(self._folder).backend
         try:
-            return from_tokenizer(tokenizer, n_vocab=self._vocab_size, eos_token=list(stop_token_ids))
+            return LLTokenizer(backend.to_str(), n_vocab=self._vocab_size, eos_token=list(stop_token_ids))
         except ValueError as cause:
-            raise EngineError(
-                f"grammars cannot be used with the tokenizer of {self._folder.name}: {cause}",
-                hint="save it with a current transformers, which writes a tokenizer.json",
-            ) from cause
+            raise EngineError(f"grammars cannot be used with the tokenizer of {self._folder.name}: {cause}") from cause
 
 
 def unpack(bits: Bits, vocab_size: int) -> NDArray[np.uint8]:

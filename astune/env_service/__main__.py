@@ -7,6 +7,7 @@ import asyncio
 import logging
 import socket
 import sys
+from collections.abc import Sequence
 
 import uvicorn
 
@@ -26,8 +27,8 @@ REQUESTS_END_S = 2
 _log = logging.getLogger("astune.env_service")
 
 
-def main() -> int:
-    given = _arguments()
+def main(words: Sequence[str] | None = None) -> int:
+    given = _arguments(words)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
@@ -75,7 +76,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m astune.env_service", description=__doc__)
     parser.add_argument(
         "--env", required=True, help=f"{', '.join(BUILT_IN)}, or a class: module->Class, path/file.py->Class"
@@ -90,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--call-timeout-s", type=_seconds, default=CALL_TIMEOUT_S, help="end one that takes longer (%(default)g)"
     )
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def _listen(portal: str, port: int) -> socket.socket:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from dataclasses import asdict
 from typing import Any
-
-from pydantic import ValidationError
 
 from astune.env_service._places import Instance, Places, Refusal, refusal
 from astune.env_service._wire import ANY_ENV, Request
@@ -84,7 +83,7 @@ class Service:
         self._places.add(instance)
         async with instance.lock, self._places.ended_by_failure(instance):
             worker = await self._places.give_worker(instance)
-            given = {"instance_id": instance.instance_id, "task": task.model_dump(mode="json"), "seed": seed}
+            given = {"instance_id": instance.instance_id, "task": asdict(task), "seed": seed}
             instance.created = await worker.call("create", timeout_s=self._call_timeout_s, **given)
             instance.used_now()
         return instance.created
@@ -150,11 +149,11 @@ class Service:
     def _task_of(self, request: Request) -> tuple[Task, int]:
         if not request.task_id:
             raise Refusal(422, "'task_id' is missing")
-        own = {"task_id": request.task_id, "main_query": request.task_id, "env_type": self._env}
+        own: dict[str, Any] = {"task_id": request.task_id, "main_query": request.task_id, "env_type": self._env}
         try:
-            task = Task.model_validate(request.params.get("task") or own)
+            task = Task(**(request.params.get("task") or own))
             seed = int(request.params.get("seed", stable_seed(0, request.task_id)))
-        except (ValidationError, TypeError, ValueError) as cause:
+        except (TypeError, ValueError) as cause:
             raise Refusal(422, f"params.task or params.seed: {cause}") from cause
         if task.task_id != request.task_id:
             raise Refusal(422, f"'task_id' is {request.task_id!r}, and params.task.task_id is {task.task_id!r}")

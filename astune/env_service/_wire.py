@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
 from typing import Any
 
 from astune.env_service.base import EnvState, EnvStep
@@ -42,7 +44,8 @@ class Request:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON without blanks, whole numbers of any size among it; numpy's numbers and arrays are numbers and lists.
+    """JSON without blanks, whole numbers of any size among it; numpy's numbers and arrays are numbers and lists, dates
+    and decimals are text.
 
     Raises:
         TypeError, ValueError: something in it has no place in JSON, as NaN.
@@ -157,6 +160,8 @@ def _unlike(what: str, expected: str, found: Any) -> EnvError:
 def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
+    if isinstance(value, date | time | Decimal):  # in rows of data sets
+        return str(value)
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 

@@ -1,70 +1,91 @@
-"""The process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL ENV`.
+"""The process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL CONTROL ENV`.
 
-It is started and told what to do by `_workers.py`, over the socket CHANNEL: frames of JSON, each preceded by its
-length. First it says `{"ready": {"fresh_process": bool}}`, or why it cannot host ENV. It knows nothing of HTTP.
+It is started and told what to do by `_workers.py`, over the socket CHANNEL. First it says
+`{"ready": {"pid": int, "fresh_process": bool, "forks": bool}}`, or why it cannot host ENV. One that `forks` hosts
+nothing: over the socket CONTROL it gets a channel and a lifeline for each process that it is to fork. It knows nothing
+of HTTP.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import select
 import signal
 import socket
-import struct
 import sys
 from typing import Any
 
 from astune.env_service._checked import CheckedEnvironment
-from astune.env_service._wire import encoded, shortened, state_data, step_data
+from astune.env_service._forked import close_all_but
+from astune.env_service._link import Link, serve
+from astune.env_service._wire import encoded, state_data, step_data
 from astune.env_service.base import Environment
 from astune.env_service.built_in import environment_class
 from astune.schema import AstuneError, EnvError, Task
 
-LENGTH = struct.Struct(">Q")
+CAN_FORK = sys.platform == "linux"
+"""Elsewhere nobody can tell when a process that is no child has ended."""
 
-_log = logging.getLogger(__name__)
 
-
-def main(channel: int, env: str) -> None:
+def main(channel: int, control: int, env: str) -> None:
     end_with_the_server()
     link = Link(socket.socket(fileno=channel))
-    logging.basicConfig(format=f"%(levelname)s: {env.replace('%', '%%')}, process {os.getpid()}: %(message)s")
+    logging.basicConfig(format=f"%(levelname)s: {env.replace('%', '%%')}, process %(process)d: %(message)s")
     try:
         hosted = environment_class(env, asked_by="--env")
+        hosted.prepare()
     except AstuneError as error:
         link.send(encoded({"unusable": {"message": error.message, "hint": error.hint}}))
         return
-    link.send(encoded({"ready": {"fresh_process": hosted.fresh_process}}))
+    forks = hosted.forks and CAN_FORK
+    link.send(ready(hosted, forks=forks))
+    if forks:
+        link = fork_for(link, socket.socket(fileno=control))
+        link.send(ready(hosted, forks=False))
     host = Host(hosted)
-    while (request := link.receive()) is not None:
-        link.send(host.answer(request))
+    serve(link, host)
     host.close()
 
 
+def ready(hosted: type[Environment], *, forks: bool) -> bytes:
+    return encoded({"ready": {"pid": os.getpid(), "fresh_process": hosted.fresh_process, "forks": forks}})
+
+
+def fork_for(link: Link, control: socket.socket) -> Link:
+    """Fork a process for each pair of descriptors; returns in such a process, with its own channel for `link`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server sees by itself when one has ended
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            channel, lifeline = descriptors
+            link.close()
+            control.close()
+            os.setsid()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(lifeline, sys.stdin.fileno())
+            close_all_but(channel)
+            end_with_the_server()
+            return Link(socket.socket(fileno=channel))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
 class Host:
-    """Does what the server asks for; whatever the environment raises becomes an answer."""
+    """Does what the server asks for, by the names of its calls."""
 
     def __init__(self, hosted: type[Environment]) -> None:
         self._class = hosted
         self._instance: CheckedEnvironment | None = None
 
-    def answer(self, request: dict[str, Any]) -> bytes:
-        try:
-            return encoded({"data": getattr(self, request["call"])(**request["given"])})
-        except AstuneError as error:
-            return encoded({"refused": shortened(str(error))})
-        except Exception as cause:
-            _log.exception("%s failed", request["call"])
-            return encoded({"failed": shortened(f"{type(cause).__name__}: {cause}")})
-
     def get_env_profile(self, split: str, params: dict[str, Any]) -> list[str]:
         return [str(task_id) for task_id in self._class.get_query_list(split, params)]
 
     def create(self, instance_id: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
-        self._instance = CheckedEnvironment(self._class, Task.model_validate(task), seed)
+        self._instance = CheckedEnvironment(self._class, Task(**task), seed)
         return state_data(self._instance.create(), instance_id=instance_id, task_id=task["task_id"])
 
     def step(self, action: dict[str, Any]) -> dict[str, Any]:
@@ -87,32 +108,6 @@ class Host:
         return self._instance
 
 
-class Link:
-    """The worker's end of the channel."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        channel.set_inheritable(False)
-        self._channel = channel
-
-    def send(self, frame: bytes) -> None:
-        self._channel.sendall(LENGTH.pack(len(frame)) + frame)
-
-    def receive(self) -> dict[str, Any] | None:
-        """The next request; None when the server is gone."""
-        head = self._exactly(LENGTH.size)
-        body = head and self._exactly(LENGTH.unpack(head)[0])
-        return json.loads(body) if body else None
-
-    def _exactly(self, size: int) -> bytes | None:
-        parts = b""
-        while len(parts) < size:
-            part = self._channel.recv(size - len(parts))
-            if not part:
-                return None
-            parts += part
-        return parts
-
-
 def end_with_the_server() -> None:
     """Be killed, with all processes that the environment starts, when the server ends, however it ends.
 
@@ -132,4 +127,4 @@ def end_with_the_server() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

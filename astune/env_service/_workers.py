@@ -1,7 +1,8 @@
 """The processes of an environment service: started before they are needed, one for each live instance.
 
 The server's process never runs an environment's code. A process that closed its instance without any failure is used
-again, unless the class says `fresh_process`; any other is killed, with everything that it started.
+again, unless the class says `fresh_process`; any other is killed, with everything that it started. Where the class says
+that it `forks`, one process is prepared and hosts nothing, and all others are forked from it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
+from astune.env_service._link import LENGTH
 from astune.env_service._wire import encoded
-from astune.env_service._worker import LENGTH
 from astune.schema import EnvError
 
 STARTS_S = 120.0
@@ -52,60 +53,98 @@ class Unusable(EnvError):
     """No process can host this environment."""
 
 
+class Cord:
+    """What ties a process to the server: a channel to talk over, and a lifeline, whose end is the process's end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lifeline: int) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._lifeline = lifeline
+
+    @classmethod
+    async def new(cls) -> tuple[Cord, socket.socket, int]:
+        """A cord, and the process's ends of its channel and of its lifeline."""
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        their_end, lifeline = os.pipe()
+        return cls(reader, writer, lifeline), theirs, their_end
+
+    def cut(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+            self.writer.close()
+
+
 class Worker:
-    """One process, which hosts one instance at a time. Calls do not overlap; after a lost one only `end` is of use."""
+    """One process, which hosts one instance at a time. Calls do not overlap; after a lost one only `end` is of use.
+
+    Args:
+        exited: the process's exit status once it has ended, None where only its parent knows.
+        pid: 0 where the process itself will say.
+        control: where it `forks`, the socket over which it gets what a process needs.
+    """
 
     def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        lifeline: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, cord: Cord, exited: asyncio.Future[int | None], *, pid: int = 0, control: socket.socket | None = None
     ) -> None:
         self.reusable = False
+        self.forks = False
         self.idle_since = 0.0
-        self._process = process
-        self._lifeline = lifeline
-        self._reader = reader
-        self._writer = writer
-        self._exited = asyncio.ensure_future(process.wait())
+        self._cord = cord
+        self._exited = exited
+        self._pid = pid
+        self._control = control
 
     @classmethod
     async def start(cls, env: str) -> Worker:
-        """A process that can host `env`.
+        """A process that can host `env`, or that `forks` others which can.
 
         Raises:
             Unusable: it cannot be hosted, as the process says.
             WorkerLost: the process ended, or was not ready in time.
         """
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        their_end, lifeline = os.pipe()
+        cord, channel, lifeline = await Cord.new()
+        control, its_control = socket.socketpair()
+        passed = [channel.fileno(), its_control.fileno()]
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", _WORKER, str(theirs.fileno()), env),
-                stdin=their_end,
+                *(sys.executable, "-m", _WORKER, *map(str, passed), env),
+                stdin=lifeline,
                 stdout=_STDERR,
-                pass_fds=[theirs.fileno()],
+                pass_fds=passed,
                 start_new_session=True,
             )
         except BaseException:
-            writer.close()
-            os.close(lifeline)
+            cord.cut()
+            control.close()
             raise
         finally:
-            theirs.close()
-            os.close(their_end)
-        worker = cls(process, lifeline, reader, writer)
+            channel.close()
+            its_control.close()
+            os.close(lifeline)
+        worker = cls(cord, asyncio.ensure_future(_status(process)), pid=process.pid, control=control)
+        await worker._get_ready()
+        return worker
+
+    async def fork(self) -> Worker:
+        """A process that hosts the same, forked from this one.
+
+        Raises:
+            OSError, WorkerLost: one of the two has ended.
+        """
+        assert self._control is not None
+        cord, channel, lifeline = await Cord.new()
         try:
-            said = await worker._within(STARTS_S, worker._receive(), "starting")
+            socket.send_fds(self._control, [b"1"], [channel.fileno(), lifeline])
         except BaseException:
-            await worker.end()
+            cord.cut()
             raise
-        if "ready" not in said:
-            await worker.end()
-            raise Unusable(said["unusable"]["message"], hint=said["unusable"]["hint"])
-        worker.reusable = not said["ready"]["fresh_process"]
+        finally:
+            channel.close()
+            os.close(lifeline)
+        worker = Worker(cord, asyncio.get_running_loop().create_future())
+        await worker._get_ready()
         return worker
 
     @property
@@ -128,23 +167,38 @@ class Worker:
 
     async def end(self) -> None:
         """Kill the process and what it started; again, it does nothing."""
-        if self._lifeline < 0:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        os.close(self._lifeline)
-        self._lifeline = -1
-        self._writer.close()
-        await asyncio.wait({self._exited}, timeout=ENDS_S)
+        self._cord.cut()  # this alone ends it, where the system can do that
+        if self._control is not None:
+            self._control.close()
+        pid, self._pid = self._pid, 0
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            await asyncio.wait({self._exited}, timeout=ENDS_S)
+
+    async def _get_ready(self) -> None:
+        try:
+            said = await self._within(STARTS_S, self._receive(), "starting")
+        except BaseException:
+            await self.end()
+            raise
+        if "ready" not in said:
+            await self.end()
+            raise Unusable(said["unusable"]["message"], hint=said["unusable"]["hint"])
+        self.reusable = not said["ready"]["fresh_process"]
+        self.forks = said["ready"]["forks"]
+        if not self._pid:
+            self._pid = said["ready"]["pid"]
+            _settle_at_end(self._exited, self._pid)
 
     async def _exchange(self, frame: bytes) -> dict[str, Any]:
-        self._writer.write(LENGTH.pack(len(frame)) + frame)
-        await self._writer.drain()
+        self._cord.writer.write(LENGTH.pack(len(frame)) + frame)
+        await self._cord.writer.drain()
         return await self._receive()
 
     async def _receive(self) -> dict[str, Any]:
-        [size] = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        return json.loads(await self._reader.readexactly(size))
+        [size] = LENGTH.unpack(await self._cord.reader.readexactly(LENGTH.size))
+        return json.loads(await self._cord.reader.readexactly(size))
 
     async def _within(self, timeout_s: float, work: Coroutine[Any, Any, dict[str, Any]], what: str) -> dict[str, Any]:
         answer = asyncio.ensure_future(work)
@@ -172,6 +226,8 @@ class WorkerPool:
         self._idle: list[Worker] = []
         self._waiters: deque[asyncio.Future[Worker]] = deque()
         self._starting = 0
+        self._template: Worker | None = None
+        self._forking = asyncio.Lock()
         self._at_once = asyncio.Semaphore(os.cpu_count() or 1)
         self._background: set[asyncio.Task[None]] = set()
 
@@ -224,7 +280,8 @@ class WorkerPool:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await asyncio.gather(*(worker.end() for worker in self._idle))
+        kept = [*self._idle, *([self._template] if self._template is not None else [])]
+        await asyncio.gather(*(worker.end() for worker in kept))
         self._idle.clear()
 
     def _keep(self, worker: Worker) -> None:
@@ -245,7 +302,16 @@ class WorkerPool:
 
     async def _start(self) -> Worker:
         async with self._at_once:
-            return await Worker.start(self._env)
+            if self._template is None:
+                worker = await Worker.start(self._env)
+                if not worker.forks:
+                    return worker
+                self._template = worker
+            async with self._forking:
+                if not self._template.is_running:
+                    await self._template.end()
+                    self._template = await Worker.start(self._env)
+                return await self._template.fork()
 
     def _refill(self) -> None:
         while len(self._idle) + self._starting < self._warm + len(self._waiters):
@@ -267,5 +333,28 @@ class WorkerPool:
             self._starting -= 1
 
 
-def _ending(status: int) -> str:
+async def _status(process: asyncio.subprocess.Process) -> int | None:
+    return await process.wait()
+
+
+def _settle_at_end(exited: asyncio.Future[int | None], pid: int) -> None:
+    """Give `exited` its result when a process has ended that is no child of this one."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        exited.set_result(None)
+        return
+
+    def settle() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        exited.set_result(None)
+
+    loop.add_reader(descriptor, settle)
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "ended"
     return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

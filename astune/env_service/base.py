@@ -41,6 +41,10 @@ class Environment(ABC):
     """True where an instance leaves something behind in its process: a service then starts one for each instance.
     Otherwise a process that closed one instance without failure hosts another."""
 
+    forks: ClassVar[bool] = False
+    """True where `prepare` leaves nothing open that a fork would break, as threads and connections. A service then
+    prepares one process, and forks the others from it: they are there in milliseconds, and share its memory."""
+
     variant: ClassVar[str] = ""
     """What follows the colon in a name such as `reasoning_gym:leg_counting`; set on the class that is instantiated."""
 
@@ -68,6 +72,15 @@ class Environment(ABC):
 
     def close(self) -> None:
         """Give back what the instance holds; called once, whatever happened before."""
+        return None
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Called once in each process of a service, before it takes an instance: for what takes long the first time.
+
+        Raises:
+            EnvError: the environment cannot be hosted here.
+        """
         return None
 
     @classmethod

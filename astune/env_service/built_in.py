@@ -19,6 +19,7 @@ BUILT_IN = {
     "frozenlake": "astune.env_service.frozenlake->FrozenLake",
     "reasoning_gym": "astune.env_service.reasoning_gym->ReasoningGym",
     "textworld": "astune.env_service.textworld->TextWorld",
+    "appworld": "astune.env_service.appworld->AppWorldEnvironment",
 }
 
 

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import uuid
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -119,7 +119,7 @@ class ServiceHandle(EnvironmentHandle):
 
     async def create(self) -> EnvState:
         self._client = EnvServiceClient(self._url)
-        params = {"seed": self._seed, "task": self._task.model_dump(mode="json")}
+        params = {"seed": self._seed, "task": asdict(self._task)}
         answer = await self._ask(self._client, "create", params=params)
         self._steps_are_indexed = answer.step_index is not None
         return read_state(answer.data, self._name("create"))

@@ -18,11 +18,13 @@ import datetime
 import importlib.metadata
 import inspect
 import json
+import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,7 @@ def _source_files(classes: Sequence[type]) -> dict[Path, Path]:
     That folder is the one of the outermost package, or of the file where it is in none.
     """
     found: dict[Path, Path] = {}
+    loaded = _loaded_files()
     own_package = Path(__file__).parent.parent
     for each in classes:
         try:
@@ -126,23 +129,31 @@ def _source_files(classes: Sequence[type]) -> dict[Path, Path]:
         while (root / "__init__.py").is_file() and (root.parent / "__init__.py").is_file():
             root = root.parent
         found.setdefault(file, root)
-        for module in list(sys.modules.values()):
-            written = Path(getattr(module, "__file__", None) or "")
-            if not written.is_absolute() or written.suffix != ".py":
-                continue
-            beside = written.resolve()
-            if root in beside.parents and not {"site-packages", "dist-packages"} & {*beside.relative_to(root).parts}:
+        for beside in (Path(path) for path in loaded if path.startswith(f"{root}{os.sep}")):
+            if not {"site-packages", "dist-packages"} & {*beside.relative_to(root).parts}:
                 found.setdefault(beside, root)
     return found
 
 
+def _loaded_files() -> list[str]:
+    """The Python files of all modules that are loaded: thousands, in few folders."""
+    resolved = cache(os.path.realpath)
+    written = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    split = (os.path.split(path) for path in written if os.path.isabs(path) and path.endswith(".py"))
+    return [os.path.join(resolved(folder), name) for folder, name in split]
+
+
 def _packages() -> list[str]:
-    found = {
-        f"{distribution.metadata['Name']}=={distribution.version}"
-        for distribution in importlib.metadata.distributions()
-        if distribution.metadata["Name"]
-    }
-    return sorted(found, key=str.lower)
+    found = (_name_and_version(distribution) for distribution in importlib.metadata.distributions())
+    return sorted({f"{name}=={version}" for name, version in found if name}, key=str.lower)
+
+
+def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
+    """By the first lines of its metadata; `Distribution.metadata` would parse every description behind them."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    parts = (line.partition(": ") for line in text.partition("\n\n")[0].splitlines())
+    fields = {name: value for name, _, value in parts}
+    return fields.get("Name", ""), fields.get("Version", "")
 
 
 def _git_state(folder: Path) -> tuple[dict[str, Any], bytes]:

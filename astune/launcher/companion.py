@@ -180,12 +180,13 @@ def appworld_command(url: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     ):
         if not environ.get(name):
             raise ConfigError(
-                f"--with-appworld: {name} is not set", hint=f"write {name}={example} into .env, or export it"
+                f"--with-appworld: {name} is not set",
+                hint=f"write {name}={example} into .env, or export it; see docs/en/appworld.md",
             )
     if not Path(environ["APPWORLD_PATH"]).expanduser().is_dir():
         raise ConfigError(
             f"--with-appworld: APPWORLD_PATH is {environ['APPWORLD_PATH']}, which is no folder",
-            hint="name the folder that holds AppWorld's `data`",
+            hint="name the folder that holds AppWorld's `data`; see docs/en/appworld.md",
         )
     script = appworld_script()
     if not script.is_file():

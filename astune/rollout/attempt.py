@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from typing import Any
@@ -39,7 +40,7 @@ class Attempt:
         self._config = config
         self._request = request
         # Whatever an agent or a judge changes in its task stays in its own episode.
-        self._task = request.task.model_copy(deep=True)
+        self._task = copy.deepcopy(request.task)
         self._seed = stable_seed(config.seed, request.episode_id)
         self._tracker = ContextTracker(
             setting.renderer,

@@ -132,7 +132,7 @@ def unpack(blob: bytes) -> Episode:
     reward = data["reward"]
     return Episode(
         episode_id=from_json(data["episode_id"]),
-        task=Task.model_validate({key: from_json(value) for key, value in data["task"].items()}),
+        task=Task(**{key: from_json(value) for key, value in data["task"].items()}),
         split=data["split"],
         step=data["step"],
         repeat=data["repeat"],

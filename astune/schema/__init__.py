@@ -1,4 +1,11 @@
-"""The types that every room shares; depends on nothing but the standard library and pydantic."""
+"""The types that every room shares; depends on nothing but the standard library, and `Reward` on pydantic.
+
+`Reward` is loaded when it is asked for: an environment's own Python may have another pydantic than ours, or none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from astune.schema.balance import TokenBalance
 from astune.schema.episode import Advantage, Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
@@ -21,14 +28,17 @@ from astune.schema.errors import (
 )
 from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
+from astune.schema.garbage import uncollected
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
-from astune.schema.reward import Reward
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
 from astune.schema.threads import call_user_code, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
 from astune.schema.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from astune.schema.reward import Reward
 
 __all__ = [
     "ONE_LINE_JSON",
@@ -79,4 +89,13 @@ __all__ = [
     "to_the_end",
     "tool_call_id",
     "trained_and_masked",
+    "uncollected",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Reward":
+        raise AttributeError(f"module 'astune.schema' has no attribute {name!r}")
+    from astune.schema.reward import Reward
+
+    return Reward

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from astune.schema.forest import Forest, MessageNode
 from astune.schema.grammar import ConstrainedTokens
-from astune.schema.reward import Reward
 from astune.schema.task import Task
 from astune.schema.timeline import Timeline
+
+if TYPE_CHECKING:
+    from astune.schema.reward import Reward
 
 EpisodeStatus = Literal["success", "failed", "truncated", "error"]
 Split = Literal["train", "validation"]

@@ -1,31 +1,51 @@
-"""A task: what an agent is asked to do, and what a judge needs to know about it."""
+"""A task: what an agent is asked to do, and what a judge needs to know about it.
+
+It is plain data, for it also travels to environments whose Python has other packages than ours.
+"""
 
 from __future__ import annotations
 
+import reprlib
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Message: TypeAlias = dict[str, Any]
 """One chat message in the OpenAI shape: `role`, `content`; `name`, `tool_calls`, `tool_call_id` where they apply."""
 
+_KINDS: dict[str, tuple[type, str]] = {
+    "task_id": (str, "text"),
+    "main_query": (str, "text"),
+    "init_messages": (list, "a list of messages"),
+    "env_type": (str, "text"),
+    "metadata": (dict, "an object"),
+}
 
-class Task(BaseModel):
-    """One unit of work. An id is unique within its split; `metadata` is never shown to the agent."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work. An id is unique within its split; `metadata` is never shown to the agent.
+
+    Raises:
+        ValueError: a field has another type, or there is nothing to do.
+    """
 
     task_id: str
     main_query: str = ""
-    init_messages: list[Message] = Field(default_factory=list)
+    init_messages: list[Message] = field(default_factory=list)
     env_type: str = "no_env"
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _has_something_to_do(self) -> Task:
-        if not self.main_query and not self.init_messages:
-            raise ValueError("a task needs 'main_query' or 'init_messages'")
-        for message in self.init_messages:
+    def __post_init__(self) -> None:
+        for name, (kind, expected) in _KINDS.items():
+            _require(name, getattr(self, name), kind, expected)
+        for index, message in enumerate(self.init_messages):
+            _require(f"init_messages.{index}", message, dict, "an object")
             if not isinstance(message.get("role"), str) or "content" not in message:
                 raise ValueError(f"each of 'init_messages' needs 'role' and 'content', not {message!r}")
-        return self
+        if not self.main_query and not self.init_messages:
+            raise ValueError("a task needs 'main_query' or 'init_messages'")
+
+
+def _require(name: str, value: object, kind: type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"field {name!r}: expected {expected}, found {reprlib.repr(value)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -69,4 +70,4 @@ def _with_own_ids(tasks: Iterator[Task]) -> Iterator[Task]:
     for task in tasks:
         seen[task.task_id] += 1
         again = seen[task.task_id]
-        yield task if again == 1 else task.model_copy(update={"task_id": f"{task.task_id}-{again}"})
+        yield task if again == 1 else replace(task, task_id=f"{task.task_id}-{again}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from astune.config.schema import FileConfig
 from astune.schema import Task, TaskReaderError
@@ -13,7 +12,7 @@ from astune.task_reader.raw_row import task_of_raw_row
 from astune.task_reader.reader import TaskReaderBase, content_id
 from astune.task_reader.rows import json_object
 
-TASK_FIELDS = tuple(Task.model_fields)
+TASK_FIELDS = tuple(field.name for field in fields(Task))
 QUERY_FIELD = "main_query"
 
 
@@ -79,22 +78,16 @@ def _task_of_task_row(row: dict[str, Any], where: str) -> Task:
             hint="move it into 'metadata', or set task_reader.jsonl.query_field to read rows of another format",
         )
     given: dict[str, Any] = {name: value for name, value in row.items() if value is not None}
-    if isinstance(given.get("task_id"), int):
+    given["task_id"] = given.get("task_id", content_id(given))
+    if isinstance(given["task_id"], int):
         given["task_id"] = str(given["task_id"])
     try:
-        task = Task.model_validate({"task_id": content_id(given)} | given)
-    except ValidationError as cause:
-        found = "; ".join(_one_line(error) for error in cause.errors())
+        task = Task(**given)
+    except ValueError as cause:
         raise TaskReaderError(
-            f"{where}: {found}",
+            f"{where}: {cause}",
             hint='a task is {"main_query": "...", "task_id": "...", "env_type": "...", "metadata": {...}}',
         ) from cause
     if not task.task_id.strip():
         raise TaskReaderError(f"{where}: task_id is empty", hint="leave it out, and it is derived from the content")
     return task
-
-
-def _one_line(error: Any) -> str:
-    field = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    return f"field {field!r}: {message}, found {error['input']!r}" if field else message

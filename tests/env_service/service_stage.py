@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -28,10 +28,12 @@ def world(name: str) -> str:
 class Service:
     """A running server. What it writes to its log is in `log`."""
 
-    def __init__(self, env: str, *arguments: str) -> None:
+    def __init__(
+        self, env: str, *arguments: str, program: Sequence[str | Path] = (), variables: Mapping[str, str] | None = None
+    ) -> None:
         self.env = env
         self.log = ""
-        command = [sys.executable, "-m", "astune.env_service", "--env", env, *arguments]
+        command = [*(program or (sys.executable, "-m", "astune.env_service", "--env", env)), *arguments]
         if "--port" not in arguments:
             command += ["--port", "0"]
         self.process = subprocess.Popen(
@@ -39,7 +41,7 @@ class Service:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **(variables or {"PYTHONPATH": str(ROOT)})},
         )
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -84,8 +86,8 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(env: str, *arguments: str) -> Iterator[Service]:
-    service = Service(env, *arguments)
+def running(env: str, *arguments: str, **settings: Any) -> Iterator[Service]:
+    service = Service(env, *arguments, **settings)
     try:
         yield service
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from astune import Environment, EnvState, EnvStep
+from astune.schema import EnvError
 
 in_this_process = 0
 """Steps taken by all instances of the process."""
@@ -93,6 +94,28 @@ class Fresh(Counter):
     """Wants a process of its own."""
 
     fresh_process = True
+
+
+class Prepared(Counter):
+    """Is prepared once, and says in which process."""
+
+    forks = True
+    prepared_in = 0
+
+    @classmethod
+    def prepare(cls) -> None:
+        cls.prepared_in = os.getpid()
+
+    def do_pid(self) -> dict[str, int]:
+        return {**super().do_pid(), "prepared_in": self.prepared_in}
+
+
+class Unprepared(Counter):
+    """Cannot be prepared."""
+
+    @classmethod
+    def prepare(cls) -> None:
+        raise EnvError("there is no clay", hint="fetch some")
 
 
 class Unclosed(Counter):

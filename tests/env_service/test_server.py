@@ -349,6 +349,58 @@ class TestPlaces:
 
 
 @pytest.mark.slow
+class TestForks:
+    """Processes that are forked from one that was prepared."""
+
+    def test_all_instances_share_one_preparation_and_nothing_later(self):
+        with running(world("Prepared"), "--warm", "1") as service:
+            for instance_id in ("a", "b"):
+                service.create(instance_id)
+            first, second = (service.info_of(instance_id, "pid") for instance_id in ("a", "b"))
+            assert len({first["pid"], second["pid"], first["prepared_in"]}) == 3
+            assert first["prepared_in"] == second["prepared_in"]
+            assert (first["steps_in_process"], second["steps_in_process"]) == (1, 1)
+            assert service.workers() == {first["prepared_in"]}
+
+    @pytest.mark.parametrize(
+        ("action", "said"), [("exit", "environment's process ended"), ("raise", "the world broke")]
+    )
+    def test_a_failing_instance_is_gone_and_no_other(self, action, said):
+        with running(world("Prepared")) as service:
+            for instance_id in ("well", "ill"):
+                service.create(instance_id)
+            answer = service.step("ill", action)
+            assert (answer.status_code, said in answer.json()["detail"]) == (500, True)
+            assert service.step("ill", "go").status_code == 410
+            assert service.step("well", "go").status_code == 200
+            assert service.create("next").status_code == 200
+
+    def test_a_prepared_process_that_died_is_replaced(self):
+        with running(world("Prepared"), "--warm", "1") as service:
+            service.create("before")
+            dead = service.info_of("before", "pid")["prepared_in"]
+            os.kill(dead, signal.SIGKILL)
+            wait_for(lambda: not is_running(dead), "its end")
+            assert service.step("before", "go").status_code == 200
+            pids = set()
+            for number in range(3):  # of which one was forked before
+                assert service.create(f"after-{number}").status_code == 200
+                pids.add(service.info_of(f"after-{number}", "pid")["prepared_in"])
+            assert len(pids - {dead}) == 1
+
+    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+    def test_no_process_outlives_the_server(self, how):
+        with running(world("Prepared")) as service:
+            service.create("parent")
+            info = service.info_of("parent", "pid")
+            child = service.info_of("parent", "child")["child"]
+            everything = {service.process.pid, info["pid"], info["prepared_in"], child}
+            assert all(map(is_running, everything))
+            service.end(how)
+            wait_for(lambda: not any(map(is_running, everything)), "every process to end", 5)
+
+
+@pytest.mark.slow
 class TestEnd:
     """No process is left behind, however the server ends."""
 
@@ -397,6 +449,7 @@ class TestStart:
             (["--env", "reasoning_gym"], ["write reasoning_gym:leg_counting"]),
             (["--env", "calculator:hard"], ["write calculator"]),
             (["--env", "calculator", "--portal", "203.0.113.7"], ["203.0.113.7:8080 cannot be listened on"]),
+            (["--env", world("Unprepared"), "--port", "0"], ["error: there is no clay", "hint: fetch some"]),
         ],
     )
     def test_a_mistake_is_named_with_its_fix(self, arguments, said):

@@ -33,9 +33,11 @@ def test_numbers_are_those_of_the_kernels_headers(machine):
     assert {name: pair for name, pair in compared.items() if pair[0] != pair[1]} == {}
 
 
-def _decision(machine: str, walled: bool, number: int, *arguments: int, arch: int | None = None) -> int:
+def _decision(
+    machine: str, walled: bool, number: int, *arguments: int, arch: int | None = None, threads: bool = False
+) -> int:
     """What the filter answers, by a small interpreter of its instructions."""
-    program = list(struct.iter_unpack("HBBI", seccomp.filter_program(machine, walled)))
+    program = list(struct.iter_unpack("HBBI", seccomp.filter_program(machine, walled, threads)))
     padded = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number, arch or ARCHITECTURES[machine], 0, *padded)
     at, value = 0, 0
@@ -83,13 +85,15 @@ def test_every_number_is_decided_as_its_group_says(machine, walled):
 def test_calls_are_decided_by_their_arguments(machine):
     numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
 
-    def decided(name, *arguments, walled=True):
-        return _decision(machine, walled, numbers[name], *arguments)
+    def decided(name, *arguments, walled=True, threads=False):
+        return _decision(machine, walled, numbers[name], *arguments, threads=threads)
 
     thread, process, in_new_user_namespace = 0x3D0F00, 0x1200011, 0x10000011
     assert [decided("clone", flags) for flags in (thread, process)] == [ALLOW, ALLOW]
     assert decided("clone", in_new_user_namespace) == ERRNO | 1
     assert [decided("clone", flags, walled=False) for flags in (thread, process)] == [ERRNO | 1] * 2
+    with_threads = [decided("clone", flags, walled=False, threads=True) for flags in (thread, process)]
+    assert with_threads == [ALLOW, ERRNO | 1]
     assert decided("clone3") == ERRNO | 38
     stream, datagram, close_on_exec = 1, 2, 0o2000000
     assert decided("socketpair", 1, stream | close_on_exec) == ALLOW

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -255,7 +255,8 @@ def main() -> None:
     arguments = parser.parse_args()
     tasks = make_tasks(arguments.split, arguments.number, seed=arguments.seed, difficulties=tuple(arguments.difficulty))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(task.model_dump(exclude_defaults=True), ensure_ascii=False) for task in tasks)
+    rows = ({name: value for name, value in asdict(task).items() if value} for task in tasks)
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
     arguments.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -79,7 +80,8 @@ def main() -> None:
     arguments = parser.parse_args()
     tasks = make_tasks(arguments.split, arguments.number, seed=arguments.seed)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(task.model_dump(exclude_defaults=True), ensure_ascii=False) for task in tasks)
+    rows = ({name: value for name, value in asdict(task).items() if value} for task in tasks)
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
     arguments.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

@@ -68,12 +68,13 @@ def enter_own_user_namespace() -> None:
     libc.unshare(libc.CLONE_NEWUSER)
 
 
-def give_up(readable: Sequence[str], scratch: str, *, walled: bool) -> None:
+def give_up(readable: Sequence[str], scratch: str, *, walled: bool, threads: bool = False) -> None:
     """Capabilities, files and system calls, for good.
 
     Args:
         walled: whether there are namespaces, which end processes and hide files. Without them no process may be
             started, and a kernel without Landlock will not do.
+        threads: whether threads may be started where no process may be.
     """
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     _set_capabilities(0)
@@ -82,7 +83,7 @@ def give_up(readable: Sequence[str], scratch: str, *, walled: bool) -> None:
     except OSError as cause:
         if not walled or cause.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-    seccomp.install(processes=walled)
+    seccomp.install(processes=walled, threads=threads)
 
 
 def settle(scratch: str) -> None:

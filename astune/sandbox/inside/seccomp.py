@@ -39,6 +39,7 @@ _NAMESPACES = (
     | libc.CLONE_NEWPID
     | libc.CLONE_NEWNET
 )
+_CLONE_THREAD = 0x00010000
 _AF_UNIX, _SOCK_STREAM = 1, 1
 _FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX = 0x5421, 0x541B, 0x5451, 0x5450
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
@@ -46,31 +47,32 @@ _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
-_assembled: dict[tuple[str, bool], bytes] = {}
+_assembled: dict[tuple[str, bool, bool], bytes] = {}
 """What was assembled once, for whatever is forked from here."""
 
 
-def assemble(*, processes: bool) -> bytes:
+def assemble(*, processes: bool, threads: bool = False) -> bytes:
     """This machine's filter, the same object every time."""
-    asked = os.uname().machine, processes
+    asked = os.uname().machine, processes, threads
     if asked not in _assembled:
         _assembled[asked] = filter_program(*asked)
     return _assembled[asked]
 
 
-def install(*, processes: bool) -> None:
+def install(*, processes: bool, threads: bool = False) -> None:
     """Filter this thread's calls from now on, and those of whatever it starts. Needs no_new_privs.
 
     Args:
         processes: whether processes may be started and file attributes changed; False where nothing but the filter
             would keep them from doing harm.
+        threads: whether threads may be started where processes may not.
     """
-    program = assemble(processes=processes)
+    program = assemble(processes=processes, threads=threads)
     code = ctypes.create_string_buffer(program, len(program))
     libc.prctl(libc.PR_SET_SECCOMP, 2, struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
 
 
-def filter_program(machine: str, processes: bool) -> bytes:
+def filter_program(machine: str, processes: bool, threads: bool = False) -> bytes:
     """The filter's instructions as the kernel reads them.
 
     Raises:
@@ -78,7 +80,7 @@ def filter_program(machine: str, processes: bool) -> bytes:
     """
     if machine not in _AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"no system call filter for {machine}: it is made for {', '.join(_AUDIT_ARCH)}")
-    decided = _decisions(machine, processes)
+    decided = _decisions(machine, processes, threads)
     program = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -89,7 +91,7 @@ def filter_program(machine: str, processes: bool) -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
-def _decisions(machine: str, processes: bool) -> dict[int, Program]:
+def _decisions(machine: str, processes: bool, threads: bool) -> dict[int, Program]:
     """What becomes of each known call, by its number."""
     allow, refuse = [_returning(_ALLOW)], [_refusing(errno.EPERM)]
     groups = {
@@ -100,8 +102,9 @@ def _decisions(machine: str, processes: bool) -> dict[int, Program]:
         syscalls.NETWORK: refuse,
     }
     decided = {number: what for group, what in groups.items() for number in syscalls.numbers(group, machine).values()}
+    of_threads = _with_bit(0, _CLONE_THREAD) if threads else refuse
     by_argument = {
-        "clone": _without_bits(0, _NAMESPACES) if processes else refuse,
+        "clone": _without_bits(0, _NAMESPACES) if processes else of_threads,
         "clone3": [_refusing(errno.ENOSYS)],  # its flags cannot be seen; the C library then calls clone
         "socketpair": [
             *_only(0, [_AF_UNIX], errno.EPERM, last=False),
@@ -156,6 +159,10 @@ def _none_of(argument: int, values: list[int], refusal: int) -> Program:
 
 def _without_bits(argument: int, bits: int) -> Program:
     return [*_low_half(argument, bits), (_EQUAL, 1, 0, 0), _refusing(errno.EPERM), _returning(_ALLOW)]
+
+
+def _with_bit(argument: int, bit: int) -> Program:
+    return [*_low_half(argument, bit), (_EQUAL, 1, 0, bit), _refusing(errno.EPERM), _returning(_ALLOW)]
 
 
 def _low_half(argument: int, mask: int = 0xFFFFFFFF) -> Program:

@@ -1,0 +1,118 @@
+"""A process forked from this one: it has what was imported and computed here, and what it does stays there.
+
+The parent believes nothing that it says but its answers, and waits no longer than it is told to. It ends with the
+parent. It knows nothing of environments.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from astune.env_service._link import Link, serve
+from astune.env_service._wire import encoded
+from astune.sandbox.inside import libc
+from astune.schema import EnvError
+
+LARGEST_ANSWER = 1 << 24
+"""Bytes of one answer."""
+_ENDS_S = 1.0
+"""Seconds from the end of its channel to its own."""
+
+
+class Ended(Exception):
+    """The process ended before it answered, or was ended since it took too long."""
+
+
+class Forked:
+    """A child that answers requests by the target's methods, one at a time.
+
+    Args:
+        target: a copy of it lives in the child.
+        name: what the child is called in errors.
+    """
+
+    def __init__(self, target: object, *, name: str) -> None:
+        self._name = name
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _serve(theirs.fileno(), target, parent)
+        theirs.close()
+        self._link = Link(ours, largest=LARGEST_ANSWER)
+
+    def ask(self, call: str, *, timeout_s: float, **given: Any) -> Any:
+        """What the target's method returns.
+
+        Raises:
+            EnvError: it raised, or the system ended the process.
+            Ended: the process ended by itself, or did not answer in time.
+        """
+        try:
+            self._link.send(encoded({"call": call, "given": given}))
+            answer = self._link.receive(timeout_s)
+        except TimeoutError:
+            self.end()
+            raise Ended(f"took longer than {timeout_s:g} s") from None
+        except (OSError, ValueError):  # nobody is there, or what was sent is no answer
+            answer = None
+        if answer is None:
+            raise self._ending()
+        if "data" not in answer:
+            raise EnvError(f"{self._name}, {call}: {answer.get('refused') or answer.get('failed')}")
+        return answer["data"]
+
+    def end(self) -> None:
+        """Kill it; again, it does nothing."""
+        self._link.close()
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _ending(self) -> Exception:
+        """How it ended; one that only stopped answering is ended."""
+        status = self._status()
+        self.end()
+        if status is None:
+            return Ended("stopped answering")
+        if status == -signal.SIGKILL:
+            return EnvError(f"{self._name} was killed", hint="the system kills processes when memory is short")
+        return Ended(f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}")
+
+    def _status(self) -> int | None:
+        """Its exit status, or below 0 the signal that ended it; None where it has not ended."""
+        give_up = time.monotonic() + _ENDS_S
+        while self._pid:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._pid = 0
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > give_up:
+                break
+            time.sleep(0.01)
+        return None
+
+
+def close_all_but(descriptor: int) -> None:
+    """Close what this process has open beside `descriptor` and the standard streams."""
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _serve(channel: int, target: object, parent: int) -> NoReturn:
+    """What the child does, until its channel is closed; nothing of the parent's own work is done again."""
+    try:
+        if sys.platform == "linux":
+            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            close_all_but(channel)
+            serve(Link(socket.socket(fileno=channel)), target)
+    finally:
+        os._exit(0)

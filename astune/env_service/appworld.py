@@ -1,0 +1,124 @@
+"""AppWorld: an agent acts for a person on nine apps (mail, payments, music, ...) by writing Python.
+
+It needs AppWorld's own Python, so a service hosts it: `astune --with-appworld`, which starts
+`tutorial/example_appworld/appworld_server.py`. Engine, tasks and tests are AppWorld's; this file only translates. One
+message is one piece of code:
+
+    a block between ```python and ```    is run, and what it printed is the answer; of several blocks, the first
+    no block                             nothing is run, and the answer says what is expected
+    `apis.supervisor.complete_task()`    in the code ends the episode; so does code that ends or hangs its world
+
+Variables stay from one piece to the next. The sparse evaluation is 1 if all of the task's tests pass and else 0, the
+dense one the part of them that does; some pass for an agent that does nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any, ClassVar
+
+from astune.env_service import _appworld_engine as engine
+from astune.env_service._forked import Ended, Forked
+from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.schema import EnvError, Message, Task
+
+OPENING_S = 60.0
+"""Seconds that a world may take to open; it takes a fraction of one in a process that was prepared."""
+STEP_S = engine.CODE_S + 20.0
+"""Seconds after which a world is ended whose code AppWorld itself could not stop."""
+EVALUATION_S = 120.0
+
+_CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.S | re.I)
+
+REQUEST = """I am {first_name} {last_name}, my e-mail address is {email} and my phone number is {phone_number}.
+It is {now}. My request:
+
+{instruction}"""
+NO_CODE = "There is no code in your answer. Write one block of Python, which begins with ```python and ends with ```."
+ONE_BLOCK = "Only the first block of your answer was run."
+
+
+class AppWorldEnvironment(Environment):
+    forks: ClassVar[bool] = True
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
+        settings = engine.prepare()
+        self._specification = engine.specification(task.task_id)
+        self._world = engine.World(task.task_id, settings)
+        self._process: Forked | None = None
+        self._ended = ""
+        self._steps = 0
+        self._tests: dict[str, list[str]] | None = None
+
+    def get_init_state(self) -> EnvState:
+        self._world.make_root()
+        name = f"the world of task {self.task.task_id}"
+        self._process = Forked(self._world, name=name)
+        try:
+            self._process.ask("open", timeout_s=OPENING_S)
+        except Ended as cause:
+            raise EnvError(f"{name} {cause} before it was open") from cause
+        return EnvState([{"role": "user", "content": _request(self._specification)}])
+
+    def step(self, action: Message) -> EnvStep:
+        if self._process is None:
+            raise EnvError("the world is not open")
+        blocks = _CODE.findall(text_of(action))
+        if not blocks:
+            return EnvStep([{"role": "user", "content": NO_CODE}], reward=0.0, is_terminated=False)
+        self._steps += 1
+        try:
+            ran = self._process.ask("run", timeout_s=STEP_S, code=blocks[0])
+        except Ended as how:
+            self._ended = f"the code's world {how}"
+            return EnvStep([], reward=0.0, is_terminated=True, info={"ended": self._ended})
+        if ran["is_completed"]:
+            return EnvStep([], reward=0.0, is_terminated=True, info={"output": ran["output"]})
+        said = f"Output:\n```\n{ran['output'].rstrip()}\n```"
+        content = f"{said}\n{ONE_BLOCK}" if len(blocks) > 1 else said
+        return EnvStep([{"role": "user", "content": content}], reward=0.0, is_terminated=False)
+
+    def evaluate(self, sparse: bool = True) -> float:
+        self._world.show_reference()
+        name = f"the evaluation of task {self.task.task_id}"
+        evaluation = Forked(self._world, name=name)
+        try:
+            tests: dict[str, list[str]] = evaluation.ask("evaluate", timeout_s=EVALUATION_S)
+        except Ended as cause:
+            raise EnvError(f"{name} {cause}") from cause
+        finally:
+            evaluation.end()
+        self._tests = tests
+        passed, failed = len(tests["passed"]), len(tests["failed"])
+        if sparse:
+            return float(passed > 0 and not failed)
+        return passed / max(1, passed + failed)
+
+    def get_info(self) -> str:
+        lines = [f"{self._steps} pieces of code were run", *([self._ended] if self._ended else [])]
+        for verdict, requirements in (self._tests or {}).items():
+            lines += [f"{verdict}: {requirement}" for requirement in requirements]
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._world.remove_root()
+
+    @classmethod
+    def prepare(cls) -> None:
+        engine.prepare()
+
+    @classmethod
+    def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
+        return engine.task_ids(split)
+
+
+def _request(specification: dict[str, Any]) -> str:
+    now = datetime.datetime.fromisoformat(specification["datetime"])
+    person = specification.get("supervisor") or specification["main_user"]
+    return REQUEST.format(
+        instruction=specification["instruction"], now=f"{now:%A}, {now.day} {now:%B %Y, %H:%M}", **person
+    )

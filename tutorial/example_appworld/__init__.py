@@ -1,0 +1,1 @@
+"""AppWorld: requests of a person that are done on nine apps, by writing Python."""
