@@ -16,7 +16,7 @@ from rich.console import Console
 from astune.launcher.health import describe_listener
 from astune.runs import resolve_run
 from astune.schema import ConfigError, RunStoreError
-from astune.viewer.server import Address, listen, serve
+from astune.viewer.server import Address, ViewerServer, listen
 
 TOKEN_VARIABLE = "ASTUNE_VIEW_TOKEN"
 RECORD_DIR = Path("launcher_record")
@@ -48,7 +48,7 @@ def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None
 
     listening = _listen(host, port)
     with suppress(KeyboardInterrupt):  # how one ends it
-        serve(folder, listening, host, token, on_ready)
+        ViewerServer(folder, host, token, on_ready).run(sockets=[listening])
     return 0
 
 

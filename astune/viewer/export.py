@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ STATIC = Path(__file__).parent / "static"
 _STYLE = '<link rel="stylesheet" href="/static/app.css">'
 _SCRIPT = '<script defer src="/static/app.js"></script>'
 _ICON = '<link rel="icon" href="/static/icon.svg">'
+_MARKUP = re.compile("<(?=/?script|!--)", re.I)
 NOT_BUILT = "run `make ui` in a clone, or reinstall astune"
 
 
@@ -75,7 +77,7 @@ def _inlined(data: str) -> str:
     page, style, script = (_built(file) for file in ("index.html", "app.css", "app.js"))
     if _STYLE not in page or _SCRIPT not in page:
         raise ConfigError("the page that is installed is of another version", hint=NOT_BUILT)
-    script = script.replace("</script", "<\\/script")  # in JavaScript the same, in a page no end
+    script = _MARKUP.sub(r"\\x3c", script)  # the same in JavaScript's texts, and nothing that ends a script in a page
     policy = (
         f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'sha256-{_hash(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -85,10 +86,13 @@ def test_an_address_that_is_none_is_an_error(tmp_path):
         companions_of(CompanionFlags(("env=x",)), config)
 
 
-def test_the_viewer_is_started_with_logview(config):
-    (viewer,) = companions_of(CompanionFlags(logview=True), config)
-    assert viewer.name == "logview"
-    assert viewer.health_url
+def test_the_viewer_shows_the_folder_of_the_run_and_a_run_goes_on_without_it(config, tmp_path):
+    (found,) = companions_of(CompanionFlags(logview=True), config, tmp_path / "my runs")
+    assert (found.name, found.needed, found.page) == ("logview", False, "http://127.0.0.1:8181/")
+    assert found.command[-5:] == ("view", str(tmp_path / "my runs"), "--no-open", "--port", "8181")
+    assert found.health_url == f"http://127.0.0.1:8181/healthz?folder={quote(str(tmp_path / 'my runs'))}"
+    (default,) = companions_of(CompanionFlags(logview=True), config)
+    assert str(Path("launcher_record").resolve()) in default.command
 
 
 @pytest.mark.parametrize(

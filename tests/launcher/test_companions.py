@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shlex
 import signal
@@ -159,6 +160,29 @@ async def test_its_death_ends_the_work_within_a_second_and_is_named(experiment, 
             await guarded
     assert len(cleaned) == 2
     assert cleaned[0] - died_at < 1.0
+
+
+async def test_work_goes_on_without_one_that_it_does_not_need(experiment, port, marker, caplog):
+    told = asyncio.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.set()
+
+    async def work() -> None:
+        await told.wait()
+
+    log = logging.getLogger("astune.launcher.companions")
+    log.addHandler(listener := Listener())
+    with Companions([server(port, marker, needed=False)], experiment) as companions:
+        Told().start(companions)
+        guarded = asyncio.ensure_future(companions.guard(work()))
+        await asyncio.sleep(0)
+        for process in commands_with(marker):
+            process.kill()
+        await asyncio.wait_for(guarded, 20)
+    log.removeHandler(listener)
+    assert "the run goes on without it: companion env was ended by signal 9" in caplog.text
 
 
 def test_an_error_while_one_is_dead_names_the_dead(experiment, marker):

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from astune.runs import EpisodeReader, EpisodeStore
@@ -29,7 +30,39 @@ def test_an_episode_is_read_back_as_it_was_appended(tmp_path, episode) -> None:
         row = store.row(one.episode_id)
     assert row.advantages == [0.5]
     assert (row.n_tokens, row.n_sampled, row.n_trained, row.n_turns) == (54, 40, 40, 2)
+    assert (row.n_branches, row.agents) == (1, ["agent"])
     assert (row.status, row.reward, row.success, row.seconds) == ("success", 1.0, True, 0.5)
+
+
+def test_what_the_trainer_made_of_the_tokens_lies_beside_the_record(tmp_path, episode) -> None:
+    path = tmp_path / "episodes.sqlite"
+    logprobs = np.array([-0.5, math.nan, *[-1.25] * 38], np.float32)
+    with EpisodeStore(path) as store:
+        for step in (1, 2):
+            store.append(episode(step))
+            store.annotate_logprobs(episode(step).episode_id, np.zeros(40, np.float32))
+            store.annotate_logprobs(episode(step).episode_id, logprobs)
+        store.append(episode(3))
+        store.flush()
+        found = store.trainer_logprobs(episode(1).episode_id)
+        assert found is not None
+        assert np.array_equal(found, logprobs, equal_nan=True)
+        assert store.trainer_logprobs(episode(3).episode_id) is None
+        store.rewind(1)
+        store.append(episode(2))
+        store.flush()
+        assert store.trainer_logprobs(episode(2).episode_id) is None
+        assert list(store.search("2 + 2")) == [1, 2]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT seq FROM trainer_logprobs").fetchall() == [(1,)]
+        assert connection.execute("SELECT seq FROM texts ORDER BY seq").fetchall() == [(1,), (2,)]
+
+
+def test_log_probabilities_of_an_episode_that_was_not_recorded_are_refused(tmp_path) -> None:
+    store = EpisodeStore(tmp_path / "episodes.sqlite")
+    store.annotate_logprobs("nobody", np.zeros(1, np.float32))
+    with pytest.raises(RunStoreError, match="no recorded episode 'nobody'"):
+        store.close()
 
 
 def test_rows_are_filtered_by_step_split_task_and_status(tmp_path, episode) -> None:
