@@ -19,7 +19,7 @@ import { dark, language, toggleLanguage, toggleTheme } from './state/preferences
 import { useResource } from './state/resource'
 import { useSource } from './state/source'
 import { useStore } from './state/store'
-import { t } from './text/words'
+import { t } from './text/translate'
 
 const REFRESH_MS = 400
 

@@ -2,8 +2,8 @@
 
 import { useEffect, useRef } from 'preact/hooks'
 
-import type { Word } from './text/english'
-import { t } from './text/words'
+import type { Word } from './text/words'
+import { t } from './text/translate'
 import { Legend } from './tokens/Legend'
 
 const KEYS: [string[], Word][] = [

@@ -1,7 +1,7 @@
 /** What stands where there is nothing to show: it is loading, there is none, or it failed. */
 
 import { SourceError } from '../data/source'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 
 export function Loading() {
   return (

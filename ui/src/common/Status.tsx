@@ -1,7 +1,7 @@
 /** How a run or an episode stands, as a word with a mark: colour alone says nothing. */
 
 import type { EpisodeStatus, Status } from '../data/types'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 
 const MARKS = { success: '✓', failed: '✕', truncated: '…', error: '!', running: '●', finished: '✓', interrupted: '‖', killed: '✕' }
 

@@ -2,7 +2,7 @@
 
 import type { MetricsLine, Run, RunMetrics, Split } from '../data/types'
 import type { Axis } from '../state/place'
-import type { Word } from '../text/english'
+import type { Word } from '../text/words'
 
 export interface ChartKind {
   key: string
@@ -14,7 +14,6 @@ export interface ChartKind {
   parts?: (run: RunMetrics, setup: Run | null) => Part[]
   /** The scale of the axis begins at 0. */
   fromZero?: boolean
-  logarithmic?: boolean
 }
 
 interface Part {
@@ -76,16 +75,6 @@ export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, a
   )
 }
 
-/** Columns as a chart wants them: all x of all curves once, and for each curve its values there. */
-export function table(all: Curve[]): [number[], ...(number | null | undefined)[][]] {
-  const xs = [...new Set(all.flatMap((curve) => curve.points.map(([x]) => x)))].sort((a, b) => a - b)
-  const columns = all.map((curve) => {
-    const values = new Map(curve.points)
-    return xs.map((x) => values.get(x))
-  })
-  return [xs, ...columns]
-}
-
 function place(line: MetricsLine, axis: Axis): number {
   return axis === 'step' ? line.step : line.elapsed_s / 60
 }
@@ -108,8 +97,7 @@ function errors(run: RunMetrics, setup: Run | null): Part[] {
   const counted = setup?.errors.filter((error) => error.split === 'train') ?? []
   const types = [...new Set(counted.map((error) => error.error_type))]
   if (types.length === 0) {
-    const total = namedParts(lines, (name) => (name === 'episodes/failed_attempts' ? 'all' : null), [])
-    return total
+    return namedParts(lines, (name) => (name === 'episodes/failed_attempts' ? 'failed attempts' : null), [])
   }
   return types.map((name) => ({
     name,

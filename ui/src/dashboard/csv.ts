@@ -1,11 +1,12 @@
 /** A chart's values as a table that spreadsheets read (RFC 4180). */
 
-import { table, type Curve } from './charts'
+import type { Line } from './plot'
 
-export function csv(xName: string, names: string[], all: Curve[]): string {
-  const [xs, ...columns] = table(all)
-  const rows = xs.map((x, index) => [x, ...columns.map((column) => column[index])])
-  return [[xName, ...names], ...rows].map((row) => row.map(field).join(',')).join('\r\n') + '\r\n'
+export function csv(xName: string, lines: Line[]): string {
+  const values = lines.map(({ points }) => new Map(points))
+  const xs = [...new Set(values.flatMap((line) => [...line.keys()]))].sort((a, b) => a - b)
+  const rows = xs.map((x) => [x, ...values.map((line) => line.get(x))])
+  return [[xName, ...lines.map(({ label }) => label)], ...rows].map((row) => row.map(field).join(',')).join('\r\n') + '\r\n'
 }
 
 /** Text that a spreadsheet would take for a formula is shown as text. */

@@ -8,7 +8,7 @@ import { VirtualList } from '../list/VirtualList'
 import { go } from '../state/place'
 import { plainText } from '../text/content'
 import { brief, integer } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { treeRows, type TreeRow } from './forest'
 import { RoleChip } from './MessageCard'
 

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef } from 'preact/hooks'
 
 import { VirtualList, type ListHandle } from '../list/VirtualList'
 import type { Episode, Message } from '../data/types'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { MessageCard } from './MessageCard'
 import type { FaceProps } from './face'
 
@@ -45,7 +45,7 @@ export function ChatFace({ episode, timeline, node, onNode, commands }: FaceProp
       identity={identity}
       handle={list}
       onTop={(index) => onNode(messages[index]?.node ?? -1)}
-      render={(index) => <MessageCard message={messages[index]!} current={messages[index]!.node === node} />}
+      render={(index) => <MessageCard key={messages[index]!.node} message={messages[index]!} />}
     />
   )
 }

@@ -11,7 +11,7 @@ import { go, openEpisode, usePlace } from '../state/place'
 import { useResource } from '../state/resource'
 import { useSource } from '../state/source'
 import { integer, number, signed } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { Columns } from '../tokens/columns'
 import { Hover } from '../tokens/Hover'
 import { useColumns } from '../tokens/measure'
@@ -56,7 +56,7 @@ function GroupTable({ group, here, other }: { group: GroupMember[]; here: string
           </tr>
         </thead>
         <tbody>
-          {group.map((member) => (
+          {group.toSorted((one, other) => one.repeat - other.repeat).map((member) => (
             <tr key={member.episode_id} class={member.episode_id === here ? 'here' : member.episode_id === other ? 'other' : ''}>
               <th scope="row">
                 <button class="quiet" onClick={() => openEpisode(member.episode_id, { face: 'compare', with: here })}>

@@ -4,7 +4,7 @@ import type { ComponentChildren } from 'preact'
 
 import type { Episode, Json } from '../data/types'
 import { duration, laidOut, moment, number } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { Code } from './MessageCard'
 
 export function DetailsFace({ episode }: { episode: Episode }) {

@@ -12,7 +12,7 @@ import { COLOURINGS, FACES, go, usePlace, type Colouring, type Face } from '../s
 import { useResource } from '../state/resource'
 import { useSource } from '../state/source'
 import { duration, integer, number, signed } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { BranchesFace } from './BranchesFace'
 import { ChatFace } from './ChatFace'
 import { CompareFace } from './CompareFace'
@@ -93,7 +93,7 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
       </div>
       <dl class="summary">
         <Fact name={t('step')} value={`${t(row.split)} ${row.step}`} />
-        <Fact name={t('repeat')} value={row.attempt > 0 ? `#${row.repeat} · ${t('attempt', { n: row.attempt + 1 })}` : `#${row.repeat}`} />
+        <Fact name={t('repeat')} value={row.attempt > 1 ? `#${row.repeat} · ${t('attempt', { n: row.attempt })}` : `#${row.repeat}`} />
         <Fact name={t('reward')} value={number(row.reward)} />
         <Fact name={t('advantage')} value={signed(row.advantage)} />
         <Fact name={t('tokens')} value={`${integer(row.n_tokens)} · ${integer(row.n_trained)} ${t('trained')}`} />

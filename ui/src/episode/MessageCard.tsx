@@ -7,14 +7,24 @@ import { Fold } from '../common/Fold'
 import type { Json, Message } from '../data/types'
 import { parts, type Part } from '../text/content'
 import { integer, laidOut, number, signed } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 
 const LONG = 20_000
 
-export function MessageCard({ message, current }: { message: Message; current: boolean }) {
+export function MessageCard({ message }: { message: Message }) {
+  const [raw, setRaw] = useState(false)
+  const kind = `message role-${roleClass(message.role)} ${message.sampled ? 'sampled' : ''}`
   return (
-    <article class={`message role-${roleClass(message.role)} ${current ? 'current' : ''}`} data-node={message.node} aria-label={`${message.role} ${message.node}`}>
-      <MessageHeading message={message} />
+    <article class={kind} data-node={message.node} aria-label={`${message.role} ${message.node}`}>
+      <MessageHeading message={message} raw={raw} onRaw={setRaw} />
+      {raw ? <Code text={message.raw ?? ''} /> : <MessageBody message={message} />}
+    </article>
+  )
+}
+
+function MessageBody({ message }: { message: Message }) {
+  return (
+    <>
       {message.tools.length > 0 && (
         <Fold title={t('tools_offered', { n: message.tools.length })}>{() => <Code text={laidOut(message.tools)} />}</Fold>
       )}
@@ -31,23 +41,27 @@ export function MessageCard({ message, current }: { message: Message; current: b
           <Code text={text} />
         </div>
       ))}
-      {message.raw !== null && <Fold title={t('raw')}>{() => <Code text={message.raw ?? ''} />}</Fold>}
-    </article>
+    </>
   )
 }
 
-export function MessageHeading({ message, children }: { message: Message; children?: ComponentChildren }) {
+interface HeadingProps {
+  message: Message
+  raw: boolean
+  onRaw: (wanted: boolean) => void
+}
+
+function MessageHeading({ message, raw, onRaw }: HeadingProps) {
   const { sampled, n_sampled, logprob_sum } = message
   return (
     <header class="message-heading">
       <RoleChip role={message.role} />
-      {message.agent && <span class="agent">{message.name ?? message.agent}</span>}
+      <span class="agent">{speaker(message)}</span>
       {message.fork_cause !== null && (
         <span class="chip fork" title={t('fork', { cause: message.fork_cause })}>
           <span aria-hidden="true">⑂</span> {message.fork_cause}
         </span>
       )}
-      {children}
       <span class="facts">
         {sampled && message.advantage !== null && <span title={t('advantage')}>A {signed(message.advantage)}</span>}
         {sampled && !message.trainable && <span>{t('not_trainable')}</span>}
@@ -59,6 +73,11 @@ export function MessageHeading({ message, children }: { message: Message; childr
         )}
         {sampled && message.weights_version !== null && <span>{t('version', { n: message.weights_version })}</span>}
         <span>{t('n_tokens', { n: integer(sampled ? n_sampled : message.n_tokens) })}</span>
+        {message.raw !== null && (
+          <button class="quiet raw-switch" aria-pressed={raw} title={t('raw')} onClick={() => onRaw(!raw)}>
+            {t('raw_short')}
+          </button>
+        )}
       </span>
     </header>
   )
@@ -66,6 +85,11 @@ export function MessageHeading({ message, children }: { message: Message; childr
 
 export function RoleChip({ role }: { role: string }) {
   return <span class={`role role-${roleClass(role)}`}>{role}</span>
+}
+
+/** The name that a message bears, or its agent's; nothing where it only repeats the role. */
+function speaker({ name, agent, role }: Message): string {
+  return [name, agent].find((word) => word !== null && word !== '' && word !== role) ?? ''
 }
 
 /** Roles come from agents: only the known ones are names of classes. */

@@ -10,7 +10,7 @@ import { useCommands } from '../state/commands'
 import { filterOf, NO_FILTER, openEpisode, usePlace } from '../state/place'
 import { useSource } from '../state/source'
 import { duration, integer, number, signed } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { Filters } from './Filters'
 import { useRows, type Rows } from './pages'
 
@@ -84,7 +84,7 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
             {t(row.split)} {row.step}
           </span>
           <span>{t('n_tokens', { n: integer(row.n_tokens) })}</span>
-          <span>{t('n_turns', { n: row.n_turns })}</span>
+          <span>{t(row.n_turns === 1 ? 'one_turn' : 'n_turns', { n: row.n_turns })}</span>
           {row.n_branches > 1 && <span>⑂ {row.n_branches}</span>}
           {row.advantage !== null && <span title={t('advantage')}>A {signed(row.advantage)}</span>}
           {row.error_type !== null && <span class="warn">{row.error_type}</span>}

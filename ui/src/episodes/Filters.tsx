@@ -5,8 +5,8 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { Select } from '../common/Select'
 import type { Run } from '../data/types'
 import { go, NO_FILTER, usePlace, type Place } from '../state/place'
-import type { Word } from '../text/english'
-import { t } from '../text/words'
+import type { Word } from '../text/words'
+import { t } from '../text/translate'
 
 const TYPED_MS = 250
 const SORTS: [string, Word][] = [

@@ -5,7 +5,7 @@ import { Empty } from '../common/Notice'
 import { RunStatus } from '../common/Status'
 import { go, openRun, place as placeStore, usePlace } from '../state/place'
 import { integer, number, percent } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 
 interface Props {
   open: Open | null

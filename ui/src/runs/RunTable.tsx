@@ -7,7 +7,7 @@ import { RunStatus } from '../common/Status'
 import type { Open, RunInfo } from '../data/types'
 import { openRun } from '../state/place'
 import { duration, integer, moment, number } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { runsMeant } from './runsMeant'
 
 export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] }) {

@@ -2,7 +2,7 @@
 
 import type { Run } from '../data/types'
 import { moment } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 
 export function Setup({ run }: { run: Run }) {
   const { info } = run

@@ -1,9 +1,9 @@
 /** What the tokens' colours mean. */
 
 import type { Colouring } from '../state/place'
-import type { Word } from '../text/english'
+import type { Word } from '../text/words'
 import { number } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import { GREATEST_GAP, LEAST_LOGPROB, LEVELS } from './colour'
 
 const LOSS: [string, Word][] = [

@@ -1,7 +1,7 @@
 /** All that is known of one token, as a list of names and values. */
 
 import { number, percent } from '../text/format'
-import { t } from '../text/words'
+import { t } from '../text/translate'
 import type { TokenFacts } from './columns'
 
 export function FactList({ facts }: { facts: TokenFacts }) {
