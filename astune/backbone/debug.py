@@ -29,6 +29,7 @@ async def debug(
     clock = PhaseClock(lambda _: None)
     async with open_model(config) as model:
         engine = model.engine
+        run.save_vocabulary(model.renderer.vocabulary())
         with run.open_episodes() as episodes, run.open_metrics() as metrics, stepped():
             recorder = Recorder(episodes, observer)
             pool = RolloutPool(engine, model.renderer, parts.workflow, parts.judge, model.config, recorder)

@@ -45,6 +45,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
             await engine.load_weights(policy.weights)
         # Nothing that was recorded is dropped before everything needed to go on is known to be there.
         run.rewind(state.step if checkpoint is not None else -1)
+        run.save_vocabulary(model.renderer.vocabulary())
         with run.open_episodes() as episodes, run.open_metrics() as metrics:
             trainer = LocalTrainer(
                 config,

@@ -13,6 +13,15 @@ def main() -> None:
     run()
 
 
+def beast_logger_go() -> None:
+    """The log viewer under its older name; takes the arguments of `astune view`."""
+    import sys
+
+    from astune.cli._app import run
+
+    run(["view", *sys.argv[1:]])
+
+
 def let_openmp_spin_briefly() -> None:
     """Idle OpenMP threads spin for some microseconds before they sleep; read once, when torch is imported.
 

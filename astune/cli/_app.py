@@ -104,7 +104,7 @@ def root(
         bool, typer.Option("--with-appworld", metavar=" ", help="Start AppWorld's environment service first.")
     ] = False,
     with_logview: Annotated[
-        bool, typer.Option("--with-logview", metavar=" ", help="Also start the log viewer on this run. Not there yet.")
+        bool, typer.Option("--with-logview", metavar=" ", help="Also start the log viewer on this run.")
     ] = False,
     kill: Kill = None,
     version: Annotated[bool, typer.Option("--version", metavar=" ", help="Print the version.")] = False,
@@ -258,6 +258,46 @@ def evaluate(
         from astune.cli._evaluate import evaluate_model
 
         return evaluate_model(conf, model, overrides or [])
+
+    exit_with(work)
+
+
+@app.command()
+def view(
+    path: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(
+            metavar="[PATH]",
+            help="launcher_record, an experiment in it, a run or its rollout folder; ./launcher_record by default.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; a token is required where others can reach it.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 takes a free one.")] = 8181,
+    export: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--export", metavar="FILE.html", help="Serve nothing: write a run's report into one file."),
+    ] = None,
+    episodes: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--episode", metavar="ID", help="With --export: an episode that the report holds; repeatable."),
+    ] = None,
+    open_page: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option("--open/--no-open", help="Open a browser; by default where there is a screen."),
+    ] = None,
+) -> None:
+    """See everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
+    if episodes and export is None:
+        raise typer.BadParameter("--episode goes with --export")
+
+    def work() -> int:
+        from astune.cli._view import export_report, view_runs
+
+        if export is not None:
+            return export_report(path, export, episodes or [])
+        return view_runs(path, host, port, open_page=open_page)
 
     exit_with(work)
 

@@ -13,8 +13,8 @@ from rich.rule import Rule
 from rich.text import Text
 
 from astune.cli._report import visible
-from astune.cli._report_data import message_text
 from astune.context_tracker.text_renderer import is_in_characters
+from astune.runs import message_text
 from astune.schema import Episode, Forest, MessageNode
 
 _MAX_READ_CHARACTERS = 2000

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from astune.runs import EpisodeReader, MetricsLine, RunDirectory, RunStatus, StepSummary, total_balance
+from astune.runs import EpisodeReader, MetricsLine, RunDirectory, RunStatus, StepSummary, message_text, total_balance
 from astune.schema import Episode, TokenBalance
 
 
@@ -141,26 +139,6 @@ def transcript(episode: Episode) -> Transcript:
         reward.is_success if reward else None,
         len(episode.timelines),
     )
-
-
-def message_text(content: Any, tool_calls: Sequence[dict[str, Any]] = ()) -> str:
-    """A message's content as text: blocks joined, tool calls as `name(arguments)`."""
-    if isinstance(content, str):
-        parts = [content]
-    elif isinstance(content, list):
-        parts = [_block_text(block) for block in content]
-    else:
-        parts = [] if content is None else [json.dumps(content, ensure_ascii=False, default=str)]
-    for call in tool_calls:
-        function = call.get("function", call)
-        parts.append(f"{function.get('name', '?')}({function.get('arguments', '')})")
-    return "\n".join(part for part in parts if part)
-
-
-def _block_text(block: Any) -> str:
-    if isinstance(block, dict) and isinstance(block.get("text"), str):
-        return block["text"]
-    return block if isinstance(block, str) else json.dumps(block, ensure_ascii=False, default=str)
 
 
 def _kept(validation: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Protocol
 
-from astune.schema import Grammar, Message
+from astune.schema import Grammar, Message, Vocabulary
 
 Tool = dict[str, Any]
 """A tool's JSON schema in the OpenAI shape."""
@@ -94,6 +94,10 @@ class Renderer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, special ones included, for people to read."""
+        ...
+
+    def vocabulary(self) -> Vocabulary:
+        """What every token reads as, for a record that outlives the tokenizer; some tenths of a second."""
         ...
 
 

@@ -24,7 +24,8 @@ from astune.context_tracker.message_ends import MARK, ends_by_marks, ends_by_sea
 from astune.context_tracker.messages import meaning_of
 from astune.context_tracker.renderer import Rendered, Reply, Tool
 from astune.context_tracker.template import ChatTemplate, common_beginning
-from astune.schema import ConfigError, Grammar, Message, WorkflowError
+from astune.context_tracker.token_bytes import vocabulary_of
+from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowError
 
 _KEPT_GRAMMARS = 64
 """Of forced calls; deriving one takes two renders for each tool, and agents offer the same tools call after call."""
@@ -161,6 +162,9 @@ class TemplateRenderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._template.decode(token_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self._template.tokenizer)
 
     def _answered(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> tuple[str, str, str]:
         """What asked for the last message, the render that ends with it, and what of that render is the answer."""

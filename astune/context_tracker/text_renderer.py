@@ -13,7 +13,7 @@ from typing import Any
 
 from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool
 from astune.engine.written import END, read, written, written_tools
-from astune.schema import Forest, Grammar, Message, WorkflowError
+from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
 
 
 def is_in_characters(forest: Forest) -> bool:
@@ -58,6 +58,9 @@ class TextRenderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
+
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(None)
 
     def _said(self, sampled_ids: Sequence[int]) -> dict[str, Any]:
         (said,), _ = read(sampled_ids)

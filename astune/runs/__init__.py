@@ -1,36 +1,51 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it again. Knows nothing of who trains."""
 
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
-from astune.runs.directory import RunDirectory, RunInfo, RunStatus, resolve_run, runs_below
+from astune.runs.directory import RunDirectory, RunInfo, RunStatus, is_run, resolve_run, runs_below
+from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.episode_store import EpisodeStore
-from astune.runs.episodes import EpisodeReader, EpisodeRow, StepSummary
+from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
 from astune.runs.metrics import (
     MetricKind,
     MetricsLine,
     MetricsLog,
     balance_metrics,
     balance_of,
+    parse_line,
     read_metrics,
     total_balance,
 )
+from astune.runs.salvage import salvage
+from astune.runs.texts import Snippet, find_text, message_text
 
 __all__ = [
     "Checkpoint",
     "CheckpointStore",
+    "DamagedStoreError",
+    "EpisodeFilter",
+    "EpisodeOrder",
     "EpisodeReader",
     "EpisodeRow",
     "EpisodeStore",
     "MetricKind",
     "MetricsLine",
     "MetricsLog",
+    "NoEpisodeError",
     "RunDirectory",
     "RunInfo",
     "RunStatus",
+    "Snippet",
+    "SortKey",
     "StepSummary",
     "balance_metrics",
     "balance_of",
+    "find_text",
+    "is_run",
+    "message_text",
+    "parse_line",
     "read_metrics",
     "resolve_run",
     "runs_below",
+    "salvage",
     "total_balance",
 ]

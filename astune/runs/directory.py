@@ -5,6 +5,7 @@
         config.yaml            the resolved configuration
         backup/                sources, versions, git state
         rollout/episodes.sqlite
+        rollout/vocabulary.json.zst
         metrics.jsonl
         tensorboard/  checkpoints/  plots/
 
@@ -31,7 +32,8 @@ from astune.runs.checkpoints import CheckpointStore
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import EpisodeReader
 from astune.runs.metrics import MetricsLine, MetricsLog, read_metrics
-from astune.schema import RunStoreError
+from astune.runs.vocabulary import read_vocabulary, write_vocabulary
+from astune.schema import RunStoreError, Vocabulary
 
 RUN_FORMAT = 1
 RunStatus = Literal["running", "finished", "failed", "interrupted", "killed"]
@@ -112,7 +114,7 @@ class RunDirectory:
         path = Path(path).resolve()
         if not is_run(path):
             raise RunStoreError(f"{path} is no run", hint=f"a run's folder holds {_INFO}")
-        run = cls(path, RunLock(path / "run.lock"))
+        run = cls.look_at(path)
         info = run.info()
         if info.format != RUN_FORMAT:
             raise RunStoreError(
@@ -123,6 +125,11 @@ class RunDirectory:
             run._lock.acquire()
             run._write_info(RunInfo(info.experiment, info.created_at))
         return run
+
+    @classmethod
+    def look_at(cls, path: Path) -> Self:
+        """A run to read whatever state it is in; what cannot be read is told when it is asked for."""
+        return cls(path, RunLock(path / "run.lock"))
 
     @property
     def config_path(self) -> Path:
@@ -139,6 +146,10 @@ class RunDirectory:
     @property
     def episodes_path(self) -> Path:
         return self.rollout / "episodes.sqlite"
+
+    @property
+    def vocabulary_path(self) -> Path:
+        return self.rollout / "vocabulary.json.zst"
 
     @property
     def metrics_path(self) -> Path:
@@ -177,6 +188,14 @@ class RunDirectory:
         """Write the resolved configuration."""
         self._must_be_writer()
         write_atomic(self.config_path, text.encode())
+
+    def save_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Write what the ids of this run's episodes read as."""
+        self._must_be_writer()
+        write_vocabulary(self.vocabulary_path, vocabulary)
+
+    def vocabulary(self) -> Vocabulary | None:
+        return read_vocabulary(self.vocabulary_path)
 
     def save_plot(self, name: str, data: bytes) -> Path:
         """Write a picture of this run; allowed to readers, since it can always be drawn again."""

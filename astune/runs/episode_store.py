@@ -16,12 +16,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import numpy as np
 import orjson
 import zstandard
+from numpy.typing import NDArray
 
 from astune.runs._files import FREE_SOME, fsync_folder, is_disk_full, store_errors
-from astune.runs.episodes import APPLICATION_ID, SCHEMA_VERSION, EpisodeReader, check_version, column_text, connect
+from astune.runs._schema import (
+    COLUMNS,
+    TEXT_LEVEL,
+    agents_of,
+    column_text,
+    connect,
+    create,
+    migrate,
+    version_of,
+)
+from astune.runs.episodes import EpisodeReader
+from astune.runs.texts import folded, joined
 from astune.runs.wire import pack, snapshot
 from astune.schema import Episode, RunStoreError, TrainingBatch
 
@@ -32,51 +46,29 @@ STALL_TIMEOUT_S = 120.0
 _EPISODES_PER_COMMIT = 64
 _ZSTD_LEVEL = 3
 
-_CREATE = f"""
-CREATE TABLE episodes (
-    seq INTEGER PRIMARY KEY,
-    episode_id TEXT NOT NULL UNIQUE,
-    split TEXT NOT NULL,
-    step INTEGER NOT NULL,
-    task_id TEXT NOT NULL,
-    repeat INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    reward REAL,
-    success INTEGER,
-    error_type TEXT,
-    error_text TEXT,
-    n_tokens INTEGER NOT NULL,
-    n_sampled INTEGER NOT NULL,
-    n_trained INTEGER NOT NULL,
-    n_turns INTEGER NOT NULL,
-    seconds REAL,
-    created_at REAL NOT NULL,
-    advantages TEXT,
-    not_trained TEXT,
-    blob BLOB NOT NULL
-);
-CREATE INDEX episodes_by_step ON episodes (split, step);
-CREATE INDEX episodes_by_task ON episodes (split, task_id, step);
-CREATE INDEX episodes_by_status ON episodes (status) WHERE status = 'error';
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
-"""
-_COLUMNS = (
-    "episode_id, split, step, task_id, repeat, attempt, status, reward, success, error_type, error_text, "
-    "n_tokens, n_sampled, n_trained, n_turns, seconds, created_at, advantages, not_trained, blob"
-)
-_INSERT = f"INSERT INTO episodes ({_COLUMNS}) VALUES ({', '.join('?' * len(_COLUMNS.split(', ')))})"
+_INSERT = f"INSERT INTO episodes ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))})"
+_INSERT_TEXT = "INSERT INTO texts VALUES (last_insert_rowid(), ?)"
+_INSERT_LOGPROBS = "INSERT OR REPLACE INTO trainer_logprobs SELECT seq, ?1 FROM episodes WHERE episode_id = ?2"
 _ANNOTATE = "UPDATE episodes SET advantages = ?, not_trained = ? WHERE episode_id = ?"
 _ERROR_TYPE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(?::|\(|$)")
 
 
+_Statement = tuple[str, Sequence[object]]
+
+
+class _Packing:
+    """How the writer's thread compresses; its compressors are its own."""
+
+    def __init__(self) -> None:
+        self.records = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+        self.texts = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True)
+
+
 @dataclass(slots=True)
 class _Write:
-    """One queued statement; `make` runs in the writer's thread and gives its values."""
+    """Queued statements; `make` runs in the writer's thread and gives them with their values."""
 
-    statement: str
-    make: Callable[[zstandard.ZstdCompressor], Sequence[object]]
+    make: Callable[[_Packing], list[_Statement]]
 
 
 class EpisodeStore(EpisodeReader):
@@ -115,14 +107,25 @@ class EpisodeStore(EpisodeReader):
         created_at = time.time()
         columns = _columns(episode)
         annotation = _annotation(advantages, not_trained)
-        self._put(_Write(_INSERT, lambda zstd: (*columns, created_at, *annotation, pack(data, zstd))))
+
+        def statements(packing: _Packing) -> list[_Statement]:
+            values = (*columns, created_at, *annotation, pack(data, packing.records))
+            return [(_INSERT, values), (_INSERT_TEXT, (packing.texts.compress(_folded_text(data)),))]
+
+        self._put(_Write(statements))
 
     def annotate(
         self, episode_id: str, *, advantages: Sequence[float] | None = None, not_trained: str | None = None
     ) -> None:
         """Write beside a recorded episode what became known later; its record itself never changes."""
-        values = (*_annotation(advantages, not_trained), episode_id)
-        self._put(_Write(_ANNOTATE, lambda _: values))
+        values = (*_annotation(advantages, not_trained), column_text(episode_id))
+        self._put(_Write(lambda _: [(_ANNOTATE, values)]))
+
+    def annotate_logprobs(self, episode_id: str, trainer_logprobs: NDArray[np.float32]) -> None:
+        """Write beside a recorded episode what the trainer made of its sampled tokens: [n_sampled], NaN for unknown."""
+        data = trainer_logprobs.astype("<f4").tobytes()
+        name = column_text(episode_id)
+        self._put(_Write(lambda packing: [(_INSERT_LOGPROBS, (packing.records.compress(data), name))]))
 
     def annotate_batch(self, batch: TrainingBatch) -> None:
         """Annotate each episode of a batch with its advantage, or with why its group was left out."""
@@ -229,7 +232,7 @@ class EpisodeStore(EpisodeReader):
 
     def _write_all(self) -> None:
         """The writer's thread: take what has gathered, commit it, say so."""
-        compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+        packing = _Packing()
         stopping = False
         try:
             while not stopping:
@@ -239,9 +242,9 @@ class EpisodeStore(EpisodeReader):
                 writes = [write for write in gathered if write is not None]
                 stopping = len(writes) < len(gathered)
                 if writes:
-                    rows = [(write.statement, write.make(compressor)) for write in writes]
+                    statements = [statement for write in writes for statement in write.make(packing)]
                     with self._write_lock:
-                        _commit(self._writer_connection, rows)
+                        _commit(self._writer_connection, statements)
                 with self._progress:
                     self._committed += len(writes)
                     self._progress.notify_all()
@@ -257,7 +260,8 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
         if not path.exists():
             _create(path)
         connection = connect(path, read_only=False)
-        check_version(connection, path)
+        if version_of(connection, path) == 1:
+            migrate(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except (sqlite3.Error, OSError) as cause:
@@ -273,19 +277,15 @@ def _create(path: Path) -> None:
     """Make an empty store under another name first, so that a kill in between leaves none or a whole one."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
-    connection = connect(temporary, read_only=False)
-    try:
-        connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_CREATE} COMMIT;")
-    finally:
-        connection.close()
+    create(temporary)
     temporary.rename(path)
     fsync_folder(path.parent)
 
 
-def _commit(connection: sqlite3.Connection, rows: Sequence[tuple[str, Sequence[object]]]) -> None:
+def _commit(connection: sqlite3.Connection, statements: Sequence[_Statement]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement, values in rows:
+        for statement, values in statements:
             if connection.execute(statement, values).rowcount != 1:
                 raise LookupError(f"no recorded episode {values[-1]!r} to annotate")
         connection.execute("COMMIT")
@@ -315,9 +315,16 @@ def _columns(episode: Episode) -> tuple[object, ...]:
         sum(node.n_sampled for node in nodes),
         sum(node.n_sampled for node in nodes if node.trainable),
         sum(node.sampled for node in nodes),
+        len(episode.forest.leaves()),
+        agents_of(nodes),
         episode.timings.get("total"),
     )
 
 
 def _annotation(advantages: Sequence[float] | None, not_trained: str | None) -> tuple[object, ...]:
     return (None if advantages is None else orjson.dumps(list(advantages)).decode(), not_trained)
+
+
+def _folded_text(snapshot: dict[str, Any]) -> bytes:
+    messages = ((node.get("reasoning"), node["content"], node.get("tool_calls", ())) for node in snapshot["forest"])
+    return folded(joined(messages))

@@ -1,6 +1,6 @@
 """Reading recorded episodes: rows to list and filter by, and whole episodes one at a time.
 
-The table, version 1 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
+The table `episodes`, version 2 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
 
     seq           order of recording
     episode_id    unique; `<split>-<step>-<task>-<repeat>-<attempt>`
@@ -12,12 +12,23 @@ The table, version 1 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
     n_sampled     tokens that the model wrote
     n_trained     sampled tokens that carry loss if the episode is trained
     n_turns       messages that the model wrote
+    n_branches    paths from a root to a leaf on which the model wrote; 1 where nothing branched
+    agents        JSON list of those who asked the model
     seconds       how long the episode took
     created_at    Unix time of recording
     advantages    JSON list, one number for the episode or one for each trained message; null until known, a null in
                   it is NaN
     not_trained   why the episode was left out of training; null where it was not
     blob          the episode itself, see `astune/runs/wire.py`
+
+Beside it lie, for each `seq`,
+
+    texts             `folded`: the text of all messages without case, zstd-compressed UTF-8, for searching
+    trainer_logprobs  `logprobs`: the trainer's own log-probability of each sampled token under the weights that the
+                      step began with, zstd-compressed little-endian float32, node after node in the order of
+                      recording; NaN where it computed none. Only of episodes that were trained
+
+A store of version 1 is read as one without values in what it lacks; a search in it unpacks every episode.
 
 Readers open the database read-only and never block its writer (WAL); they see what was acknowledged.
 """
@@ -33,16 +44,28 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
+import numpy as np
 import orjson
+import zstandard
+from numpy.typing import NDArray
 
+from astune.runs._schema import column_text, connect, let_old_read_as_new, version_of
+from astune.runs.episode_filter import AS_RECORDED, EVERY_EPISODE, EpisodeFilter, EpisodeOrder
+from astune.runs.texts import folded, forest_text
 from astune.runs.wire import unpack
 from astune.schema import Episode, EpisodeStatus, RunStoreError, Split
 
-SCHEMA_VERSION = 1
-APPLICATION_ID = 0x41535452
-BUSY_TIMEOUT_S = 30.0
+_SEARCHED_AT_ONCE = 256
+"""Episodes whose texts are read before others may read; no query is open while texts are looked through."""
+
+
+class DamagedStoreError(RunStoreError):
+    """The file of a store cannot be read as a database, or not all of it."""
+
+
+class NoEpisodeError(RunStoreError):
+    """A store has no episode of this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +88,8 @@ class EpisodeRow:
     n_sampled: int
     n_trained: int
     n_turns: int
+    n_branches: int | None
+    agents: list[str] | None
     seconds: float | None
     created_at: float
     advantages: list[float] | None
@@ -90,9 +115,21 @@ class StepSummary:
         return self.successes / self.episodes if self.episodes else float("nan")
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    split: Split
+    step: int
+    error_type: str
+    count: int
+
+
 _COLUMNS = [field.name for field in fields(EpisodeRow)]
 _BLOB = "SELECT blob FROM episodes WHERE episode_id = ?"
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM episodes"
+_TEXTS = "SELECT seq, folded FROM texts WHERE seq > ? ORDER BY seq LIMIT ?"
+_TEXTS_OF_1 = "SELECT seq, blob FROM episodes WHERE seq > ? ORDER BY seq LIMIT ?"
+_TRAINER_LOGPROBS = """
+    SELECT logprobs FROM trainer_logprobs WHERE seq = (SELECT seq FROM episodes WHERE episode_id = ?)"""
 
 
 class EpisodeReader:
@@ -110,20 +147,22 @@ class EpisodeReader:
             raise RunStoreError(f"no episodes at {path}", hint="name the folder of a run that has started")
         with self._query_errors():
             self._connection = connect(path, read_only=True)
-            check_version(self._connection, path)
+            self._version = version_of(self._connection, path)
+            if self._version == 1:
+                let_old_read_as_new(self._connection)
 
     def read(self, episode_id: str) -> Episode:
         """The whole episode, exactly as it was recorded."""
         with self._query_errors(), self._lock:
             found = self._connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
         if found is None:
-            raise RunStoreError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
+            raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
         return unpack(found[0])
 
     def row(self, episode_id: str) -> EpisodeRow:
         rows = self._rows(" WHERE episode_id = ?", [column_text(episode_id)])
         if not rows:
-            raise RunStoreError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
+            raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
         return rows[0]
 
     def list(
@@ -138,19 +177,68 @@ class EpisodeReader:
     ) -> list[EpisodeRow]:
         """Rows in the order of recording, filtered by what is given."""
         task = None if task_id is None else column_text(task_id)
-        wanted = {"step": step, "split": split, "task_id": task, "status": status}
-        given = {column: value for column, value in wanted.items() if value is not None}
-        where = " WHERE " + " AND ".join(f"{column} = ?" for column in given) if given else ""
-        return self._rows(f"{where} ORDER BY seq LIMIT ? OFFSET ?", [*given.values(), limit, offset])
+        wanted = EpisodeFilter(step=step, split=split, task_id=task, status=status)
+        return self.find(wanted, limit=limit, offset=offset)
+
+    def find(
+        self, wanted: EpisodeFilter, order: EpisodeOrder = AS_RECORDED, *, limit: int = -1, offset: int = 0
+    ) -> list[EpisodeRow]:
+        """Rows that a filter lets pass, in an order of their own."""
+        where, values = wanted.where()
+        tail = f" WHERE {where} ORDER BY {order.clause()} LIMIT ? OFFSET ?"
+        return self._rows(tail, [*values, limit, offset])
+
+    def search(self, text: str, *, after: int = 0) -> Iterator[int]:
+        """`seq` of every episode recorded after `after` whose messages hold the text, whatever its case."""
+        sought, decompress = folded(text), zstandard.ZstdDecompressor().decompress
+        while batch := self._texts(after):
+            for seq, packed in batch:
+                if sought in (decompress(packed) if self._version > 1 else folded(forest_text(unpack(packed).forest))):
+                    yield seq
+            after = batch[-1][0]
+
+    def trainer_logprobs(self, episode_id: str) -> NDArray[np.float32] | None:
+        """The trainer's log-probabilities [n_sampled]; None where none were recorded."""
+        if self._version == 1:
+            return None
+        with self._query_errors(), self._lock:
+            found = self._connection.execute(_TRAINER_LOGPROBS, (column_text(episode_id),)).fetchone()
+        if found is None:
+            return None
+        return np.frombuffer(zstandard.ZstdDecompressor().decompress(found[0]), dtype="<f4")
 
     def episodes(self, *, step: int | None = None, split: Split | None = None) -> Iterator[Episode]:
         """Whole episodes in the order of recording, one in memory at a time."""
         for row in self.list(step=step, split=split):
             yield self.read(row.episode_id)
 
-    def count(self) -> int:
+    def count(self, wanted: EpisodeFilter = EVERY_EPISODE) -> int:
+        where, values = wanted.where()
         with self._query_errors(), self._lock:
-            return self._connection.execute("SELECT COUNT(*) FROM episodes").fetchone()[0]
+            return self._connection.execute(f"SELECT COUNT(*) FROM episodes WHERE {where}", values).fetchone()[0]
+
+    def last(self) -> tuple[int, float] | None:
+        """`seq` and `created_at` of the episode recorded last; a step that is run again gives its `seq` anew."""
+        query = "SELECT seq, created_at FROM episodes ORDER BY seq DESC LIMIT 1"
+        with self._query_errors(), self._lock:
+            return self._connection.execute(query).fetchone()
+
+    def recorded_at(self, seq: int) -> float | None:
+        """`created_at` of an episode; None where there is none."""
+        with self._query_errors(), self._lock:
+            found = self._connection.execute("SELECT created_at FROM episodes WHERE seq = ?", (seq,)).fetchone()
+        return found[0] if found is not None else None
+
+    def data_version(self) -> int:
+        """A number that changes with every commit of a writer."""
+        with self._query_errors(), self._lock:
+            return self._connection.execute("PRAGMA data_version").fetchone()[0]
+
+    def agents(self) -> list[str]:
+        """Everybody who asked the model, by name."""
+        query = "SELECT DISTINCT value FROM episodes, json_each(agents) ORDER BY value"
+        with self._query_errors(), self._lock:
+            return [name for (name,) in self._connection.execute(query)]
 
     def summaries(self, split: Split | None = None) -> list[StepSummary]:
         """One summary a step and split, by step. Attempts that were run again are no episodes of their own."""
@@ -166,6 +254,18 @@ class EpisodeReader:
             StepSummary(*row[:6], *(float("nan") if value is None else float(value) for value in row[6:]))
             for row in found
         ]
+
+    def errors(self) -> list[ErrorCount]:
+        """How many episodes failed of what, by step and split."""
+        query = """
+            SELECT split, step, COALESCE(error_type, 'error'), COUNT(*)
+            FROM episodes WHERE status = 'error' GROUP BY 1, 2, 3 ORDER BY step, split, 3"""
+        with self._query_errors(), self._lock:
+            return [ErrorCount(*row) for row in self._connection.execute(query)]
+
+    def text(self, episode_id: str) -> str:
+        """What a search looks through, as it was written."""
+        return forest_text(self.read(episode_id).forest)
 
     def close(self) -> None:
         self._connection.close()
@@ -183,44 +283,19 @@ class EpisodeReader:
             found = self._connection.execute(_SELECT + tail, values).fetchall()
         return [_row(values) for values in found]
 
+    def _texts(self, after: int) -> list[tuple[int, bytes]]:
+        query = _TEXTS if self._version > 1 else _TEXTS_OF_1
+        with self._query_errors(), self._lock:
+            return self._connection.execute(query, (after, _SEARCHED_AT_ONCE)).fetchall()
+
     @contextmanager
     def _query_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as cause:
-            raise RunStoreError(
+            raise DamagedStoreError(
                 f"the episodes at {self.path} cannot be read: {cause}", hint="the file is damaged, or no store of ours"
             ) from cause
-
-
-def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """A connection that any thread may use, one at a time; transactions begin and end where we say so."""
-    mode = "ro" if read_only else "rwc"
-    return sqlite3.connect(
-        f"file:{quote(str(path.resolve()))}?mode={mode}",
-        uri=True,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-
-
-def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a database that is not ours, or newer than we are."""
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise RunStoreError(f"{path} is a database, but no store of episodes")
-    if version != SCHEMA_VERSION:
-        raise RunStoreError(
-            f"{path} has schema version {version}, this version of astune reads {SCHEMA_VERSION}",
-            hint="upgrade astune, or read the run with the version that wrote it",
-        )
-
-
-def column_text(text: str) -> str:
-    """Text as a column holds it: SQLite takes no lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _row(values: tuple[object, ...]) -> EpisodeRow:
@@ -229,4 +304,6 @@ def _row(values: tuple[object, ...]) -> EpisodeRow:
     if isinstance(advantages, str):
         named["advantages"] = [math.nan if value is None else value for value in orjson.loads(advantages)]
     named["success"] = None if success is None else bool(success)
+    if isinstance(named["agents"], str):
+        named["agents"] = orjson.loads(named["agents"])
     return EpisodeRow(**named)  # type: ignore[arg-type]  # the columns are the fields, in order

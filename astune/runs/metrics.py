@@ -139,14 +139,26 @@ def read_metrics(path: Path) -> list[MetricsLine]:
     lines: list[MetricsLine] = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
-            fields = orjson.loads(line)
-            metrics = {name: float(value) for name, value in fields["metrics"].items()}
-            lines.append(MetricsLine(fields["step"], fields["kind"], fields["time"], fields["elapsed_s"], metrics))
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
+            lines.append(parse_line(line))
+        except ValueError as cause:
             raise RunStoreError(
-                f"{path}, line {number} is no line of metrics: {cause!r}", hint="remove the line, or restore the file"
+                f"{path}, line {number} is no line of metrics: {cause}", hint="remove the line, or restore the file"
             ) from cause
     return lines
+
+
+def parse_line(line: bytes) -> MetricsLine:
+    """One whole line.
+
+    Raises:
+        ValueError: it is no line of ours.
+    """
+    try:
+        fields = orjson.loads(line)
+        metrics = {name: float(value) for name, value in fields["metrics"].items()}
+        return MetricsLine(fields["step"], fields["kind"], fields["time"], fields["elapsed_s"], metrics)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
+        raise ValueError(repr(cause)) from cause
 
 
 def balance_metrics(balance: TokenBalance) -> dict[str, float]:

@@ -28,6 +28,7 @@ from astune.schema.sampling import Completion, FinishReason, SamplingParams, sta
 from astune.schema.task import Message, Task
 from astune.schema.threads import call_user_code, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
+from astune.schema.vocabulary import Vocabulary
 
 __all__ = [
     "ONE_LINE_JSON",
@@ -65,6 +66,7 @@ __all__ = [
     "TokenBalance",
     "TrainerError",
     "TrainingBatch",
+    "Vocabulary",
     "WorkflowError",
     "boundary",
     "call_user_code",

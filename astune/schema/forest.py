@@ -107,6 +107,14 @@ class Forest:
     def sampled_tokens(self) -> int:
         return sum(node.n_sampled for node in self.nodes)
 
+    def leaves(self) -> list[int]:
+        """The last message of each root-to-leaf path on which the model wrote something, in the order of recording."""
+        heard: list[bool] = []
+        for node in self.nodes:
+            heard.append(node.sampled or (node.parent is not None and heard[node.parent]))
+        parents = {node.parent for node in self.nodes}
+        return [node.node_id for node in self.nodes if node.node_id not in parents and heard[node.node_id]]
+
     def timelines(self, constrained_tokens: ConstrainedTokens = "replay") -> list[Timeline]:
         """Flatten each root-to-leaf path that holds a sampled message.
 
@@ -119,15 +127,8 @@ class Forest:
         ones it is masked as "trained in another timeline". One that is no training target is masked everywhere,
         and so is one that was sampled under a grammar where `constrained_tokens` is "mask".
         """
-        parents = {node.parent for node in self.nodes}
-        leaves = [node.node_id for node in self.nodes if node.node_id not in parents]
         trained: set[int] = set()
-        timelines: list[Timeline] = []
-        for leaf in leaves:
-            path = self.path(leaf)
-            if any(node.sampled for node in path):
-                timelines.append(_flatten(path, trained, constrained_tokens))
-        return timelines
+        return [_flatten(self.path(leaf), trained, constrained_tokens) for leaf in self.leaves()]
 
 
 def _flatten(path: list[MessageNode], trained: set[int], constrained_tokens: ConstrainedTokens) -> Timeline:

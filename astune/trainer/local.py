@@ -19,6 +19,7 @@ from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, b
 from astune.schema import Advantage, EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
 from astune.trainer.advantages import advantages_of, say_nothing
 from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
+from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.policy import PolicyTrainer
 
 NO_VARIANCE = "group has no variance"
@@ -156,6 +157,7 @@ class LocalTrainer:
         self, batch: TrainingBatch, groups: list[EpisodeGroup], balance: TokenBalance, measures: dict[str, float]
     ) -> None:
         """Weights, engine, books and state move on together, or, where this is not reached, not at all."""
+        logprobs: OwnLogprobs = {}
         if batch.groups:
             with self._clock.phase("train"):
                 report = await asyncio.to_thread(self._policy.step, batch)
@@ -163,8 +165,9 @@ class LocalTrainer:
                 await self._engine.load_weights(self._policy.weights)
             measures |= {f"train/{name}": value for name, value in report.metrics.items()}
             balance.trained = report.trained_tokens
+            logprobs = report.logprobs
         _require_zero(balance)
-        self._annotate(batch, groups)
+        self._annotate(batch, groups, logprobs)
         self._recorded_version = self._policy.version
         self._state.step = batch.step
         self._state.success = None
@@ -251,13 +254,16 @@ class LocalTrainer:
             first = next((episode.error for group in groups for episode in group.failed_attempts), "there was none")
             raise TrainerError(f"no episode finished; the first failure: {first}")
 
-    def _annotate(self, batch: TrainingBatch, groups: list[EpisodeGroup]) -> None:
-        """Write beside each recorded episode its advantage, or why it was not trained."""
+    def _annotate(self, batch: TrainingBatch, groups: list[EpisodeGroup], logprobs: OwnLogprobs) -> None:
+        """Write beside each recorded episode its advantage and the trainer's log-probabilities, or why it has none."""
         self._episodes.annotate_batch(batch)
         for group in groups:
-            if group.dropped is not None:
-                for episode in group.episodes:
+            for episode in group.episodes:
+                if group.dropped is not None:
                     self._episodes.annotate(episode.episode_id, not_trained=group.dropped)
+                elif episode.episode_id in logprobs:
+                    trained = of_sampled(episode, logprobs[episode.episode_id])
+                    self._episodes.annotate_logprobs(episode.episode_id, trained)
 
     def _record(self, split: Split, measures: dict[str, float]) -> None:
         """Write one line of metrics; the episodes that it speaks of are on disk before it."""

@@ -41,6 +41,9 @@ class MicroBatch:
     inputs: LossInputs
     n_read: int
     """Tokens that the timelines have when each is read alone."""
+    timelines: Sequence[WeightedTimeline]
+    order_E: NDArray[np.int64]
+    """Which of the timelines' trained tokens, one timeline after another, each of E is."""
 
 
 def pack(
@@ -91,6 +94,8 @@ def pack(
             version_E=per_token([t.versions for t in timelines], np.int64),
         ),
         n_read=n_read,
+        timelines=timelines,
+        order_E=order_E,
     )
 
 

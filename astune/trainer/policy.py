@@ -25,6 +25,7 @@ from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import LossSums
 from astune.trainer.microbatch import MicroBatch, pack, split
 from astune.trainer.mismatch import Mismatch
+from astune.trainer.own_logprobs import OwnLogprobs, by_message
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, account, weigh
 
@@ -38,6 +39,8 @@ class StepReport:
     metrics: dict[str, float]
     trained_tokens: int
     mismatch: Mismatch
+    logprobs: OwnLogprobs
+    """The trainer's, of every trained token, under the weights that the step began with."""
 
 
 class PolicyTrainer:
@@ -135,7 +138,8 @@ class PolicyTrainer:
             **{name: float(count) for name, count in report.items()},
             "train_tokens_per_s": accounts.trained / (time.perf_counter() - start),
         }
-        return StepReport(metrics, accounts.trained, mismatch)
+        logprobs = by_message(mismatch.difference_E, [microbatch for update in updates for microbatch in update])
+        return StepReport(metrics, accounts.trained, mismatch, logprobs)
 
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""

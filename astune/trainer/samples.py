@@ -51,6 +51,9 @@ class WeightedTimeline:
     token_weight: float
     group: int
     constrained: list[ConstrainedRun] = field(default_factory=list[ConstrainedRun])
+    episode_id: str = ""
+    messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Whose tokens are trained, in the order of `positions`: a node and the number of its tokens."""
 
     @property
     def input_ids(self) -> list[int]:
@@ -137,6 +140,7 @@ def _weighted(
     versions: list[int] = []
     advantages: list[float] = []
     constrained: list[ConstrainedRun] = []
+    messages: list[tuple[int, int]] = []
     for span in timeline.spans:
         if not span.sampled or span.mask_reason is not None:
             continue
@@ -150,6 +154,7 @@ def _weighted(
         positions += range(span.start, span.end)
         versions += [span.weights_version] * n_tokens
         advantages += [of_span * share] * n_tokens
+        messages.append((span.node_id, n_tokens))
         if span.constraint is not None:
             constrained.append(ConstrainedRun(span.start, span.end, span.constraint))
     logprobs = [timeline.logprobs[index] for index in positions]
@@ -164,4 +169,15 @@ def _weighted(
             hint="the engine recorded it so: check the model's weights and its dtype (model.dtype: float32), "
             "or the judge's reward",
         )
-    return WeightedTimeline(timeline.token_ids, positions, logprobs, versions, advantages, weight, group, constrained)
+    return WeightedTimeline(
+        timeline.token_ids,
+        positions,
+        logprobs,
+        versions,
+        advantages,
+        weight,
+        group,
+        constrained,
+        episode.episode_id,
+        messages,
+    )

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from astune.cli._chart import Series, draw_chart
 from astune.cli._report import draw_report, report_run, report_svg, summary_line
-from astune.cli._report_data import message_text, read_report, transcript, wilson_interval
-from astune.runs import RunDirectory, balance_metrics
+from astune.cli._report_data import read_report, transcript, wilson_interval
+from astune.runs import RunDirectory, balance_metrics, message_text
 from astune.schema import Episode, Forest, MessageNode, Reward, Split, Task, TokenBalance
 
 NASTY = "[bold]not bold[/bold] [/] \x1b[31mred\x1b[0m \x07 \u202e 图表 [link=http://x]"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from astune.context_tracker import Rendered, Renderer, Reply, Tool
-from astune.schema import Grammar, Message
+from astune.schema import Grammar, Message, Vocabulary
 
 
 @dataclass
@@ -42,3 +42,6 @@ class PassingRenderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        return self.inner.vocabulary()

@@ -1,0 +1,74 @@
+"""`astune view`: the log viewer on a folder of runs, or a run's report as one file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from astune.launcher.health import describe_listener
+from astune.runs import resolve_run
+from astune.schema import ConfigError, RunStoreError
+from astune.viewer.server import Address, listen, serve
+
+TOKEN_VARIABLE = "ASTUNE_VIEW_TOKEN"
+RECORD_DIR = Path("launcher_record")
+
+
+def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None) -> int:
+    """Serve until Ctrl-C.
+
+    Args:
+        path: the record of all experiments, an experiment, a run or its `rollout`; None for `launcher_record` here,
+            which need not be there yet.
+        open_page: whether a browser is opened; None where it is likely to be seen.
+    """
+    if path is not None and not path.is_dir():
+        raise RunStoreError(
+            f"there is no folder {path}", hint="name launcher_record, an experiment in it, a run, or its rollout folder"
+        )
+    folder = path or RECORD_DIR
+    console = Console()
+
+    def on_ready(address: Address) -> None:
+        console.print(f"log viewer of {folder}: {address.url}", markup=False, highlight=False, soft_wrap=True)
+        if open_page or (open_page is None and _has_screen()):
+            webbrowser.open(address.url)
+
+    listening = _listen(host, port)
+    with suppress(KeyboardInterrupt):  # how one ends it
+        serve(folder, listening, host, os.environ.get(TOKEN_VARIABLE) or None, on_ready)
+    return 0
+
+
+def export_report(path: Path | None, to: Path, episode_ids: Sequence[str]) -> int:
+    """Write the report of a run into one file, which appears only when it is whole."""
+    from astune.viewer.export import write_report
+
+    run = resolve_run(path, record_dir=RECORD_DIR)
+    n_bytes = write_report(run, to, episode_ids)
+    told = f"{to}: {run.parent.name}/{run.name}, {len(episode_ids)} episodes, {n_bytes / 1e6:.1f} MB"
+    Console().print(told, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OSError as cause:
+        fix = f"choose another one with --port; it is held by {describe_listener(port)}"
+        if cause.errno != errno.EADDRINUSE:
+            fix = "name an address of this machine with --host, and a port from 1024 on with --port"
+        raise ConfigError(f"{host}:{port} cannot be listened on: {cause.strerror}", hint=fix) from cause
+
+
+def _has_screen() -> bool:
+    here = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return bool(here) and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ

@@ -1,0 +1,69 @@
+"""The bytes of every token of a Hugging Face tokenizer, so that a run can be read without it.
+
+A token's own text is not enough: one of four bytes of an emoji decodes to a replacement character, and only the
+tokenizer's decoder says whether `Ġ` or `▁` is a space.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from astune.schema import Vocabulary
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_BEFORE = "a"
+"""Stands before a token when its text is asked for: decoders strip the space that a text would begin with."""
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """Of a fast tokenizer; added tokens read as their own names.
+
+    Ġthe -> b" the"     byte-level (GPT-2 and most since); Ġ is how it spells the byte 0x20
+    ▁the -> b" the"     SentencePiece
+    <0xE4> -> b"\\xe4"   SentencePiece with byte fallback
+    """
+    backend = tokenizer.backend_tokenizer
+    decoder = backend.decoder
+    kinds = _kinds(json.loads(decoder.__getstate__())) if decoder is not None else set[str]()
+    spelled: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    added = {token_id: str(token).encode() for token_id, token in tokenizer.added_tokens_decoder.items()}
+    pieces = [_piece(token, decoder, kinds) for token in spelled]
+    for token_id, piece in added.items():
+        pieces += [b""] * (token_id + 1 - len(pieces))  # ids may have gaps
+        pieces[token_id] = piece
+    special = [token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
+    return Vocabulary(pieces, frozenset(special))
+
+
+def _piece(token: str | None, decoder: Any, kinds: set[str]) -> bytes:
+    if token is None:
+        return b""
+    if "ByteLevel" in kinds:
+        return b"".join(_BYTE_OF.get(character, character.encode()) for character in token)
+    byte = _BYTE.fullmatch(token) if "ByteFallback" in kinds else None
+    if byte is not None:
+        return bytes.fromhex(byte[1])
+    if decoder is None:
+        return token.encode()
+    return decoder.decode([_BEFORE, token]).removeprefix(_BEFORE).encode("utf-8", "replace")
+
+
+def _kinds(decoder: dict[str, Any]) -> set[str]:
+    """The type of a decoder, or the types of those that it is a sequence of."""
+    return {decoder["type"]}.union(*(_kinds(part) for part in decoder.get("decoders", ())))
+
+
+def _byte_spellings() -> dict[str, bytes]:
+    """Byte-level tokenizers spell a byte as its Latin-1 character where that is printable, others from U+0100 on.
+
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", 2.2, and its code.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    spelled = {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+    return {character: bytes([byte]) for character, byte in spelled.items()}
+
+
+_BYTE_OF = _byte_spellings()

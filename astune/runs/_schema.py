@@ -1,0 +1,164 @@
+"""The tables of a store of episodes, and how a store of an older version becomes one of today's.
+
+What the columns mean is said in `episodes.py`. Version 1 had no `n_branches`, no `agents`, and neither of the tables
+beside `episodes`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import zstandard
+
+from astune.runs.texts import folded, forest_text
+from astune.runs.wire import unpack
+from astune.schema import MessageNode, RunStoreError
+
+SCHEMA_VERSION = 2
+APPLICATION_ID = 0x41535452
+BUSY_TIMEOUT_S = 30.0
+TEXT_LEVEL = 1
+"""zstd's, of texts: they are written once and read at every search, and higher levels are slower to read."""
+
+_EPISODES = """
+    seq INTEGER PRIMARY KEY,
+    episode_id TEXT NOT NULL UNIQUE,
+    split TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    task_id TEXT NOT NULL,
+    repeat INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    reward REAL,
+    success INTEGER,
+    error_type TEXT,
+    error_text TEXT,
+    n_tokens INTEGER NOT NULL,
+    n_sampled INTEGER NOT NULL,
+    n_trained INTEGER NOT NULL,
+    n_turns INTEGER NOT NULL,
+    n_branches INTEGER NOT NULL,
+    agents TEXT NOT NULL,
+    seconds REAL,
+    created_at REAL NOT NULL,
+    advantages TEXT,
+    not_trained TEXT,
+    blob BLOB NOT NULL
+"""
+COLUMNS = [line.split()[0] for line in _EPISODES.strip().splitlines()]
+_CREATE = f"""
+CREATE TABLE episodes ({_EPISODES});
+CREATE INDEX episodes_by_step ON episodes (split, step);
+CREATE INDEX episodes_by_task ON episodes (split, task_id, step);
+CREATE INDEX episodes_by_status ON episodes (status) WHERE status = 'error';
+CREATE TABLE texts (seq INTEGER PRIMARY KEY REFERENCES episodes ON DELETE CASCADE, folded BLOB NOT NULL);
+CREATE TABLE trainer_logprobs (seq INTEGER PRIMARY KEY REFERENCES episodes ON DELETE CASCADE, logprobs BLOB NOT NULL);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+_DERIVED = ("n_branches", "agents")
+COPIED = ", ".join(column for column in COLUMNS if column not in _DERIVED)
+"""The columns of version 1, the blob last."""
+_INSERT_COPY = f"INSERT INTO episodes ({COPIED}, {', '.join(_DERIVED)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """A connection that any thread may use, one at a time; transactions begin and end where we say so."""
+    mode = "ro" if read_only else "rwc"
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.resolve()))}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def create(path: Path) -> None:
+    """Make an empty store where there is no file yet."""
+    connection = connect(path, read_only=False)
+    try:
+        connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_CREATE} COMMIT;")
+    finally:
+        connection.close()
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of a store; refuses a database that is not ours, or newer than we are."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise RunStoreError(f"{path} is a database, but no store of episodes")
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise RunStoreError(
+            f"{path} has schema version {version}, this version of astune reads {SCHEMA_VERSION}",
+            hint="upgrade astune, or read the run with the version that wrote it",
+        )
+    return version
+
+
+def let_old_read_as_new(connection: sqlite3.Connection) -> None:
+    """For this connection alone, a store of version 1 has the columns that it lacks, without values."""
+    connection.execute("CREATE TEMP VIEW episodes AS SELECT *, NULL AS n_branches, NULL AS agents FROM main.episodes")
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Make a store of version 1 one of today's, in one transaction; takes a millisecond or two an episode.
+
+    The table is written anew: an added column lies behind the blob, through which a list would have to read.
+    """
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("ALTER TABLE episodes RENAME TO old")
+        for name in ("step", "task", "status"):
+            connection.execute(f"DROP INDEX episodes_by_{name}")
+        for statement in _CREATE.split(";"):
+            connection.execute(statement)
+        copy = RowCopy(connection)
+        rows = connection.execute(f"SELECT {COPIED} FROM old ORDER BY seq")
+        for values in rows:
+            copy.add(values)
+        connection.execute("DROP TABLE old")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+class RowCopy:
+    """Inserts rows of any version into an empty store; what version 1 lacks is found in the episode itself."""
+
+    def __init__(self, into: sqlite3.Connection) -> None:
+        self._into = into
+        self._zstd = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True)
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Of the columns `COPIED`, in their order.
+
+        Raises:
+            RunStoreError: the episode itself is damaged; nothing is inserted.
+        """
+        forest = unpack(values[-1]).forest
+        text = self._zstd.compress(folded(forest_text(forest)))
+        self._into.execute(_INSERT_COPY, (*values, len(forest.leaves()), agents_of(forest.nodes)))
+        self._into.execute("INSERT INTO texts VALUES (?, ?)", (values[0], text))
+
+
+def agents_of(nodes: Sequence[MessageNode]) -> str:
+    """Those who asked the model, as a JSON list in the order of their first answers."""
+    return orjson.dumps(list(dict.fromkeys(column_text(node.agent) for node in nodes if node.sampled))).decode()
+
+
+def column_text(text: str) -> str:
+    """Text as a column holds it: SQLite takes no lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()

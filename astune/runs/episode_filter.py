@@ -1,0 +1,77 @@
+"""Which episodes are wanted, and in which order, as SQL: whoever asks gives values, never a piece of a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+
+from astune.schema import EpisodeStatus, Split
+
+SortKey = Literal[
+    "seq", "step", "task", "reward", "seconds", "n_tokens", "n_sampled", "n_trained", "n_turns", "branches"
+]
+_SORTED_BY = {"task": "task_id", "branches": "n_branches"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFilter:
+    """What an episode must have; None asks for nothing. Bounds are included.
+
+    `task` is a part of the task's id, in upper or lower case; `agent` one of those who spoke; `seqs` are the only
+    episodes that are looked at.
+    """
+
+    split: Split | None = None
+    step: int | None = None
+    task_id: str | None = None
+    task: str | None = None
+    status: EpisodeStatus | None = None
+    error_type: str | None = None
+    agent: str | None = None
+    success: bool | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    min_branches: int | None = None
+    seqs: Sequence[int] | None = None
+
+    def where(self) -> tuple[str, list[object]]:
+        """A condition over the table `episodes`, and its values."""
+        conditions = {
+            "split = ?": self.split,
+            "step = ?": self.step,
+            "task_id = ?": self.task_id,
+            "instr(lower(task_id), lower(?)) > 0": self.task,
+            "status = ?": self.status,
+            "error_type = ?": self.error_type,
+            "EXISTS (SELECT 1 FROM json_each(agents) WHERE value = ?)": self.agent,
+            "success = ?": self.success,
+            "reward >= ?": self.min_reward,
+            "reward <= ?": self.max_reward,
+            "n_tokens >= ?": self.min_tokens,
+            "n_tokens <= ?": self.max_tokens,
+            "n_branches >= ?": self.min_branches,
+            "seq IN (SELECT value FROM json_each(?))": None if self.seqs is None else orjson.dumps(self.seqs).decode(),
+        }
+        given = {condition: value for condition, value in conditions.items() if value is not None}
+        return " AND ".join(given) or "1", list(given.values())
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeOrder:
+    """Sorted by one column, what has no value in it last; equal ones in the order of recording."""
+
+    by: SortKey = "seq"
+    descending: bool = False
+
+    def clause(self) -> str:
+        column = _SORTED_BY.get(self.by, self.by)
+        return f"{column} IS NULL, {column} {'DESC' if self.descending else 'ASC'}, seq"
+
+
+EVERY_EPISODE = EpisodeFilter()
+AS_RECORDED = EpisodeOrder()

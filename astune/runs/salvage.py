@@ -1,0 +1,63 @@
+"""What can still be read of a damaged store: copied row by row into a whole one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from astune.runs._schema import COPIED, RowCopy, connect, create
+from astune.schema import RunStoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """How many episodes could be read, and how many of those that were recorded before the last of them could not."""
+
+    kept: int
+    lost: int
+
+
+def salvage(damaged: Path, into: Path) -> Salvage:
+    """Copy what is readable into a new store at `into`; the damaged file stays as it is.
+
+    Every row is asked for by its `seq`, since a page that cannot be read ends a walk through the table. The trainer's
+    log-probabilities are copied where they can be read; what else lies beside an episode is found in it again.
+    """
+    create(into)
+    source, target = connect(damaged, read_only=True), connect(into, read_only=False)
+    try:
+        target.execute("BEGIN")
+        copy, kept, last = RowCopy(target), 0, _last_seq(source)
+        for seq in range(1, last + 1):
+            with suppress(sqlite3.Error, RunStoreError):
+                row = source.execute(f"SELECT {COPIED} FROM episodes NOT INDEXED WHERE seq = ?", (seq,)).fetchone()
+                if row is not None:
+                    copy.add(row)
+                    kept += 1
+                    _copy_logprobs(source, target, seq)
+        target.execute("COMMIT")
+    finally:
+        source.close()
+        target.close()
+    return Salvage(kept, last - kept)
+
+
+def _last_seq(source: sqlite3.Connection) -> int:
+    """The highest `seq` that is found from either end; they have no gaps."""
+    found = 0
+    for order in ("ASC", "DESC"):
+        with suppress(sqlite3.Error):
+            rows: Iterator[tuple[int]] = source.execute(f"SELECT seq FROM episodes NOT INDEXED ORDER BY seq {order}")
+            for (seq,) in rows:
+                found = max(found, seq)
+    return found
+
+
+def _copy_logprobs(source: sqlite3.Connection, target: sqlite3.Connection, seq: int) -> None:
+    with suppress(sqlite3.Error):
+        row = source.execute("SELECT seq, logprobs FROM trainer_logprobs WHERE seq = ?", (seq,)).fetchone()
+        if row is not None:
+            target.execute("INSERT INTO trainer_logprobs VALUES (?, ?)", row)

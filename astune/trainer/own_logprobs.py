@@ -1,0 +1,51 @@
+"""The trainer's own log-probabilities, back with the messages whose tokens they are: the record's view of a step.
+
+A step computes them for its loss in the order of its micro-batches. Nothing is computed again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from astune.schema import Episode
+from astune.trainer.microbatch import MicroBatch
+
+Floats = NDArray[np.float32]
+OwnLogprobs = dict[str, dict[int, Floats]]
+"""By episode and message, parallel to the message's sampled tokens."""
+
+
+def by_message(difference_E: Tensor, microbatches: Sequence[MicroBatch]) -> OwnLogprobs:
+    """Sort log-probabilities by episode and message.
+
+    Args:
+        difference_E: the trainer's less the engine's, for the trained tokens of all micro-batches one after another.
+    """
+    found: OwnLogprobs = {}
+    start = 0
+    for microbatch in microbatches:
+        engine_E = microbatch.inputs.engine_logprob_E.cpu().numpy()
+        end = start + len(engine_E)
+        logprob_E = np.empty_like(engine_E)
+        logprob_E[microbatch.order_E] = engine_E + difference_E[start:end].numpy()
+        start, taken = end, 0
+        for timeline in microbatch.timelines:
+            messages = found.setdefault(timeline.episode_id, {})
+            for node_id, n_tokens in timeline.messages:
+                messages[node_id] = logprob_E[taken : taken + n_tokens]
+                taken += n_tokens
+    return found
+
+
+def of_sampled(episode: Episode, messages: Mapping[int, Floats]) -> Floats:
+    """[n_sampled], node after node as recorded; NaN for messages that were not trained."""
+    parts = [
+        messages.get(node.node_id, np.full(node.n_sampled, np.nan, np.float32))
+        for node in episode.forest.nodes
+        if node.sampled
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)

@@ -1,0 +1,53 @@
+"""What the server answers: JSON, and of an error one line with its fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from astune.schema import AstuneError
+
+
+class Refusal(Exception):
+    """A request that is not answered, and why."""
+
+    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.hint = hint
+
+
+def json_answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Numbers that JSON cannot hold become null."""
+    return Response(as_json(value), status_code=status, headers=headers, media_type="application/json")
+
+
+def as_json(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def refused(_: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return json_answer({"error": refusal.message, "hint": refusal.hint}, status=refusal.status)
+
+
+def unreadable(_: Request, error: Exception) -> Response:
+    """A file of the run cannot be read; the request was all right."""
+    assert isinstance(error, AstuneError)
+    return json_answer({"error": error.message, "hint": error.hint}, status=500)
+
+
+def http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    hint = "the viewer answers GET alone" if error.status_code == 405 else ""
+    return json_answer({"error": error.detail, "hint": hint}, status=error.status_code, headers=error.headers)
+
+
+def defect(_: Request, error: Exception) -> Response:
+    """What Starlette then writes to the log, with its traceback."""
+    return json_answer({"error": f"{type(error).__name__} in the viewer", "hint": "its log says more"}, status=500)

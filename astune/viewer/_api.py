@@ -1,0 +1,98 @@
+"""What can be asked of the opened folder, by name; a report holds the same answers. Nothing is ever changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, MetricsLine, NoEpisodeError
+from astune.schema import RunStoreError, Vocabulary
+from astune.viewer._answers import Refusal
+from astune.viewer._episode import read_episode
+from astune.viewer._library import Library
+from astune.viewer._rows import page_of, row_json
+from astune.viewer._run import ViewedRun
+from astune.viewer._tokens import read_tokens
+
+T = TypeVar("T")
+_STEP = ("split", "step", "episodes", "errors", "tasks", "successes", "reward", "answer_tokens", "turns")
+
+
+class Api:
+    """Safe to ask from several threads. Runs are called by their names, episodes by their ids.
+
+    Every method raises Refusal for what is not there, and RunStoreError for what cannot be read.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def open(self) -> dict[str, str]:
+        folder = self._library.folder
+        return {"root": str(folder.root), "level": folder.level, "version": version("astune")}
+
+    def runs(self) -> list[dict[str, Any]]:
+        return [run.info() for run in self._library.runs().values()]
+
+    def run(self, name: str) -> dict[str, Any]:
+        """As far as it goes: what cannot be read is empty, and named among the problems."""
+        run = self._library.run(name)
+        with_episodes: dict[str, Any] = {"steps": [], "agents": [], "errors": []}
+        with suppress(Refusal, RunStoreError):  # which `problems` tell
+            with_episodes = run.ask(_summed_up)
+        return {
+            "run": run.name,
+            "info": run.info(),
+            "config": run.config(),
+            **with_episodes,
+            "problems": run.problems(),
+            "vocabulary": _vocabulary(run) is not None,
+        }
+
+    def episodes(
+        self, name: str, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
+    ) -> dict[str, Any]:
+        return page_of(self._library.run(name), wanted, order, text=text, offset=offset, limit=limit)
+
+    def row(self, name: str, episode_id: str) -> dict[str, Any]:
+        return _ask(self._library.run(name), lambda reader: row_json(reader.row(episode_id)))
+
+    def episode(self, name: str, episode_id: str) -> dict[str, Any]:
+        run = self._library.run(name)
+        return _ask(run, lambda reader: read_episode(reader, episode_id, _vocabulary(run)))
+
+    def tokens(self, name: str, episode_id: str, timeline: int) -> dict[str, Any]:
+        run = self._library.run(name)
+
+        def read(reader: EpisodeReader) -> dict[str, Any]:
+            row, logprobs = reader.row(episode_id), reader.trainer_logprobs(episode_id)
+            return read_tokens(reader.read(episode_id), timeline, _vocabulary(run), row.advantages, logprobs)
+
+        return _ask(run, read)
+
+    def metrics(self, names: Sequence[str]) -> list[dict[str, str | list[MetricsLine]]]:
+        runs = [self._library.run(name) for name in names]
+        return [{"run": run.name, "lines": run.metrics().lines} for run in runs]
+
+
+def _ask(run: ViewedRun, question: Callable[[EpisodeReader], T]) -> T:
+    try:
+        return run.ask(question)
+    except NoEpisodeError as error:
+        raise Refusal(404, f"the run {run.path.name} has no such episode", hint="see its list") from error
+
+
+def _summed_up(reader: EpisodeReader) -> dict[str, Any]:
+    return {
+        "steps": [{name: getattr(summary, name) for name in _STEP} for summary in reader.summaries()],
+        "agents": reader.agents(),
+        "errors": reader.errors(),
+    }
+
+
+def _vocabulary(run: ViewedRun) -> Vocabulary | None:
+    with suppress(RunStoreError):  # which `problems` tell
+        return run.vocabulary()
+    return None

@@ -1,0 +1,128 @@
+"""The viewer's addresses over HTTP: questions are read, `Api` answers, and the page itself is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from astune.schema import AstuneError, ConfigError
+from astune.viewer._access import Access
+from astune.viewer._answers import Refusal, defect, http_error, json_answer, refused, unreadable
+from astune.viewer._api import Api
+from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
+from astune.viewer._library import Library
+from astune.viewer._question import MAX_ROWS, Question, filter_of, order_of
+from astune.viewer.export import NOT_BUILT, STATIC, report_html
+
+_PAGE_ROWS = 100
+_GZIP_LEVEL = 3
+"""The tokens of a long episode are some MB; higher levels take longer than they save on any network."""
+_GZIP_FROM = 2048
+
+
+def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None) -> ASGIApp:
+    """The application; who starts it closes `pulse`.
+
+    Args:
+        loopback, token: see `Access`, which stands around it also where it fails.
+    """
+    api = Api(library)
+    app = Starlette(
+        routes=[
+            Route("/", _page),
+            Route("/healthz", _healthz(library)),
+            *(Route(f"/api/{name}", _answered(answer)) for name, answer in _answers(api).items()),
+            Route("/api/events", _events(library, pulse)),
+            Route("/api/report", _report(api)),
+            Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
+        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=_GZIP_FROM, compresslevel=_GZIP_LEVEL)],
+        exception_handlers={
+            Refusal: refused,
+            AstuneError: unreadable,
+            HTTPException: http_error,
+            Exception: defect,
+        },
+    )
+    return Access(app, loopback=loopback, token=token)
+
+
+def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
+    return {
+        "open": lambda _: api.open(),
+        "runs": lambda _: api.runs(),
+        "run": lambda asked: api.run(asked.text("run")),
+        "episodes": lambda asked: api.episodes(
+            asked.text("run"),
+            filter_of(asked),
+            order_of(asked),
+            text=asked.optional("text"),
+            offset=asked.count("offset", 0),
+            limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
+        ),
+        "episode": lambda asked: api.episode(asked.text("run"), asked.text("id")),
+        "tokens": lambda asked: api.tokens(asked.text("run"), asked.text("id"), asked.count("timeline", 0)),
+        "metrics": lambda asked: api.metrics(asked.texts("run")),
+    }
+
+
+def _answered(answer: Callable[[Question], object]) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:  # in a thread of its own
+        return json_answer(answer(Question(request)))
+
+    return endpoint
+
+
+def _events(library: Library, pulse: Pulse) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        name = request.query_params.get("run")
+        run = library.run(name) if name is not None else None
+        after = request.headers.get("last-event-id", "")
+
+        def watched() -> Watched:
+            return WatchedFolder(library) if run is None else WatchedRun(run)
+
+        key = run.name if run is not None else None
+        stream = pulse.listen(key, watched, int(after) if after.isdecimal() else None)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    return endpoint
+
+
+def _report(api: Api) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        asked = Question(request)
+        name = asked.text("run")
+        file = f"{name.replace('/', '-') or 'report'}.html"
+        headers = {"content-disposition": f"attachment; filename*=utf-8''{quote(file)}"}
+        return HTMLResponse(report_html(api, name, asked.texts("id")), headers=headers)
+
+    return endpoint
+
+
+def _healthz(library: Library) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        """With `folder`: whether the viewer shows that folder, so that nobody takes it for another one."""
+        folder = request.query_params.get("folder")
+        if folder and not library.folder.holds(Path(folder)):
+            raise Refusal(409, "this viewer shows another folder")
+        return json_answer("OK")
+
+    return endpoint
+
+
+def _page(_: Request) -> Response:
+    if not (STATIC / "index.html").is_file():
+        raise ConfigError("the viewer's page is not there", hint=NOT_BUILT)
+    return FileResponse(STATIC / "index.html")

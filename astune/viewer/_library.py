@@ -1,0 +1,40 @@
+"""The runs of the opened folder, each opened once and kept for the next question."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from astune.viewer._folder import Folder
+from astune.viewer._run import ViewedRun
+
+
+class Library:
+    """Safe to ask from several threads."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._open: dict[str, ViewedRun] = {}
+
+    def runs(self) -> dict[str, ViewedRun]:
+        """Every run by its name, newest first."""
+        found = self.folder.runs()
+        with self._lock:
+            self._open = {name: run for name, run in self._open.items() if name in found}
+            return {name: self._known(name, path) for name, path in found.items()}
+
+    def run(self, name: str) -> ViewedRun:
+        """One run.
+
+        Raises:
+            Refusal: there is none of this name in the folder.
+        """
+        path = self.folder.run(name)
+        with self._lock:
+            return self._known(name.rstrip("/"), path)
+
+    def _known(self, name: str, path: Path) -> ViewedRun:
+        if name not in self._open:
+            self._open[name] = ViewedRun(name, path, self.folder)
+        return self._open[name]

@@ -1,0 +1,82 @@
+"""A run's metrics while they are written: each line is read once, and a damaged one is passed over and told."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from astune.runs import MetricKind, MetricsLine, parse_line
+
+_END_BYTES = 2**17
+"""A line has 3 to 10 KB."""
+
+
+@dataclass
+class MetricsSoFar:
+    """What was read of one file. `damaged` are numbers of lines; `torn` says that behind the last line something stands
+    that is none yet."""
+
+    lines: list[MetricsLine] = field(default_factory=list[MetricsLine])
+    damaged: list[int] = field(default_factory=list[int])
+    torn: bool = False
+
+
+class MetricsFile:
+    """Safe to ask from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._begin(-1)
+
+    def read(self) -> MetricsSoFar:
+        """Every whole line up to now. A file that was put in the place of an earlier one is read from its start."""
+        with self._lock:
+            try:
+                self._go_on()
+            except FileNotFoundError:
+                self._begin(-1)
+            return MetricsSoFar(list(self._lines), list(self._damaged), self._torn)
+
+    def _begin(self, inode: int) -> None:
+        self._inode = inode
+        self._offset = 0
+        self._n_lines = 0
+        self._lines: list[MetricsLine] = []
+        self._damaged: list[int] = []
+        self._torn = False
+
+    def _go_on(self) -> None:
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._inode or status.st_size < self._offset:
+                self._begin(status.st_ino)
+            file.seek(self._offset)
+            *lines, rest = file.read().split(b"\n")
+        self._torn = bool(rest)
+        for line in lines:
+            self._n_lines += 1
+            self._offset += len(line) + 1
+            try:
+                self._lines.append(parse_line(line))
+            except ValueError:
+                self._damaged.append(self._n_lines)
+
+
+def last_of(path: Path, kind: MetricKind) -> MetricsLine | None:
+    """The newest line of a kind, found in the file's end; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):
+            found = parse_line(line)
+            if found.kind == kind:
+                return found
+    return None

@@ -1,0 +1,218 @@
+"""A run as the viewer sees it: opened as far as it goes, with a list of what is missing. It never writes into a run."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from astune.runs import DamagedStoreError, EpisodeReader, RunDirectory, RunInfo, salvage
+from astune.schema import RunStoreError, Vocabulary
+from astune.viewer._answers import Refusal
+from astune.viewer._folder import Folder
+from astune.viewer._metrics import MetricsFile, MetricsSoFar, last_of
+from astune.viewer._search import TextSearch
+
+T = TypeVar("T")
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Tells whether a file is still the one that was read."""
+
+    inode: int = -1
+    size: int = -1
+    mtime_ns: int = -1
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        try:
+            status = path.stat()
+        except OSError:
+            return cls()
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class ViewedRun:
+    """Safe to ask from several threads.
+
+    Args:
+        name: what the run is called in the folder.
+    """
+
+    def __init__(self, name: str, path: Path, folder: Folder) -> None:
+        self.name = name
+        self.path = path
+        self._folder = folder
+        self._files = RunDirectory.look_at(path)
+        self._metrics = MetricsFile(self._files.metrics_path)
+        self._lock = threading.Lock()
+        self._reader: tuple[int, EpisodeReader] | None = None
+        self._search = TextSearch()
+        self._salvaged: tempfile.TemporaryDirectory[str] | None = None
+        self._damage = ""
+        self._vocabulary: tuple[Stamp, Vocabulary | None] | None = None
+        self._model: tuple[Stamp, dict[str, Any]] | None = None
+        self._counted: tuple[tuple[Stamp, Stamp], int | None] | None = None
+
+    def info(self) -> dict[str, Any]:
+        """What a list of runs shows of it; everything is read from the ends of files and kept until they change."""
+        problems: list[str] = []
+        info = self._info(problems)
+        last = last_of(self._metrics_path, "train") if self._metrics_path is not None else None
+        return {
+            "run": self.name,
+            "experiment": info.experiment if info is not None else self.path.parent.name,
+            "name": self.path.name,
+            "created_at": info.created_at if info is not None else None,
+            "ended_at": info.ended_at if info is not None else None,
+            "status": info.status if info is not None else "killed",
+            "message": info.message if info is not None else "",
+            **self._settings(problems),
+            "steps": last.step if last is not None else None,
+            "episodes": self._count(problems),
+            "reward": last.metrics.get("reward/mean") if last is not None else None,
+            "problems": problems,
+        }
+
+    def problems(self) -> list[str]:
+        """What is missing or damaged, in words."""
+        found: list[str] = self.info()["problems"]
+        if self._damage:
+            found.append(self._damage)
+        try:
+            if self.vocabulary() is None:
+                found.append("rollout/vocabulary.json.zst is missing: tokens are shown as their ids")
+        except RunStoreError as error:
+            found.append(str(error))
+        metrics = self.metrics()
+        if metrics.damaged:
+            found.append(f"metrics.jsonl cannot be read in line {', '.join(map(str, metrics.damaged))}")
+        if metrics.torn and self.status() != "running":
+            found.append("metrics.jsonl ends in the middle of a line")
+        return found
+
+    def status(self) -> str:
+        info = self._info([])
+        return info.status if info is not None else "killed"
+
+    def config(self) -> str:
+        """The resolved configuration as it was written."""
+        path = self._inside(self._files.config_path)
+        try:
+            return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+        except OSError:
+            return ""
+
+    def metrics(self) -> MetricsSoFar:
+        return self._metrics.read() if self._metrics_path is not None else MetricsSoFar()
+
+    def vocabulary(self) -> Vocabulary | None:
+        """What its tokens read as.
+
+        Raises:
+            RunStoreError: the file is damaged.
+        """
+        path = self._inside(self._files.vocabulary_path)
+        if path is None:
+            return None
+        with self._lock:
+            stamp = Stamp.of(path)
+            if self._vocabulary is None or self._vocabulary[0] != stamp:
+                self._vocabulary = stamp, self._files.vocabulary()
+            return self._vocabulary[1]
+
+    def ask(self, question: Callable[[EpisodeReader], T]) -> T:
+        """Read the episodes; of a damaged store, what can be read of it.
+
+        Raises:
+            Refusal: there are none.
+            RunStoreError: the store is of a version that cannot be read, or one episode is damaged.
+        """
+        try:
+            return question(self._open())
+        except DamagedStoreError as damage:
+            self._rescue(damage)
+            return question(self._open())
+
+    def search(self, text: str) -> list[int]:
+        """`seq` of the episodes whose messages hold a text."""
+        return self.ask(lambda reader: self._search.matching(reader, text))
+
+    @property
+    def _metrics_path(self) -> Path | None:
+        return self._inside(self._files.metrics_path)
+
+    def _inside(self, path: Path) -> Path | None:
+        """The path, where it exists and does not lead out of the folder."""
+        return path if path.is_file() and self._folder.holds(path) else None
+
+    def _info(self, problems: list[str]) -> RunInfo | None:
+        if self._inside(self.path / "run.json") is None:
+            problems.append("run.json is missing")
+            return None
+        try:
+            return RunDirectory.open(self.path).info()
+        except RunStoreError as error:
+            problems.append(str(error))
+            return None
+
+    def _settings(self, problems: list[str]) -> dict[str, str | None]:
+        """Backbone and model, as the configuration names them."""
+        stamp = Stamp.of(self._files.config_path)
+        if self._model is None or self._model[0] != stamp:
+            try:
+                root = yaml.load(self.config(), _Loader)["astune"]
+                self._model = stamp, {"backbone": str(root["backbone"]), "model": str(root["model"]["path"])}
+            except (yaml.YAMLError, KeyError, TypeError):
+                self._model = stamp, {"backbone": None, "model": None}
+        if self._model[1]["model"] is None:
+            problems.append("config.yaml is missing, or does not name a model")
+        return self._model[1]
+
+    def _count(self, problems: list[str]) -> int | None:
+        path = self._inside(self._files.episodes_path)
+        if path is None:
+            problems.append("rollout/episodes.sqlite is missing: there are no episodes")
+            return None
+        stamps = Stamp.of(path), Stamp.of(path.with_name(f"{path.name}-wal"))
+        if self._counted is None or self._counted[0] != stamps:
+            try:
+                with EpisodeReader(path) as reader:
+                    self._counted = stamps, reader.count()
+            except RunStoreError as error:
+                problems.append(str(error))
+                self._counted = stamps, None
+        return self._counted[1]
+
+    def _open(self) -> EpisodeReader:
+        path = self._inside(self._files.episodes_path)
+        if path is None:
+            raise Refusal(
+                404, f"the run {self.name or self.path.name} has no episodes", hint="it may not have begun yet"
+            )
+        with self._lock:
+            inode = path.stat().st_ino
+            if self._reader is None or self._reader[0] != inode:
+                self._reader, self._salvaged, self._damage = (inode, EpisodeReader(path)), None, ""
+                self._search = TextSearch()
+            return self._reader[1]
+
+    def _rescue(self, damage: DamagedStoreError) -> None:
+        """From here on, read a copy of what is readable."""
+        path = self._files.episodes_path
+        with self._lock:
+            if self._salvaged is not None:
+                raise damage
+            self._salvaged = tempfile.TemporaryDirectory(prefix="astune-view-")
+            copy = Path(self._salvaged.name) / path.name
+            found = salvage(path, copy)
+            self._damage = f"{damage.message}: {found.kept} episodes could be read, {found.lost} could not"
+            self._reader = path.stat().st_ino, EpisodeReader(copy)
+            self._search = TextSearch()

@@ -1,0 +1,133 @@
+"""The tokens of one timeline as columns: what each is, reads as, and what is known of it."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astune.schema import Episode, Timeline, Vocabulary
+from astune.viewer._answers import Refusal
+from astune.viewer._episode import advantages_by_node
+
+Floats = NDArray[np.float32]
+
+
+def read_tokens(
+    episode: Episode,
+    number: int,
+    vocabulary: Vocabulary | None,
+    advantages: Sequence[float] | None,
+    trainer_logprobs: Floats | None,
+) -> dict[str, Any]:
+    """All tokens of timeline `number`.
+
+    Args:
+        advantages: as the store has them.
+        trainer_logprobs: [n_sampled] of the whole episode, as the store has them.
+
+    Raises:
+        Refusal: there is no such timeline.
+    """
+    timelines = episode.timelines
+    if number >= len(timelines):
+        raise Refusal(404, f"the episode has {len(timelines)} timelines, there is no number {number}")
+    timeline = timelines[number]
+    sampled = [span for span in timeline.spans if span.sampled]
+    known = advantages_by_node(episode, advantages)
+    return {
+        "length": len(timeline.token_ids),
+        "ids": timeline.token_ids,
+        **_reading(timeline.token_ids, vocabulary),
+        "spans": [
+            {
+                "start": span.start,
+                "end": span.end,
+                "node": span.node_id,
+                "role": span.role,
+                "agent": span.agent,
+                "sampled": span.sampled,
+                "mask_reason": span.mask_reason,
+                "weights_version": span.weights_version,
+            }
+            for span in timeline.spans
+        ],
+        "loss": _with_loss(timeline),
+        "logprobs": np.concatenate([_none(), *(_of(timeline, span.start, span.end) for span in sampled)]),
+        "trainer_logprobs": _trainers(episode, timeline, trainer_logprobs),
+        "advantages": [known.get(span.node_id) for span in sampled] if known else None,
+        "grammar": [span.constraint is not None for span in timeline.spans],
+    }
+
+
+def character_runs(token_ids: Sequence[int], vocabulary: Vocabulary) -> Iterator[tuple[int, int, str]]:
+    """Runs `[start, end)` of tokens that are parts of characters, and the characters that they make together.
+
+    F0 9F | 98 80     gives  (0, 2, the face U+1F600)
+    F0 9F | "so"      gives  (0, 1, U+FFFD)      what was begun does not go on
+    """
+    part = {token: piece for token in set(token_ids) if not _is_text(piece := vocabulary.piece(token))}
+    position = 0
+    while position < len(token_ids):
+        start, text, decoder = position, "", codecs.getincrementaldecoder("utf-8")("replace")
+        while position < len(token_ids) and (piece := part.get(token_ids[position])) is not None:
+            text += decoder.decode(piece)
+            position += 1
+            if not decoder.getstate()[0]:
+                break
+        if position > start:
+            yield start, position, text + decoder.decode(b"", final=True)
+        else:
+            position += 1
+
+
+def _reading(token_ids: Sequence[int], vocabulary: Vocabulary | None) -> dict[str, Any]:
+    if vocabulary is None:
+        return {"texts": {}, "bytes": {}, "characters": []}
+    pieces = {token: vocabulary.piece(token) for token in set(token_ids)}
+    return {
+        "texts": {token: piece.decode("utf-8", "replace") for token, piece in pieces.items()},
+        "bytes": {token: piece.hex() for token, piece in pieces.items() if not _is_text(piece)},
+        "characters": list(character_runs(token_ids, vocabulary)),
+    }
+
+
+def _is_text(piece: bytes) -> bool:
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _with_loss(timeline: Timeline) -> list[tuple[int, int]]:
+    """Neighbouring spans joined."""
+    runs: list[tuple[int, int]] = []
+    for span in timeline.spans:
+        if span.sampled and span.mask_reason is None:
+            joined = runs.pop()[0] if runs and runs[-1][1] == span.start else span.start
+            runs.append((joined, span.end))
+    return runs
+
+
+def _trainers(episode: Episode, timeline: Timeline, logprobs: Floats | None) -> Floats | None:
+    """The trainer's log-probabilities of the timeline's sampled tokens, in order."""
+    if logprobs is None:
+        return None
+    of_node: dict[int, Floats] = {}
+    for node in episode.forest.nodes:
+        if node.sampled:
+            of_node[node.node_id], logprobs = logprobs[: node.n_sampled], logprobs[node.n_sampled :]
+    return np.concatenate([_none(), *(of_node[span.node_id] for span in timeline.spans if span.sampled)])
+
+
+def _of(timeline: Timeline, start: int, end: int) -> Floats:
+    """In float32, as engines compute them, they need half of the digits."""
+    return np.asarray(timeline.logprobs[start:end], np.float32)
+
+
+def _none() -> Floats:
+    return np.empty(0, np.float32)

@@ -1,0 +1,98 @@
+"""A report: the page as one file, with the answers that it would ask for. It opens from disk, without a server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from astune.schema import ConfigError, RunStoreError
+from astune.viewer._answers import Refusal, as_json
+from astune.viewer._api import Api
+from astune.viewer._folder import Folder
+from astune.viewer._library import Library
+
+STATIC = Path(__file__).parent / "static"
+_STYLE = '<link rel="stylesheet" href="/static/app.css">'
+_SCRIPT = '<script defer src="/static/app.js"></script>'
+_ICON = '<link rel="icon" href="/static/icon.svg">'
+NOT_BUILT = "run `make ui` in a clone, or reinstall astune"
+
+
+def write_report(run: Path, to: Path, episode_ids: Sequence[str]) -> int:
+    """Write the report of the run in the folder `run` into a file, which appears only when it is whole.
+
+    Returns:
+        its size in bytes.
+
+    Raises:
+        RunStoreError: an episode is not there, or the file cannot be written.
+        ConfigError: the page was not built.
+    """
+    try:
+        data = report_html(Api(Library(Folder(run))), "", episode_ids).encode()
+    except Refusal as refusal:
+        raise RunStoreError(refusal.message, hint=refusal.hint) from refusal
+    temporary = to.with_name(f".{to.name}.partial")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(to)
+    except OSError as cause:
+        temporary.unlink(missing_ok=True)
+        raise RunStoreError(
+            f"writing {to}: {cause.strerror}", hint="check that its folder exists and that you may write there"
+        ) from cause
+    return len(data)
+
+
+def report_html(api: Api, name: str, episode_ids: Sequence[str]) -> str:
+    """The report of a run, with the episodes that are named.
+
+    Raises:
+        Refusal: the run, or one of the episodes, is not there.
+        ConfigError: the page was not built.
+    """
+    episodes = {episode_id: api.episode(name, episode_id) for episode_id in episode_ids}
+    run = api.run(name)
+    data = {
+        "open": api.open(),
+        "runs": [run["info"]],
+        "run": run,
+        "metrics": api.metrics([name]),
+        "rows": [api.row(name, episode_id) for episode_id in episodes],
+        "episodes": episodes,
+        "tokens": {
+            episode_id: [api.tokens(name, episode_id, number) for number in range(len(episode["timelines"]))]
+            for episode_id, episode in episodes.items()
+        },
+    }
+    return _inlined(as_json(data).decode().replace("<", "\\u003c"))
+
+
+def _inlined(data: str) -> str:
+    """Nothing is fetched: style, script and data stand in the page, and its policy lets in nothing else."""
+    page, style, script = (_built(file) for file in ("index.html", "app.css", "app.js"))
+    if _STYLE not in page or _SCRIPT not in page:
+        raise ConfigError("the page that is installed is of another version", hint=NOT_BUILT)
+    script = script.replace("</script", "<\\/script")  # in JavaScript the same, in a page no end
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'sha256-{_hash(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = page.replace(_ICON, "").replace(_SCRIPT, "")
+    page = page.replace(_STYLE, f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{style}</style>')
+    body = f'<script type="application/json" id="astune-report">{data}</script><script>{script}</script>'
+    before, end, after = page.rpartition("</body>")
+    return f"{before}{body}{end}{after}"
+
+
+def _built(name: str) -> str:
+    try:
+        return (STATIC / name).read_text(encoding="utf-8")
+    except OSError as cause:
+        raise ConfigError(f"the viewer's page is not there: {cause}", hint=NOT_BUILT) from cause
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
