@@ -33,7 +33,16 @@ export function App() {
   const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
   const shown = place.run === null ? [] : [place.run, ...place.over]
   const metrics = useMetrics(place.view === 'dashboard' ? shown : [])
-  const recorded = useLive(runs.data ?? [], shown, { onRuns: runs.again, onRun: run.again, onLines: metrics.append })
+  const recorded = useLive(runs.data ?? [], shown, {
+    onRuns: runs.again,
+    onStatus: () => {
+      runs.again()
+      run.again()
+      metrics.again()
+    },
+    onEpisodes: run.again,
+    onLines: metrics.append,
+  })
 
   useEffect(() => {
     const only = runs.data?.length === 1 ? runs.data[0] : undefined
@@ -176,7 +185,9 @@ function useMetrics(shown: string[]) {
 
 interface Heard {
   onRuns: () => void
-  onRun: () => void
+  /** A run began or ended, or we have just begun to listen to it and may have missed something. */
+  onStatus: () => void
+  onEpisodes: () => void
   onLines: (run: string, line: RunMetrics['lines'][number]) => void
 }
 
@@ -192,15 +203,12 @@ function useLive(runs: RunInfo[], shown: string[], heard: Heard): number {
       waiting ||= window.setTimeout(() => {
         waiting = 0
         setRecorded((count) => count + 1)
-        latest.current.onRun()
+        latest.current.onEpisodes()
       }, REFRESH_MS)
     }
     const end = source.listen(going, {
       onRuns: () => latest.current.onRuns(),
-      onStatus: () => {
-        latest.current.onRuns()
-        latest.current.onRun()
-      },
+      onStatus: () => latest.current.onStatus(),
       onEpisodes: (run) => run === shown[0] && soon(),
       onMetrics: (run, line) => latest.current.onLines(run, line),
     })

@@ -10,7 +10,7 @@ import { App } from './App'
 import { Embedded, embeddedReport } from './data/embedded'
 import { Server } from './data/server'
 import { listenToKeys } from './state/commands'
-import { followAddress } from './state/place'
+import { followAddress, go } from './state/place'
 import { startPreferences } from './state/preferences'
 import { SourceContext } from './state/source'
 
@@ -18,6 +18,7 @@ startPreferences()
 followAddress()
 listenToKeys()
 const report = embeddedReport()
+if (report?.rows.length === 0 && location.hash === '') go({ view: 'dashboard' }, { replace: true })
 render(
   <SourceContext.Provider value={report ? new Embedded(report) : new Server()}>
     <App />

@@ -8,6 +8,7 @@ import type { Run, RunInfo, RunMetrics } from '../data/types'
 import { dark } from '../state/preferences'
 import { go, usePlace } from '../state/place'
 import type { Resource } from '../state/resource'
+import { useSource } from '../state/source'
 import { useStore } from '../state/store'
 import { duration, integer, number } from '../text/format'
 import { t } from '../text/translate'
@@ -23,6 +24,7 @@ interface Props {
 
 export function Dashboard({ metrics, run, runs }: Props) {
   const { axis } = usePlace()
+  const report = useSource().reportAddress(run?.run ?? '', [])
   const isDark = useStore(dark)
   const names = useMemo(() => (metrics.data ?? []).map((item) => nameOf(item.run, runs)), [metrics.data, runs])
   const charts = useMemo(
@@ -49,6 +51,11 @@ export function Dashboard({ metrics, run, runs }: Props) {
           ))}
         </ul>
         {metrics.data && <Latest lines={metrics.data[0]} />}
+        {report && (
+          <a class="button" href={report} download title={t('export_curves')}>
+            {t('export')}
+          </a>
+        )}
       </header>
       {metrics.error ? (
         <Failure error={metrics.error} again={metrics.again} />

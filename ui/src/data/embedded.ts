@@ -57,18 +57,18 @@ export function embeddedReport(): Report | null {
 }
 
 export function matches(row: EpisodeRow, filter: EpisodeFilter): boolean {
-  const { min_reward, max_reward, min_branches, success } = filter
+  const { success } = filter
   return (
     same(filter.split, row.split) &&
     same(filter.step, String(row.step)) &&
     same(filter.status, row.status) &&
     same(filter.error_type, row.error_type ?? '') &&
-    same(filter.task, row.task_id) &&
+    row.task_id.toLowerCase().includes(filter.task.toLowerCase()) &&
     (filter.agent === '' || row.agents.includes(filter.agent)) &&
     (success === '' || row.success === (success === 'true')) &&
-    (min_reward === '' || (row.reward !== null && row.reward >= Number(min_reward))) &&
-    (max_reward === '' || (row.reward !== null && row.reward <= Number(max_reward))) &&
-    (min_branches === '' || row.n_branches >= Number(min_branches))
+    between(row.reward, filter.min_reward, filter.max_reward) &&
+    between(row.n_tokens, filter.min_tokens, filter.max_tokens) &&
+    between(row.n_branches, filter.min_branches, '')
   )
 }
 
@@ -98,6 +98,11 @@ const SORTED_BY: { [sort: string]: (row: EpisodeRow) => number | string | null }
 
 function same(wanted: string, value: string): boolean {
   return wanted === '' || wanted === value
+}
+
+function between(value: number | null, least: string, greatest: string): boolean {
+  if (least === '' && greatest === '') return true
+  return value !== null && (least === '' || value >= Number(least)) && (greatest === '' || value <= Number(greatest))
 }
 
 function plain(value: Json): string {

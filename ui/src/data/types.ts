@@ -80,7 +80,8 @@ export interface EpisodeRow {
   n_sampled: number
   n_trained: number
   n_turns: number
-  n_branches: number
+  /** Timelines; 1 where nothing branched, null in a store of an older version. */
+  n_branches: number | null
   agents: string[]
   seconds: number | null
   created_at: number
@@ -201,6 +202,8 @@ export interface EpisodeFilter {
   max_reward: string
   success: string
   min_branches: string
+  min_tokens: string
+  max_tokens: string
   text: string
   sort: string
   order: string

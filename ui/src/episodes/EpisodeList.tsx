@@ -85,7 +85,7 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
           </span>
           <span>{t('n_tokens', { n: integer(row.n_tokens) })}</span>
           <span>{t(row.n_turns === 1 ? 'one_turn' : 'n_turns', { n: row.n_turns })}</span>
-          {row.n_branches > 1 && <span>⑂ {row.n_branches}</span>}
+          {(row.n_branches ?? 1) > 1 && <span>⑂ {row.n_branches}</span>}
           {row.advantage !== null && <span title={t('advantage')}>A {signed(row.advantage)}</span>}
           {row.error_type !== null && <span class="warn">{row.error_type}</span>}
           <span class="end">{duration(row.seconds)}</span>

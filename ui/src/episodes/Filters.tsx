@@ -72,6 +72,8 @@ export function Filters({ run }: { run: Run | null }) {
           <Typed name="task" type="text" label={t('task')} />
           <Typed name="min_reward" type="number" label={t('reward_from')} />
           <Typed name="max_reward" type="number" label={t('reward_to')} />
+          <Typed name="min_tokens" type="number" label={t('tokens_from')} />
+          <Typed name="max_tokens" type="number" label={t('tokens_to')} />
           <Typed name="min_branches" type="number" label={t('branches_from')} />
         </div>
       </details>

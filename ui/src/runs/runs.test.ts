@@ -20,15 +20,16 @@ it('takes a folder at any level, and otherwise a part of a name', () => {
 
 it('filters and sorts a report as the server would', () => {
   const rows = [
-    { seq: 1, reward: null, agents: ['a'], success: null, n_branches: 1 },
-    { seq: 2, reward: 0.5, agents: ['a', 'b'], success: false, n_branches: 3 },
-    { seq: 3, reward: 1, agents: ['a'], success: true, n_branches: 1 },
+    { seq: 1, task_id: 'Lake-1', reward: null, agents: ['a'], success: null, n_branches: 1 },
+    { seq: 2, task_id: 'lake-2', reward: 0.5, agents: ['a', 'b'], success: false, n_branches: 3 },
+    { seq: 3, task_id: 'math', reward: 1, agents: ['a'], success: true, n_branches: 1 },
   ] as EpisodeRow[]
   const left = (filter: object): number[] => rows.filter((row) => matches(row, { ...NO_FILTER, ...filter })).map(({ seq }) => seq)
   expect(left({ agent: 'b' })).toEqual([2])
   expect(left({ min_reward: '0.5' })).toEqual([2, 3])
   expect(left({ success: 'false' })).toEqual([2])
   expect(left({ min_branches: '2' })).toEqual([2])
+  expect(left({ task: 'LAKE' })).toEqual([1, 2])
   const order = (filter: object): number[] => sorted(rows, { ...NO_FILTER, ...filter }).map(({ seq }) => seq)
   expect(order({ sort: 'reward' })).toEqual([2, 3, 1])
   expect(order({ sort: 'reward', order: 'desc' })).toEqual([3, 2, 1])

@@ -42,6 +42,8 @@ export const NO_FILTER: EpisodeFilter = {
   max_reward: '',
   success: '',
   min_branches: '',
+  min_tokens: '',
+  max_tokens: '',
   text: '',
   sort: '',
   order: '',

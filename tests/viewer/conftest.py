@@ -1,0 +1,113 @@
+"""One browser, one server and one trained run for all tests of the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from astune_command import ROOT, astune, start
+from page_stage import write_staged_run
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+TRAINING = {
+    "trainer.total_steps": 2,
+    "trainer.tasks_per_step": 4,
+    "rollout.num_repeat": 6,
+    "trainer.test_freq": 1,
+    "trainer.validation.max_tasks": 8,
+}
+
+
+def overrides(values: dict[str, object]) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+class Served:
+    """`astune view` as a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = start(folder, "view", *arguments, "--port", "0", "--no-open")
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found is not None, line + self.process.communicate(timeout=30)[1]
+        self.url = found[0]
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the page's tests need the Python package playwright")
+    if not CHROMIUM.is_file():
+        pytest.skip(f"no Chromium at {CHROMIUM}; on Debian: scripts/install_debian.sh, elsewhere set CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def record(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder `launcher_record` with a run that the real small model was trained in, and a staged one."""
+    folder = tmp_path_factory.mktemp("viewer")
+    conf = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
+    astune(folder, "--conf", str(conf), *overrides(TRAINING))
+    write_staged_run(folder / "launcher_record")
+    return folder / "launcher_record"
+
+
+@pytest.fixture(scope="session")
+def trained(record: Path) -> str:
+    """The trained run's name in the viewer."""
+    [run] = (record / "calculator").iterdir()
+    return f"calculator/{run.name}"
+
+
+@pytest.fixture(scope="session")
+def staged(record: Path) -> str:
+    [run] = (record / "staged").iterdir()
+    return f"staged/{run.name}"
+
+
+@pytest.fixture(scope="session")
+def served(record: Path) -> Iterator[str]:
+    """The address of a viewer of the whole record."""
+    served = Served(record.parent, str(record))
+    yield served.url
+    served.close()
+
+
+class Trouble(list[str]):
+    """What a page complained of: errors in scripts, refusals by its policy, requests that went elsewhere."""
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that fails its test where it complained of anything."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
+    context.set_default_timeout(15_000)
+    page = context.new_page()
+    trouble = Trouble()
+    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    page.on("console", lambda told: trouble.append(f"console: {told.text}") if told.type == "error" else None)
+    yield page
+    context.close()
+    assert not trouble
