@@ -123,8 +123,8 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
           {t(wholeX ? 'step' : 'minutes')} {number(at)}
         </li>
         {lines.map((line, index) => (
-          <li key={index}>
-            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.label} <b>{number(valueAt(line, at))}</b>
+          <li key={index} title={line.label}>
+            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <b>{number(valueAt(line, at))}</b>
           </li>
         ))}
       </ul>
@@ -145,6 +145,7 @@ function lineOf(curve: Curve, kind: ChartKind, names: string[], isDark: boolean)
   const split = kind.metrics.length > 1 ? t(curve.split) : ''
   const run = names.length > 1 ? (names[curve.run] ?? '') : ''
   return {
+    short: kind.parts ? curve.label : names.length > 1 ? '' : split || t(curve.split),
     label: kind.parts ? curve.label : [run, split].filter((word) => word !== '').join(' · ') || t(curve.split),
     colour: colourOf(number, isDark),
     dashes: curve.split === 'validation' ? HELD_OUT_DASHES : dashesOf(number),

@@ -42,7 +42,7 @@ it('takes one more line in place of its predecessor', () => {
 })
 
 it('writes tables that spreadsheets read and do not calculate', () => {
-  const line = { colour: '', dashes: [] }
+  const line = { short: '', colour: '', dashes: [] }
   const lines = [
     { ...line, label: 'a, "b"', points: [[1, 0.5], [2, null]] as [number, number | null][] },
     { ...line, label: '=1+1', points: [[2, 3]] as [number, number | null][] },

@@ -5,6 +5,8 @@ import { bounds, ticks } from './ticks'
 
 export interface Line {
   label: string
+  /** The label where the runs' colours are explained elsewhere. */
+  short: string
   colour: string
   dashes: number[]
   /** Ascending in x; an unknown value leaves a gap. */

@@ -2,6 +2,7 @@
 
 import { useMemo } from 'preact/hooks'
 
+import { ForkMark } from '../common/ForkMark'
 import { Empty } from '../common/Notice'
 import type { Episode, Message } from '../data/types'
 import { VirtualList } from '../list/VirtualList'
@@ -28,9 +29,9 @@ export function BranchesFace({ episode }: { episode: Episode }) {
       <p class="face-bar">
         {episode.timelines.length > 1 ? t('n_branches', { n: episode.timelines.length }) : t('no_forks')}
         {agentsOf(episode).map((agent, index) => (
-          <span key={agent} class={`agent agent-${index % 6}`}>
+          <button key={agent} class={`quiet agent-${index % 6}`} title={t('open_chat')} onClick={() => openAgent(episode, agent)}>
             {agent}
-          </span>
+          </button>
         ))}
       </p>
       <VirtualList
@@ -62,7 +63,9 @@ function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Ep
           </span>
           {message.fork_cause !== null && (
             <span class="tree-line fork-line">
-              <span class="chip fork">⑂ {t('fork', { cause: message.fork_cause })}</span>
+              <span class="chip fork">
+                <ForkMark /> {t('fork', { cause: message.fork_cause })}
+              </span>
               {other !== null && <span>{t('differs_from', { n: other + 1 })}</span>}
             </span>
           )}
@@ -96,6 +99,11 @@ function Lanes({ row, lanes, agent }: { row: TreeRow; lanes: number; agent: numb
 
 function heightOf(row: TreeRow): number {
   return row.message.fork_cause === null ? ROW : FORK_ROW
+}
+
+function openAgent(episode: Episode, agent: string): void {
+  const timeline = episode.timelines.findIndex((item) => item.agent === agent)
+  if (timeline >= 0) go({ face: 'chat', timeline, node: -1, token: -1 })
 }
 
 function agentsOf(episode: Episode): string[] {

@@ -102,7 +102,8 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
       </dl>
       {row.error_text !== null && (
         <p class="error-line" role="note">
-          <strong>{row.error_type}</strong> {row.error_text}
+          {row.error_type !== null && !row.error_text.startsWith(row.error_type) && <strong>{row.error_type}: </strong>}
+          {row.error_text}
         </p>
       )}
       <div class="heading-line">

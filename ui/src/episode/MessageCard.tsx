@@ -4,6 +4,7 @@ import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 
 import { Fold } from '../common/Fold'
+import { ForkMark } from '../common/ForkMark'
 import type { Json, Message } from '../data/types'
 import { parts, type Part } from '../text/content'
 import { integer, laidOut, number, signed } from '../text/format'
@@ -59,7 +60,7 @@ function MessageHeading({ message, raw, onRaw }: HeadingProps) {
       <span class="agent">{speaker(message)}</span>
       {message.fork_cause !== null && (
         <span class="chip fork" title={t('fork', { cause: message.fork_cause })}>
-          <span aria-hidden="true">⑂</span> {message.fork_cause}
+          <ForkMark /> {message.fork_cause}
         </span>
       )}
       <span class="facts">

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef } from 'preact/hooks'
 
+import { ForkMark } from '../common/ForkMark'
 import { Empty, Failure, Loading } from '../common/Notice'
 import { EpisodeOutcome } from '../common/Status'
 import type { EpisodeRow, Run } from '../data/types'
@@ -85,7 +86,11 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
           </span>
           <span>{t('n_tokens', { n: integer(row.n_tokens) })}</span>
           <span>{t(row.n_turns === 1 ? 'one_turn' : 'n_turns', { n: row.n_turns })}</span>
-          {(row.n_branches ?? 1) > 1 && <span>⑂ {row.n_branches}</span>}
+          {(row.n_branches ?? 1) > 1 && (
+            <span title={t('branches')}>
+              <ForkMark /> {row.n_branches}
+            </span>
+          )}
           {row.advantage !== null && <span title={t('advantage')}>A {signed(row.advantage)}</span>}
           {row.error_type !== null && <span class="warn">{row.error_type}</span>}
           <span class="end">{duration(row.seconds)}</span>

@@ -48,8 +48,10 @@ function RunItem({ info, here, canLayOver, isOver }: ItemProps) {
         <span class="faint run-time">{info.name}</span>
         <span class="run-facts">
           <RunStatus status={info.status} />
-          <span>{integer(info.steps)}</span>
-          <span title={t('reward')}>{number(info.reward)}</span>
+          <span>{t('of_steps', { n: integer(info.steps) })}</span>
+          <span class="end" title={t('reward')}>
+            {number(info.reward)}
+          </span>
         </span>
       </button>
       {canLayOver && !here && (

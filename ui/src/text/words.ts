@@ -38,6 +38,7 @@ export const WORDS = {
   step: ['Step', '步'],
   train: ['Training', '训练'],
   validation: ['Held-out', '验证'],
+  of_steps: ['step {n}', '第 {n} 步'],
   split: ['Split', '数据划分'],
   task: ['Task', '任务'],
   status: ['Status', '状态'],

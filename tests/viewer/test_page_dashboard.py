@@ -1,0 +1,105 @@
+"""The curves: of a trained run, of several, downloaded, and of a run that goes on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import signal
+import struct
+
+import pytest
+from astune_command import ROOT, start
+from conftest import Served, overrides
+
+from astune.runs import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+CHARTS = "reward success length turns entropy loss gradient lr mismatch speed phases balance errors".split()
+
+
+def download(page, chart: str, kind: str) -> bytes:
+    with page.expect_download() as started:
+        page.locator(f'[data-chart="{chart}"]').get_by_role("button", name=f"({kind})").click()
+    return started.value.path().read_bytes()
+
+
+def test_every_curve_of_a_trained_run_is_there_and_tells_its_values(page, served, record, trained):
+    page.goto(f"{served}#run={trained}&view=dashboard")
+    page.locator("canvas").first.wait_for()
+    assert page.locator("[data-chart]").evaluate_all("all => all.map(chart => chart.dataset.chart)") == CHARTS
+    assert page.locator(".chart-none").count() <= 1, "only errors may be nothing"
+    lines = RunDirectory.look_at(record / trained).metrics()
+    rewards = {line.step: line.metrics["reward/mean"] for line in lines if line.kind == "train"}
+
+    canvas = page.locator('[data-chart="reward"] canvas')
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 60)
+    told = page.locator('[data-chart="reward"] .values-line').inner_text()
+    assert "Step 2" in told
+    assert f"Training {rewards[2]:.3f}".rstrip("0").rstrip(".") in told
+    page.locator('[data-chart="entropy"] .values-line', has_text="Step 2").wait_for()
+
+
+def test_a_curve_is_downloaded_as_table_and_picture(page, served, record, trained):
+    page.goto(f"{served}#run={trained}&view=dashboard")
+    table = list(csv.reader(io.StringIO(download(page, "reward", "CSV").decode())))
+    assert table[0] == ["step", "Training", "Held-out"]
+    lines = RunDirectory.look_at(record / trained).metrics()
+    wanted = {line.step: line.metrics["reward/mean"] for line in lines if line.kind == "train"}
+    assert {int(row[0]): float(row[1]) for row in table[1:] if row[1]} == pytest.approx(wanted)
+    png = download(page, "reward", "PNG")
+    assert png.startswith(b"\x89PNG")
+    assert struct.unpack(">2I", png[16:24])[0] > 700
+
+
+def test_runs_are_laid_over_each_other(page, served, trained, staged):
+    page.goto(f"{served}#run={staged}&view=dashboard")
+    page.get_by_text("No measurements yet").wait_for()
+    page.get_by_label("Lay over").check()
+    page.locator("canvas").first.wait_for()
+    assert page.locator(".dashboard-heading .values-line li").count() == 2
+    assert trained.split("/")[1] in page.url
+    page.get_by_role("tab", name="by time at work").click()
+    page.locator('[data-chart="reward"] .values-line', has_text="minutes").wait_for()
+
+
+def test_curves_and_episodes_grow_while_a_run_goes_on(page, tiny_folder, tmp_path):
+    settings = {
+        "model.path": tiny_folder,
+        "trainer.total_steps": 1000,
+        "trainer.tasks_per_step": 2,
+        "rollout.num_repeat": 2,
+        "trainer.test_freq": 1000,
+        "trainer.validation.max_tasks": 2,
+        "rollout.max_response_length_in_one_turn": 4,
+    }
+    conf = str(ROOT / "tutorial" / "example_calculator" / "calculator.yaml")
+    (tmp_path / "launcher_record").mkdir()
+    served = Served(tmp_path, str(tmp_path / "launcher_record"))
+    training = None
+    try:
+        page.goto(served.url)
+        page.get_by_text("No runs yet").wait_for()
+        page.evaluate("window.same = true")
+        training = start(tmp_path, "--conf", conf, *overrides(settings))
+        page.locator(".is-running").first.wait_for(timeout=120_000)
+        if page.locator(".run-table tbody tr").count():
+            page.locator(".run-table .link").click()
+        page.locator(".live").wait_for()
+        page.wait_for_function("Number(document.querySelector('.episode-pane .count')?.innerText) >= 4", timeout=120_000)
+        count = int(page.locator(".episode-pane .count").inner_text())
+        page.wait_for_function(f"Number(document.querySelector('.episode-pane .count').innerText) > {count}")
+        page.get_by_role("button", name="Dashboard").click()
+        page.locator(".latest b").first.wait_for(timeout=60_000)
+        step = int(page.locator(".latest b").first.inner_text())
+        page.wait_for_function(f"Number(document.querySelector('.latest b').innerText) > {step + 1}", timeout=60_000)
+        assert page.evaluate("window.same"), "the page was not loaded again"
+        training.send_signal(signal.SIGINT)
+        training.communicate(timeout=60)
+        page.locator(".bar-run .is-interrupted").wait_for()
+    finally:
+        if training is not None and training.poll() is None:
+            training.kill()
+            training.communicate()
+        served.close()
