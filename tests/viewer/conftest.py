@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from astune_command import ROOT, astune, start
+from astune_command import ROOT, astune
+from page_process import Served, overrides
 from page_stage import write_staged_run
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
@@ -21,36 +19,12 @@ FLAGS = (
 ).split()
 TRAINING = {
     "trainer.total_steps": 2,
-    "trainer.tasks_per_step": 4,
+    "trainer.tasks_per_step": 3,
     "rollout.num_repeat": 6,
     "trainer.test_freq": 1,
-    "trainer.validation.max_tasks": 8,
+    "trainer.validation.max_tasks": 2,
+    "rollout.max_response_length_in_one_turn": 24,
 }
-
-
-def overrides(values: dict[str, object]) -> list[str]:
-    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-
-
-class Served:
-    """`astune view` as a process of its own."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = start(folder, "view", *arguments, "--port", "0", "--no-open")
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found is not None, line + self.process.communicate(timeout=30)[1]
-        self.url = found[0]
-
-    def close(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-            raise
 
 
 @pytest.fixture(scope="session")

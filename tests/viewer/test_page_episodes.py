@@ -54,10 +54,7 @@ def test_steps_and_sorting(page, served, trained, recorded):
     page.get_by_label("Sort by").select_option("n_tokens")
     page.get_by_role("button", name="Order: Ascending").click()
     longest = max(in_step, key=lambda row: row.n_tokens)
-    page.wait_for_function(
-        "wanted => document.querySelector('[data-episode] .episode-line:nth-child(2)')?.innerText.includes(wanted)",
-        arg=f"{longest.n_tokens} tokens",
-    )
+    page.locator("[data-episode]").first.get_by_text(f"{longest.n_tokens} tokens").wait_for()
 
 
 def test_filters_leave_what_they_say_and_can_be_cleared(page, served, trained, recorded):
@@ -106,7 +103,7 @@ def test_a_link_restores_everything(page, served, trained, recorded):
     shown(page, f"{served}#run={trained}&sort=reward&order=desc", len(recorded))
     page.keyboard.press("j")
     page.get_by_role("tab", name="Tokens").click()
-    page.get_by_label("Colour").select_option("logprob")
+    page.get_by_role("combobox", name="Colour").select_option("logprob")
     page.locator(".tokens .t").nth(3).click()
     page.locator(".pinned-card").wait_for()
     episode, card, link = opened(page), page.locator(".pinned-card").inner_text(), page.url
@@ -116,7 +113,7 @@ def test_a_link_restores_everything(page, served, trained, recorded):
     assert page.url == link
     assert opened(page) == episode
     assert page.locator(".pinned-card").inner_text() == card
-    assert page.get_by_label("Colour").input_value() == "logprob"
+    assert page.get_by_role("combobox", name="Colour").input_value() == "logprob"
     assert page.get_by_label("Sort by").input_value() == "reward"
 
 
@@ -138,7 +135,7 @@ def test_the_language_and_the_theme_follow_the_browser_and_can_be_switched(brows
 def test_what_is_not_there_is_said_with_what_to_do(browser, served, staged):
     page = browser.new_page()
     page.goto(f"{served}#run={staged}&id=no-such-episode")
-    page.get_by_role("alert").get_by_text("no-such-episode").wait_for()
+    page.get_by_role("alert").get_by_text("has no such episode").wait_for()
     page.goto(f"{served}#run=no/such-run")
     page.get_by_role("alert").wait_for()
     page.close()
@@ -178,6 +175,7 @@ def test_controls_have_names_and_text_has_contrast(page, served, trained, staged
 FAULTS = """() => {
   const faults = []
   for (const control of document.querySelectorAll('button, a, input, select, [role=tab], canvas')) {
+    if (!control.checkVisibility()) continue
     const name = control.innerText?.trim() || control.ariaLabel || control.labels?.[0]?.innerText?.trim()
     if (!name || (name.length < 2 && !control.ariaLabel && !/\\w/.test(name))) faults.push('no name: ' + control.outerHTML.slice(0, 120))
   }

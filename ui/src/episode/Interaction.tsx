@@ -1,6 +1,6 @@
 /** One episode: what it came to, and its faces. Chat and tokens share one place: the message at the top. */
 
-import { useEffect, useRef } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
@@ -44,9 +44,9 @@ export function Interaction() {
 function Opened({ episode }: { episode: Episode }) {
   const place = usePlace()
   const commands = useRef<FaceCommands>(null)
-  const onNode = useTopMessage(place.node)
+  const { onNode, current } = useTopMessage(place.node)
   const timeline = Math.min(place.timeline, Math.max(0, episode.timelines.length - 1))
-  const shared = { episode, timeline, node: place.node, onNode, commands }
+  const shared = { episode, timeline, node: place.node, onNode, current, commands }
   const { face } = place
 
   useCommands({
@@ -147,15 +147,18 @@ function wordOf(face: Face) {
 }
 
 /** Takes the message at the top into the address once scrolling has come to rest. */
-function useTopMessage(node: number): (node: number) => void {
+function useTopMessage(node: number): { onNode: (node: number) => void; current: () => number } {
   const waiting = useRef(0)
   const latest = useRef(node)
   useEffect(() => () => clearTimeout(waiting.current), [])
-  const onNode = useRef((top: number) => {
-    if (top === latest.current) return
-    latest.current = top
-    clearTimeout(waiting.current)
-    waiting.current = window.setTimeout(() => go({ node: top }, { replace: true }), SETTLED_MS)
+  const [shared] = useState({
+    onNode: (top: number): void => {
+      if (top === latest.current) return
+      latest.current = top
+      clearTimeout(waiting.current)
+      waiting.current = window.setTimeout(() => go({ node: top }, { replace: true }), SETTLED_MS)
+    },
+    current: (): number => latest.current,
   })
-  return onNode.current
+  return shared
 }

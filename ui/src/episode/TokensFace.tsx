@@ -36,7 +36,7 @@ export function TokensFace(props: FaceProps) {
   return <TokenText key={`${id}/${timeline}`} {...props} columns={columns} />
 }
 
-function TokenText({ episode, timeline, node, onNode, commands, columns }: FaceProps & { columns: Columns }) {
+function TokenText({ episode, timeline, node, onNode, current, commands, columns }: FaceProps & { columns: Columns }) {
   const { colour, token } = usePlace()
   const area = useRef<HTMLDivElement>(null)
   const list = useRef<ListHandle>(null)
@@ -50,7 +50,7 @@ function TokenText({ episode, timeline, node, onNode, commands, columns }: FaceP
     commands.current = {
       goTo,
       step: (by) => {
-        const to = nextHeading(all, list.current?.top() ?? 0, by)
+        const to = nextHeading(all, Math.max(0, all.findIndex((line) => line.node === current())), by)
         list.current?.scrollTo(to)
         onNode(all[to]?.node ?? -1)
       },

@@ -16,5 +16,7 @@ export interface FaceProps {
   /** The message to begin at; -1 for the timeline's beginning. */
   node: number
   onNode: (node: number) => void
+  /** The message that the reader is at, also before the address says so; -1 for the beginning. */
+  current: () => number
   commands: RefObject<FaceCommands | null>
 }

@@ -30,7 +30,7 @@ interface Props {
   attributes?: { [name: string]: unknown }
 }
 
-const AROUND = 400
+const AROUND = 300
 
 export function VirtualList(props: Props) {
   const { length, height, measured = false, identity, onTop, onWindow, handle } = props
@@ -39,6 +39,8 @@ export function VirtualList(props: Props) {
   const heights = useMemo(() => new Heights(length, height), [identity, length])
   const window = useRef({ first: 0, end: 0 })
   const observer = useRef<ResizeObserver | null>(null)
+  /** Where `scrollTo` took the list: only what the reader scrolls is told to `onTop`. */
+  const ours = useRef(-1)
 
   const element = scroller.current
   const shown = heights.window(element?.scrollTop ?? 0, element?.clientHeight ?? 800, AROUND)
@@ -54,10 +56,11 @@ export function VirtualList(props: Props) {
     let asked = 0
     const update = (): void => {
       asked = 0
+      if (!scroller.current) return
       const now = heights.window(scrolling.scrollTop, scrolling.clientHeight, AROUND)
       const { first, end } = window.current
       if (now.first !== first || now.end !== end) redraw(0)
-      onTop?.(heights.at(scrolling.scrollTop + 1))
+      if (scrolling.scrollTop !== ours.current) onTop?.(heights.at(scrolling.scrollTop + 1))
     }
     const onScroll = (): void => {
       asked ||= requestAnimationFrame(update)
@@ -77,7 +80,8 @@ export function VirtualList(props: Props) {
   useEffect(() => {
     if (!measured) return
     const note = new ResizeObserver((entries) => {
-      const scrolling = scroller.current!
+      const scrolling = scroller.current
+      if (!scrolling) return
       const topItem = heights.at(scrolling.scrollTop)
       let moved = 0
       let changed = false
@@ -88,7 +92,11 @@ export function VirtualList(props: Props) {
         changed ||= change !== 0
         if (index < topItem) moved += change
       }
-      if (moved !== 0) scrolling.scrollTop += moved
+      if (moved !== 0) {
+        const wasOurs = scrolling.scrollTop === ours.current
+        scrolling.scrollTop += moved
+        if (wasOurs) ours.current = scrolling.scrollTop
+      }
       if (changed) redraw(0)
     })
     observer.current = note
@@ -108,6 +116,7 @@ export function VirtualList(props: Props) {
         if (where === 'start') scrolling.scrollTop = begin
         else if (begin < scrollTop) scrolling.scrollTop = begin
         else if (end > scrollTop + clientHeight) scrolling.scrollTop = end - clientHeight
+        ours.current = scrolling.scrollTop
         redraw(0)
       },
       top: () => heights.at((scroller.current?.scrollTop ?? 0) + 1),
@@ -127,13 +136,11 @@ export function VirtualList(props: Props) {
       {...props.attributes}
     >
       <div class="scroller-whole" role="presentation" style={{ height: `${heights.total}px` }}>
-        <div class="scroller-window" role="presentation" style={{ transform: `translateY(${heights.offset(shown.first)}px)` }}>
-          {indexes.map((index) => (
-            <Item key={index} index={index} observer={measured ? observer : null}>
-              {props.render(index)}
-            </Item>
-          ))}
-        </div>
+        {indexes.map((index) => (
+          <Item key={index} index={index} top={heights.offset(index)} observer={measured ? observer : null}>
+            {props.render(index)}
+          </Item>
+        ))}
       </div>
     </div>
   )
@@ -141,20 +148,21 @@ export function VirtualList(props: Props) {
 
 interface ItemProps {
   index: number
+  top: number
   observer: { current: ResizeObserver | null } | null
   children: ComponentChildren
 }
 
-function Item({ index, observer, children }: ItemProps) {
+/** Stands at its own place, so that what the browser drew of it stays good while others come and go. */
+function Item({ index, top, observer, children }: ItemProps) {
   const element = useRef<HTMLDivElement>(null)
   useEffect(() => {
     const item = element.current!
     observer?.current?.observe(item)
     return () => observer?.current?.unobserve(item)
   }, [])
-  if (observer === null) return <>{children}</>
   return (
-    <div ref={element} data-index={index} role="presentation">
+    <div ref={element} class="scroller-item" data-index={index} role="presentation" style={{ top: `${top}px` }}>
       {children}
     </div>
   )
