@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs ui pictures lock e2e-install e2e-debug clean
+.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -36,6 +36,9 @@ ui: ## the viewer's page from ui/ into astune/viewer/static, which is committed;
 
 pictures: install ## the pictures of docs/en/tokens.md, from a run of the small real model
 	@$(VENV)/python scripts/draw_tokens_pictures.py
+
+viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model
+	@VIEWER_PICTURES=docs/assets VIEWER_STEPS=12 $(VENV)/python -m pytest tests/viewer/test_page_pictures.py
 
 lock: install ## requirements/constraints.txt from what is installed
 	@$(VENV)/python scripts/lock.py

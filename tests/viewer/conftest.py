@@ -18,7 +18,7 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 ).split()
 TRAINING = {
-    "trainer.total_steps": 2,
+    "trainer.total_steps": int(os.environ.get("VIEWER_STEPS", "2")),
     "trainer.tasks_per_step": 3,
     "rollout.num_repeat": 6,
     "trainer.test_freq": 1,
