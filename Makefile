@@ -38,7 +38,7 @@ pictures: install ## the pictures of docs/en/tokens.md, from a run of the small 
 	@$(VENV)/python scripts/draw_tokens_pictures.py
 
 viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model
-	@VIEWER_PICTURES=docs/assets VIEWER_STEPS=12 $(VENV)/python -m pytest tests/viewer/test_page_pictures.py
+	@VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py
 
 lock: install ## requirements/constraints.txt from what is installed
 	@$(VENV)/python scripts/lock.py

@@ -62,7 +62,7 @@ def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
-    companions = companions_of(request.companions, start.config)
+    companions = companions_of(request.companions, start.config, start.experiment.parent)
     if request.dry_run:
         parts = _parts(start, console)
         console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)

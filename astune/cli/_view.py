@@ -16,7 +16,7 @@ from rich.console import Console
 from astune.launcher.health import describe_listener
 from astune.runs import resolve_run
 from astune.schema import ConfigError, RunStoreError
-from astune.viewer.server import Address, listen, serve
+from astune.viewer.server import Address, ViewerServer, listen
 
 TOKEN_VARIABLE = "ASTUNE_VIEW_TOKEN"
 RECORD_DIR = Path("launcher_record")
@@ -37,14 +37,18 @@ def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None
     folder = path or RECORD_DIR
     console = Console()
 
+    token = os.environ.get(TOKEN_VARIABLE) or None
+
     def on_ready(address: Address) -> None:
-        console.print(f"log viewer of {folder}: {address.url}", markup=False, highlight=False, soft_wrap=True)
+        # A token of the user's own is not written into logs.
+        where = address.url if token is None else f"{address.page} with ?token= and the value of {TOKEN_VARIABLE}"
+        console.print(f"log viewer of {folder}: {where}", markup=False, highlight=False, soft_wrap=True)
         if open_page or (open_page is None and _has_screen()):
             webbrowser.open(address.url)
 
     listening = _listen(host, port)
     with suppress(KeyboardInterrupt):  # how one ends it
-        serve(folder, listening, host, os.environ.get(TOKEN_VARIABLE) or None, on_ready)
+        ViewerServer(folder, host, token, on_ready).run(sockets=[listening])
     return 0
 
 

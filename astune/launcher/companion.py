@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from astune.config.schema import AstuneConfig, CompanionConfig
 from astune.launcher.health import why_not_answering
@@ -29,6 +29,7 @@ SUCCESS_MESSAGES = (
 )
 """What servers write once they have started, where there is no address to ask."""
 APPWORLD_URL = "http://127.0.0.1:8080"
+LOGVIEW_PORT = 8181
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _FLAGS = ("ray", "appworld", "logview")
 
@@ -50,7 +51,8 @@ class CompanionFlags:
 class Companion:
     """What is started and how one sees that it has.
 
-    `health_url` answers once it has; without one, its output shows one of `success_messages`.
+    `health_url` answers once it has; without one, its output shows one of `success_messages`. `page` is where people
+    look at it. A run goes on without one that is not `needed`.
     """
 
     name: str
@@ -58,23 +60,24 @@ class Companion:
     health_url: str | None = None
     success_messages: tuple[str, ...] = SUCCESS_MESSAGES
     timeout_s: float = 300.0
+    page: str = ""
+    needed: bool = True
 
 
-def companions_of(flags: CompanionFlags, config: AstuneConfig) -> list[Companion]:
+def companions_of(flags: CompanionFlags, config: AstuneConfig, record_dir: Path | None = None) -> list[Companion]:
     """The companions that the flags ask for, in the order in which they are started.
+
+    Args:
+        record_dir: where the run is recorded; `config.record_dir` where nothing else is said.
 
     Raises:
         ConfigError: a flag is malformed, names what is not known, or lacks what it needs.
     """
-    if flags.logview:
-        raise ConfigError(
-            "--with-logview: the log viewer is not there yet",
-            hint="leave the flag out; `astune report RUN` prints what a run did",
-        )
     found: dict[str, Companion] = {}
     for companion in [
         *([ray_head(config)] if flags.ray else []),
         *([appworld(config)] if flags.appworld else []),
+        *([log_viewer(config, (record_dir or config.record_dir).resolve())] if flags.logview else []),
         *(_named(text, config) for text in flags.named),
     ]:
         if companion.name in found:
@@ -152,6 +155,14 @@ def running_ray_head(temporary: Path | None = None) -> str | None:
     except OSError:
         return None
     return address if why_not_answering(address) is None else None
+
+
+def log_viewer(config: AstuneConfig, record_dir: Path) -> Companion:
+    """The log viewer on a folder of runs; one that shows this folder already is used as it is."""
+    page = f"http://127.0.0.1:{LOGVIEW_PORT}/"
+    command = (sys.executable, "-P", "-m", "astune", "view", str(record_dir), "--no-open", "--port", str(LOGVIEW_PORT))
+    health_url = f"{page}healthz?folder={quote(str(record_dir))}"
+    return _configured(Companion("logview", command, health_url=health_url, page=page, needed=False), config)
 
 
 def appworld(config: AstuneConfig, environ: Mapping[str, str] = os.environ) -> Companion:

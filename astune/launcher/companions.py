@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import logging
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ from astune.launcher.health import describe_listener, port_is_free, port_of, why
 from astune.launcher.process_registry import started_at
 from astune.schema import CompanionError, DeadlineExceeded
 
+_log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _SHOWN_LINES = 20
 _SHOWN_BYTES = 4000
@@ -68,7 +70,8 @@ class Companions:
         """
         for companion in self._companions:
             if companion.health_url is not None and why_not_answering(companion.health_url) is None:
-                tell(f"companion {companion.name}: {companion.health_url} answers already, it is used as it is")
+                where = companion.page or companion.health_url
+                tell(f"companion {companion.name}: {where} answers already, it is used as it is")
                 continue
             began = time.monotonic()
             process = self._launch(companion)
@@ -88,17 +91,19 @@ class Companions:
         self._folder = target
 
     async def guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; when a companion dies meanwhile, cancel it, wait for what it does then, and say so.
+        """Do the work; when a companion that it needs dies meanwhile, cancel it, wait for its end, and say so.
 
         Raises:
-            CompanionError: a companion died; names it, with its last lines.
+            CompanionError: such a companion died; names it, with its last lines.
         """
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
         task = asyncio.ensure_future(work)
         dead: list[tuple[Companion, GuardedProcess]] = []
 
         def end_work(companion: Companion, process: GuardedProcess) -> None:
-            if not dead and not task.done() and not (own is not None and own.cancelling()):
+            if not companion.needed:
+                _log.warning("the run goes on without it: %s", self._death(companion, process).message)
+            elif not dead and not task.done() and not (own is not None and own.cancelling()):
                 dead.append((companion, process))
                 task.cancel()
 
@@ -116,7 +121,7 @@ class Companions:
 
     def close(self) -> None:
         """End all that were started here, the last one first. Idempotent."""
-        self._died += [pair for pair in self._running if pair[1].has_died]
+        self._died += [pair for pair in self._running if pair[0].needed and pair[1].has_died]
         while self._running:
             self._running[-1][1].close()
             self._running.pop()
@@ -165,7 +170,7 @@ class Companions:
                 raise self._death(companion, process)
             if companion.health_url is not None:
                 missing = why_not_answering(companion.health_url)
-                seen = f"{companion.health_url} answers" if missing is None else None
+                seen = f"{companion.page or companion.health_url} answers" if missing is None else None
             else:
                 missing = "none of its messages has come"
                 seen = self._success_message(companion)

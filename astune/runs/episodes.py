@@ -190,10 +190,10 @@ class EpisodeReader:
 
     def search(self, text: str, *, after: int = 0) -> Iterator[int]:
         """`seq` of every episode recorded after `after` whose messages hold the text, whatever its case."""
-        sought, decompress = folded(text), zstandard.ZstdDecompressor().decompress
+        sought = folded(text)
         while batch := self._texts(after):
             for seq, packed in batch:
-                if sought in (decompress(packed) if self._version > 1 else folded(forest_text(unpack(packed).forest))):
+                if sought in self._text_of(packed):
                     yield seq
             after = batch[-1][0]
 
@@ -203,9 +203,7 @@ class EpisodeReader:
             return None
         with self._query_errors(), self._lock:
             found = self._connection.execute(_TRAINER_LOGPROBS, (column_text(episode_id),)).fetchone()
-        if found is None:
-            return None
-        return np.frombuffer(zstandard.ZstdDecompressor().decompress(found[0]), dtype="<f4")
+        return None if found is None else np.frombuffer(self._decompressed(found[0]), dtype="<f4")
 
     def episodes(self, *, step: int | None = None, split: Split | None = None) -> Iterator[Episode]:
         """Whole episodes in the order of recording, one in memory at a time."""
@@ -287,6 +285,15 @@ class EpisodeReader:
         query = _TEXTS if self._version > 1 else _TEXTS_OF_1
         with self._query_errors(), self._lock:
             return self._connection.execute(query, (after, _SEARCHED_AT_ONCE)).fetchall()
+
+    def _text_of(self, packed: bytes) -> bytes:
+        return self._decompressed(packed) if self._version > 1 else folded(forest_text(unpack(packed).forest))
+
+    def _decompressed(self, packed: bytes) -> bytes:
+        try:
+            return zstandard.ZstdDecompressor().decompress(packed)
+        except zstandard.ZstdError as cause:
+            raise DamagedStoreError(f"the episodes at {self.path} cannot be read: {cause}") from cause
 
     @contextmanager
     def _query_errors(self) -> Iterator[None]:

@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
 from astune.runs._schema import COPIED, RowCopy, connect, create
 from astune.schema import RunStoreError
 
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """How many episodes could be read, and how many of those that were recorded before the last of them could not."""
+    """How many episodes could be read, and how many could not of those up to the last that is known of."""
 
     kept: int
     lost: int
@@ -29,6 +31,7 @@ def salvage(damaged: Path, into: Path) -> Salvage:
     create(into)
     source, target = connect(damaged, read_only=True), connect(into, read_only=False)
     try:
+        source.execute("PRAGMA writable_schema = ON")  # or a file that was cut off is refused as a whole
         target.execute("BEGIN")
         copy, kept, last = RowCopy(target), 0, _last_seq(source)
         for seq in range(1, last + 1):
@@ -57,7 +60,8 @@ def _last_seq(source: sqlite3.Connection) -> int:
 
 
 def _copy_logprobs(source: sqlite3.Connection, target: sqlite3.Connection, seq: int) -> None:
-    with suppress(sqlite3.Error):
+    with suppress(sqlite3.Error, zstandard.ZstdError):
         row = source.execute("SELECT seq, logprobs FROM trainer_logprobs WHERE seq = ?", (seq,)).fetchone()
         if row is not None:
+            zstandard.ZstdDecompressor().decompress(row[1])
             target.execute("INSERT INTO trainer_logprobs VALUES (?, ?)", row)

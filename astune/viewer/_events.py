@@ -22,7 +22,9 @@ from astune.viewer._answers import Refusal, as_json
 from astune.viewer._library import Library
 from astune.viewer._run import ViewedRun
 
-TICK_S = 0.5
+RUN_TICK_S = 0.5
+FOLDER_TICK_S = 2.0
+"""Looking at a folder reads something of each of its runs."""
 HEARTBEAT_S = 15.0
 _RETRY = b"retry: 2000\n\n"
 _WAITING = 2000
@@ -41,7 +43,10 @@ class Event:
 
 
 class Watched(Protocol):
-    """What changes; `look` is called in a thread, one call at a time, and gives what is new since the last one."""
+    """What changes; `look` is called in a thread every `tick_s`, and gives what is new since the last call."""
+
+    @property
+    def tick_s(self) -> float: ...
 
     def look(self) -> list[Event]: ...
 
@@ -53,6 +58,7 @@ class Watched(Protocol):
 @dataclass
 class WatchedRun:
     run: ViewedRun
+    tick_s: float = RUN_TICK_S
     _n_lines: int = 0
     _episodes: tuple[int, Any] = (-1, None)
     _status: str = ""
@@ -95,6 +101,7 @@ class WatchedRun:
 @dataclass
 class WatchedFolder:
     library: Library
+    tick_s: float = FOLDER_TICK_S
     _known: dict[str, str] = field(default_factory=dict[str, str])
 
     def look(self) -> list[Event]:
@@ -119,7 +126,7 @@ class Pulse:
             after: the client's `Last-Event-ID`.
         """
         watch = self._watches.get(key)
-        if watch is None:
+        if watch is None or watch.task.done():
             watch = self._watches[key] = _Watch(make())
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         watch.listeners.add(events)
@@ -153,11 +160,13 @@ class _Watch:
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._looking = asyncio.Lock()
+        self._begun = asyncio.Event()
         self.listeners: set[asyncio.Queue[Event | None]] = set()
         self.task = asyncio.create_task(self._run())
 
     async def greeting(self, after: int | None) -> list[Event]:
+        """Nothing that comes later is missed: it is not given before the task has begun to look."""
+        await self._begun.wait()
         return await asyncio.to_thread(self._watched.greeting, after)
 
     def tell(self, event: Event | None) -> None:
@@ -165,11 +174,16 @@ class _Watch:
             listener.put_nowait(event)
 
     async def _run(self) -> None:
-        await asyncio.to_thread(self._watched.look)
-        while True:
-            await asyncio.sleep(TICK_S)
-            for event in await asyncio.to_thread(self._watched.look):
-                self.tell(event)
+        try:
+            await asyncio.to_thread(self._watched.look)
+            self._begun.set()
+            while True:
+                await asyncio.sleep(self._watched.tick_s)
+                for event in await asyncio.to_thread(self._watched.look):
+                    self.tell(event)
+        finally:
+            self._begun.set()
+            self.tell(None)  # whatever ended it, those who listen come back and have a new one
 
 
 def _numbered(lines: list[Any], after: int) -> list[Event]:

@@ -58,8 +58,9 @@ class ViewedRun:
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
         self._vocabulary: tuple[Stamp, Vocabulary | None] | None = None
+        self._ended: tuple[Stamp, RunInfo] | None = None
         self._model: tuple[Stamp, dict[str, Any]] | None = None
-        self._counted: tuple[tuple[Stamp, Stamp], int | None] | None = None
+        self._counted: tuple[tuple[Stamp, Stamp], int | None, str] | None = None
 
     def info(self) -> dict[str, Any]:
         """What a list of runs shows of it; everything is read from the ends of files and kept until they change."""
@@ -154,14 +155,20 @@ class ViewedRun:
         return path if path.is_file() and self._folder.holds(path) else None
 
     def _info(self, problems: list[str]) -> RunInfo | None:
-        if self._inside(self.path / "run.json") is None:
+        path = self._inside(self.path / "run.json")
+        if path is None:
             problems.append("run.json is missing")
             return None
+        stamp = Stamp.of(path)
+        if self._ended is not None and self._ended[0] == stamp:
+            return self._ended[1]
         try:
-            return RunDirectory.open(self.path).info()
+            info = RunDirectory.open(self.path).info()
         except RunStoreError as error:
             problems.append(str(error))
             return None
+        self._ended = (stamp, info) if info.status != "running" else None  # who goes on with it writes the file anew
+        return info
 
     def _settings(self, problems: list[str]) -> dict[str, str | None]:
         """Backbone and model, as the configuration names them."""
@@ -185,11 +192,12 @@ class ViewedRun:
         if self._counted is None or self._counted[0] != stamps:
             try:
                 with EpisodeReader(path) as reader:
-                    self._counted = stamps, reader.count()
+                    self._counted = stamps, reader.count(), ""
             except RunStoreError as error:
-                problems.append(str(error))
-                self._counted = stamps, None
-        return self._counted[1]
+                self._counted = stamps, None, str(error)
+        _, count, problem = self._counted
+        problems += [problem] if problem else []
+        return count
 
     def _open(self) -> EpisodeReader:
         path = self._inside(self._files.episodes_path)
@@ -213,6 +221,7 @@ class ViewedRun:
             self._salvaged = tempfile.TemporaryDirectory(prefix="astune-view-")
             copy = Path(self._salvaged.name) / path.name
             found = salvage(path, copy)
-            self._damage = f"{damage.message}: {found.kept} episodes could be read, {found.lost} could not"
+            lost = f", at least {found.lost} could not" if found.lost else ""
+            self._damage = f"{damage.message}: {found.kept} episodes could be read{lost}"
             self._reader = path.stat().st_ino, EpisodeReader(copy)
             self._search = TextSearch()

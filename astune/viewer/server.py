@@ -1,12 +1,12 @@
-"""Serving the viewer: the address, its token, and the server itself until it is ended."""
+"""Serving the viewer: the address that it listens on, its token, and the server itself."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 
@@ -31,9 +31,15 @@ class Address:
     token: str | None
 
     @property
+    def page(self) -> str:
+        """What a browser is given: where every address is listened on, the machine's name."""
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token is not None else "")
+        """The page with the token that it needs."""
+        return f"{self.page}?token={quote(self.token)}" if self.token is not None else self.page
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -55,10 +61,8 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(
-    path: Path, listening: socket.socket, host: str, token: str | None, on_ready: Callable[[Address], object]
-) -> None:
-    """Until a signal ends it.
+class ViewerServer(uvicorn.Server):
+    """Serves a folder, and ends its streams before it waits for answers that are on their way.
 
     Args:
         path: the folder to show, as `Folder` takes it.
@@ -66,35 +70,32 @@ def serve(
         token: what the API shall ask for; where others can reach it, one is made if there is none.
         on_ready: is told the address once requests are answered.
     """
-    loopback = is_loopback(host)
-    if not loopback and token is None:
-        token = new_token()
-    pulse = Pulse()
-    app = new_app(Library(Folder(path)), pulse, loopback=loopback, token=token)
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=_ANSWERS_END_S,
-        lifespan="off",
-        server_header=False,
-    )
-    address = Address(host, listening.getsockname()[1], token)
-    asyncio.run(_Server(config, pulse, lambda: on_ready(address)).serve(sockets=[listening]))
 
-
-class _Server(uvicorn.Server):
-    """Says when it answers, and ends its streams before it waits for answers that are on their way."""
-
-    def __init__(self, config: uvicorn.Config, pulse: Pulse, on_ready: Callable[[], object]) -> None:
-        super().__init__(config)
-        self._pulse = pulse
+    def __init__(
+        self, path: Path, host: str, token: str | None, on_ready: Callable[[Address], object] = lambda _: None
+    ) -> None:
+        loopback = is_loopback(host)
+        self._host = host
+        self._token = new_token() if token is None and not loopback else token
         self._on_ready = on_ready
+        self._pulse = Pulse()
+        app = new_app(Library(Folder(path)), self._pulse, loopback=loopback, token=self._token)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,  # it would hold tokens
+                log_level="warning",
+                timeout_graceful_shutdown=_ANSWERS_END_S,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+            )
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._on_ready()
+        if self.started and sockets:
+            self._on_ready(Address(self._host, sockets[0].getsockname()[1], self._token))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._pulse.close()

@@ -1,30 +1,68 @@
-"""One browser, one server and one trained run for all tests of the page."""
+"""A run that a real short training wrote, the viewer on it, and a browser that shows the viewer's page."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from astune_command import ROOT, astune
-from page_process import Served, overrides
+import yaml
 from page_stage import write_staged_run
+from viewer_stage import ODD, TALKERS, serving
 
+from astune.runs import resolve_run
+
+ROOT = Path(__file__).parents[2]
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
-TRAINING = {
-    "trainer.total_steps": int(os.environ.get("VIEWER_STEPS", "2")),
-    "trainer.tasks_per_step": 3,
-    "rollout.num_repeat": 6,
-    "trainer.test_freq": 1,
-    "trainer.validation.max_tasks": 2,
-    "rollout.max_response_length_in_one_turn": 24,
-}
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="session")
+def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a real training: two steps of a tiny model with a real tokenizer, measured before and after."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "agent.py").write_text(TALKERS)
+    for split, n in (("train", 12), ("held_out", 2)):
+        lines = [json.dumps({"main_query": f"{ODD} ({split} {number})"}) for number in range(n)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    experiment = {
+        "model": {"path": str(tiny_folder)},
+        "task_reader": {
+            "jsonl": {"training": {"file_path": "train.jsonl"}, "validation": {"file_path": "held_out.jsonl"}}
+        },
+        "rollout": {
+            "workflow": "agent.py->Talkers",
+            "max_model_len": 512,
+            "max_response_length_in_one_turn": 12,
+            "num_repeat": 4,
+        },
+        "trainer": {"tasks_per_step": 2, "total_steps": 2, "test_freq": 2},
+    }
+    (folder / "talkers.yaml").write_text(yaml.safe_dump({"astune": experiment}))
+    done = subprocess.run(
+        [sys.executable, "-m", "astune", "--conf", "talkers.yaml"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return resolve_run(folder / "launcher_record")
+
+
+@pytest.fixture(scope="session")
+def viewer(trained: Path) -> Iterator[httpx.Client]:
+    """The viewer on the record of that training."""
+    with serving(trained.parent.parent) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -39,20 +77,19 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def record(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder `launcher_record` with a run that the real small model was trained in, and a staged one."""
-    folder = tmp_path_factory.mktemp("viewer")
-    conf = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
-    astune(folder, "--conf", str(conf), *overrides(TRAINING))
-    write_staged_run(folder / "launcher_record")
-    return folder / "launcher_record"
+def record(browser: Any, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record of two runs: what the real training wrote, and a staged one."""
+    folder = tmp_path_factory.mktemp("page") / "launcher_record"
+    shutil.copytree(trained.parent.parent, folder)
+    write_staged_run(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def trained(record: Path) -> str:
+def real(record: Path) -> str:
     """The trained run's name in the viewer."""
-    [run] = (record / "calculator").iterdir()
-    return f"calculator/{run.name}"
+    [run] = (record / "talkers").iterdir()
+    return f"talkers/{run.name}"
 
 
 @pytest.fixture(scope="session")
@@ -64,22 +101,17 @@ def staged(record: Path) -> str:
 @pytest.fixture(scope="session")
 def served(record: Path) -> Iterator[str]:
     """The address of a viewer of the whole record."""
-    served = Served(record.parent, str(record))
-    yield served.url
-    served.close()
-
-
-class Trouble(list[str]):
-    """What a page complained of: errors in scripts, refusals by its policy, requests that went elsewhere."""
+    with serving(record) as client:
+        yield f"{str(client.base_url).rstrip('/')}/"
 
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page that fails its test where it complained of anything."""
+    """A page that fails its test where it complained of anything: errors in scripts, refusals by its policy."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(30_000)
     page = context.new_page()
-    trouble = Trouble()
+    trouble: list[str] = []
     page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
     page.on("console", lambda told: trouble.append(f"console: {told.text}") if told.type == "error" else None)
     yield page

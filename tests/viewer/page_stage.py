@@ -67,7 +67,9 @@ def _forked() -> Episode:
         [
             _node(0, None, "system", "Write a story together."),
             _node(1, 0, "user", "Begin."),
-            _node(2, 1, "assistant", "Once upon a time", sampled=True, reasoning="A story begins so.", tool_calls=[call]),
+            _node(
+                2, 1, "assistant", "Once upon a time", sampled=True, reasoning="A story begins so.", tool_calls=[call]
+            ),
             _node(3, 2, "tool", '{"meaning": ["a plant"]}', tool_call_id="c1"),
             _node(4, 3, "assistant", "there was a tree.", sampled=True),
             _node(5, 1, "assistant", "It was night", sampled=True, fork_cause="sampled again"),
@@ -91,7 +93,9 @@ def _markup() -> Episode:
 def _long() -> Episode:
     line = b"The quick brown fox jumps over the lazy dog, again and again.\n"
     text = (line * (LONG_TOKENS // len(line) + 1))[: LONG_TOKENS - len(b"<assistant>") - len(b"<user>Go on.")].decode()
-    return _episode("long", [_node(0, None, "user", "Go on."), _node(1, 0, "assistant", text, sampled=True)], reward=1.0)
+    return _episode(
+        "long", [_node(0, None, "user", "Go on."), _node(1, 0, "assistant", text, sampled=True)], reward=1.0
+    )
 
 
 def _failed() -> Episode:

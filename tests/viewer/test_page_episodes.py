@@ -26,28 +26,28 @@ def shown(page, url: str, n: int) -> None:
 
 
 @pytest.fixture
-def recorded(record, trained):
-    with RunDirectory.look_at(record / trained).episodes() as reader:
+def recorded(record, real):
+    with RunDirectory.look_at(record / real).episodes() as reader:
         return reader.list()
 
 
-def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, served, record, trained, staged):
+def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, served, record, real, staged):
     page.goto(served)
-    page.get_by_role("button", name="calculator", exact=True).wait_for()
+    page.get_by_role("button", name="talkers", exact=True).wait_for()
     assert page.locator(".run-table tbody tr").count() == 2
     field = page.get_by_role("searchbox")
     field.fill(f"{record}/{staged}/rollout")
     assert page.locator(".run-table tbody th").all_inner_texts() == [f"staged\n{staged.split('/')[1]}"]
     field.fill("nothing like it")
     page.get_by_text("No runs yet").wait_for()
-    field.fill("calc")
+    field.fill("TALK")
     field.press("Enter")
     page.locator(".episode-pane").wait_for()
-    assert "run=calculator" in page.url
+    assert "run=talkers" in page.url
 
 
-def test_steps_and_sorting(page, served, trained, recorded):
-    shown(page, f"{served}#run={trained}", len(recorded))
+def test_steps_and_sorting(page, served, real, recorded):
+    shown(page, f"{served}#run={real}", len(recorded))
     in_step = [row for row in recorded if (row.split, row.step) == ("train", 2)]
     page.locator(".step-list button", has_text="2 Training").click()
     page.locator(".episode-pane .count", has_text=re.compile(f"^{len(in_step)}$")).wait_for()
@@ -57,8 +57,8 @@ def test_steps_and_sorting(page, served, trained, recorded):
     page.locator("[data-episode]").first.get_by_text(f"{longest.n_tokens} tokens").wait_for()
 
 
-def test_filters_leave_what_they_say_and_can_be_cleared(page, served, trained, recorded):
-    shown(page, f"{served}#run={trained}", len(recorded))
+def test_filters_leave_what_they_say_and_can_be_cleared(page, served, real, recorded):
+    shown(page, f"{served}#run={real}", len(recorded))
     page.get_by_text("Filters", exact=True).click()
     page.get_by_label("Split").select_option("validation")
     page.get_by_label("Reward to").fill("0.05")
@@ -84,7 +84,14 @@ def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     for key, episode in [("j", "forked"), ("j", "markup <b>bold</b>"), ("j", "long"), ("k", "markup <b>bold</b>")]:
         page.keyboard.press(key)
         page.locator(f'.interaction h2[title="train-1-{episode}-0-1"]').wait_for()
-    for key, face in [("2", "tokens"), ("3", "branches"), ("4", "compare"), ("5", "details"), ("1", None), ("t", "tokens")]:
+    for key, face in [
+        ("2", "tokens"),
+        ("3", "branches"),
+        ("4", "compare"),
+        ("5", "details"),
+        ("1", None),
+        ("t", "tokens"),
+    ]:
         page.keyboard.press(key)
         assert (f"face={face}" in page.url) == (face is not None)
     page.keyboard.press("?")
@@ -99,8 +106,8 @@ def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     page.locator(".dashboard").wait_for()
 
 
-def test_a_link_restores_everything(page, served, trained, recorded):
-    shown(page, f"{served}#run={trained}&sort=reward&order=desc", len(recorded))
+def test_a_link_restores_everything(page, served, real, recorded):
+    shown(page, f"{served}#run={real}&sort=reward&order=desc", len(recorded))
     page.keyboard.press("j")
     page.get_by_role("tab", name="Tokens").click()
     page.get_by_role("combobox", name="Colour").select_option("logprob")
@@ -153,14 +160,14 @@ def test_a_narrow_screen_shows_one_pane_at_a_time(browser, served, staged):
     page.close()
 
 
-def test_controls_have_names_and_text_has_contrast(page, served, trained, staged):
+def test_controls_have_names_and_text_has_contrast(page, served, real, staged):
     """What axe-core checks first: names, labels, one h1 or h2, contrast of 4.5 to 1."""
     views = [
         "#view=runs",
         f"#run={staged}&id=train-1-forked-0-1",
         f"#run={staged}&id=train-1-forked-0-1&face=tokens",
         f"#run={staged}&id=train-1-forked-0-1&face=branches",
-        f"#run={trained}&view=dashboard",
+        f"#run={real}&view=dashboard",
     ]
     for dark in (False, True):
         page.emulate_media(color_scheme="dark" if dark else "light")

@@ -42,8 +42,8 @@ def test_a_report_of_chosen_episodes_opens_from_disk(offline, record, staged, tm
     page.locator("mark", has_text=CHINESE[:2]).wait_for()
 
 
-def test_a_report_without_episodes_shows_the_curves(offline, record, trained, tmp_path):
-    astune(record.parent, "view", str(record / trained), "--export", str(tmp_path / "curves.html"))
+def test_a_report_without_episodes_shows_the_curves(offline, record, real, tmp_path):
+    astune(record.parent, "view", str(record / real), "--export", str(tmp_path / "curves.html"))
     offline.goto(f"file://{tmp_path}/curves.html")
     offline.locator('[data-chart="reward"] canvas').wait_for()
 

@@ -1,0 +1,190 @@
+"""A run that goes on while it is looked at: everybody hears what is new, and nobody waits for anybody."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from viewer_stage import get, make_episode, serving, writing
+
+from astune.runs import RunDirectory
+
+
+@dataclass
+class Stream:
+    """What one listener has heard; `expect` waits for the next event of a name, and passes over others."""
+
+    response: httpx.Response
+    events: queue.Queue[tuple[str, Any, str]] = field(default_factory=queue.Queue)
+
+    def follow(self) -> None:
+        name = number = ""
+        try:
+            for line in self.response.iter_lines():
+                key, _, value = line.partition(": ")
+                if key == "event":
+                    name, number = value, ""
+                elif key == "id":
+                    number = value
+                elif key == "data":
+                    self.events.put((name, json.loads(value), number))
+        except httpx.HTTPError:
+            pass
+        self.events.put(("end", None, ""))
+
+    def expect(self, name: str) -> tuple[Any, str]:
+        while True:
+            found, data, number = self.events.get(timeout=20)
+            assert found != "end" or name == "end", "the stream ended"
+            if found == name:
+                return data, number
+
+
+@contextmanager
+def listening(client: httpx.Client, last: str = "", **asked: str) -> Iterator[Stream]:
+    headers = {"last-event-id": last} if last else {}
+    with client.stream("GET", "/api/events", params=asked, headers=headers) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert "content-encoding" not in response.headers
+        stream = Stream(response)
+        thread = threading.Thread(target=stream.follow, daemon=True)
+        thread.start()
+        yield stream
+
+
+def test_what_a_run_writes_is_heard_by_everybody_who_listens(tmp_path: Path):
+    with serving(tmp_path) as client, ExitStack() as stack:
+        folder = stack.enter_context(listening(client))
+        assert folder.expect("runs")[0] == {"total": 0}
+        with writing(tmp_path) as run:
+            assert folder.expect("runs")[0] == {"total": 1}
+            name = f"demo/{run.path.name}"
+            streams = [stack.enter_context(listening(client, run=name)) for _ in range(2)]
+            for stream in streams:
+                assert stream.expect("status")[0]["status"] == "running"
+                assert stream.expect("episodes")[0] == {"total": 0, "last": 0}
+            with run.open_episodes() as store, run.open_metrics() as metrics:
+                for step in (1, 2):
+                    store.append(make_episode(step=step))
+                    store.flush()
+                    for stream in streams:
+                        assert stream.expect("episodes")[0] == {"total": step, "last": step}
+                    metrics.append(step, "train", {"reward/mean": 0.5})
+                    for stream in streams:
+                        line, number = stream.expect("metrics")
+                        assert (line["step"], line["metrics"], number) == (step, {"reward/mean": 0.5}, str(step))
+            run.finish("finished")
+            for stream in streams:
+                assert stream.expect("status")[0]["status"] == "finished"
+            assert folder.expect("runs")[0] == {"total": 1}
+
+
+def test_who_comes_back_hears_what_was_missed(tmp_path: Path):
+    with writing(tmp_path) as run, run.open_metrics() as metrics, serving(run.path) as client:
+        for step in (1, 2, 3):
+            metrics.append(step, "train", {})
+        with listening(client, last="1", run="") as stream:
+            assert [stream.expect("metrics")[0]["step"] for _ in range(2)] == [2, 3]
+        with listening(client, run="") as stream:
+            stream.expect("episodes")
+            metrics.append(4, "train", {})
+            assert stream.expect("metrics")[0]["step"] == 4
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_tells_its_lines_again(tmp_path: Path):
+    with writing(tmp_path) as run, serving(run.path) as client:
+        with run.open_metrics() as metrics:
+            for step in (1, 2, 3):
+                metrics.append(step, "train", {"reward/mean": 0.1})
+        with listening(client, run="") as stream:
+            stream.expect("episodes")
+            run.rewind(1)
+            assert stream.expect("metrics")[0]["step"] == 1
+            with run.open_metrics() as metrics:
+                metrics.append(2, "train", {"reward/mean": 0.9})
+            line, number = stream.expect("metrics")
+            assert (line["step"], line["metrics"]["reward/mean"], number) == (2, 0.9, "2")
+            assert [line["step"] for line in get(client, "metrics", run="")[0]["lines"]] == [1, 2]
+
+
+def test_a_step_that_is_run_again_is_searched_again(tmp_path: Path):
+    with writing(tmp_path) as run, serving(run.path) as client:
+        with run.open_episodes() as store:
+            for step in (1, 2):
+                store.append(make_episode(step=step, answer="apples"))
+        assert get(client, "episodes", run="", text="apples")["total"] == 2
+        run.rewind(1)
+        assert get(client, "episodes", run="", text="apples")["total"] == 1
+        with run.open_episodes() as store:
+            store.append(make_episode(step=2, answer="pears"))
+            store.append(make_episode(1, step=2, answer="apples again"))
+        assert get(client, "episodes", run="", text="apples")["total"] == 2
+        assert get(client, "episodes", run="", text="pears")["total"] == 1
+
+
+def test_a_killed_run_is_said_to_be_killed(tmp_path: Path):
+    with writing(tmp_path) as run, serving(run.path) as client:
+        with listening(client, run="") as stream:
+            assert stream.expect("status")[0]["status"] == "running"
+            run.close()
+            assert stream.expect("status")[0]["status"] == "killed"
+        again = RunDirectory.open(run.path, write=True)
+        run._lock = again._lock
+        assert get(client, "runs")[0]["status"] == "running"
+
+
+def test_streams_end_with_the_server(tmp_path: Path):
+    with writing(tmp_path) as run, ExitStack() as stack:
+        with serving(run.path) as client:
+            stream = stack.enter_context(listening(client, run=""))
+            stream.expect("episodes")
+            began = time.monotonic()
+        assert time.monotonic() - began < 5
+        stream.expect("end")
+
+
+@pytest.mark.timeout(120)
+def test_two_viewers_and_a_writer_never_wait_for_each_other(tmp_path: Path):
+    """Everything is asked for again and again, while 300 episodes are written and each flush is timed."""
+    asked = [("episodes", {"text": "number", "sort": "reward"}), ("run", {}), ("metrics", {}), ("runs", {})]
+    slowest, failures, done = 0.0, [], threading.Event()
+
+    def look(client: httpx.Client) -> None:
+        while not done.is_set():
+            for name, parameters in asked:
+                answer = client.get(f"/api/{name}", params={"run": "", **parameters})
+                if answer.status_code != 200:
+                    failures.append(answer.text)
+
+    with writing(tmp_path) as run, serving(run.path) as one, serving(run.path / "rollout") as other:
+        lookers = [threading.Thread(target=look, args=(client,)) for client in (one, other)]
+        with run.open_episodes() as store, run.open_metrics() as metrics:
+            for looker in lookers:
+                looker.start()
+            for number in range(300):
+                store.append(make_episode(number, answer=f"number {number}"))
+                if number % 10 == 9:
+                    began = time.monotonic()
+                    store.flush()
+                    metrics.append(number // 10, "train", {"reward/mean": 0.5})
+                    slowest = max(slowest, time.monotonic() - began)
+            done.set()
+            for looker in lookers:
+                looker.join()
+            for client in (one, other):
+                assert get(client, "episodes", run="", text="NUMBER")["total"] == 300
+            reader = sqlite3.connect(run.episodes_path)
+            assert reader.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, "a viewer holds a transaction"
+            reader.close()
+    assert failures == []
+    assert slowest < 10

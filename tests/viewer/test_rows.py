@@ -1,0 +1,158 @@
+"""Lists of episodes: what is asked for comes, in the order that is wanted, and a text is found wherever it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from viewer_stage import branching_episode, get, make_episode, read_node, said_node, serving, write_run
+
+EPISODES = [
+    *(make_episode(number, step=1, reward=number / 4, task="apples") for number in range(4)),
+    make_episode(0, step=2, task="Pears", question="那么,这个函数返回什么?", answer="答案是 Ünïcode 🙂"),
+    make_episode(1, step=2, task="Pears", question="100% of_it", answer='say "it\'s" \\ fine; DROP TABLE episodes'),
+    make_episode(2, step=2, task="Pears", error="JudgeError: no 'answer' in it"),
+    make_episode(0, step=2, split="validation", task="held", reward=0.0, answer="<script>alert(1)</script>"),
+    make_episode(1, step=2, split="validation", task="held", reward=0.0, status="truncated", answer="long " * 99),
+    branching_episode(),
+]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    run = write_run(tmp_path_factory.mktemp("record"), EPISODES)
+    with serving(run) as client:
+        yield client
+
+
+def seqs(client: httpx.Client, **asked: Any) -> list[int]:
+    answer = get(client, "episodes", run="", **asked)
+    assert answer["total"] == len(answer["rows"])
+    return [row["seq"] for row in answer["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"split": "train", "step": 2}, [5, 6, 7]),
+        ({"task": "PEAR"}, [5, 6, 7]),
+        ({"task": "e"}, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ({"task": "100%"}, []),
+        ({"status": "error"}, [7]),
+        ({"status": "truncated"}, [9]),
+        ({"error_type": "JudgeError"}, [7]),
+        ({"agent": "helper"}, [10]),
+        ({"agent": 'help"er'}, []),
+        ({"min_reward": 0.25, "max_reward": 0.5}, [2, 3]),
+        ({"success": "true"}, [4, 5, 6, 10]),
+        ({"success": "false", "split": "validation"}, [8, 9]),
+        ({"min_branches": 2}, [10]),
+        ({"min_tokens": 400}, [9]),
+        ({"max_tokens": 24, "step": 1}, [1, 2, 3, 4]),
+        ({"task": "", "status": ""}, list(range(1, 11))),
+    ],
+)
+def test_filters_let_pass_what_they_name(client, asked, expected):
+    assert seqs(client, **asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("sought", "expected"),
+    [
+        ("这个函数", [5]),
+        ("ÜNÏCODE 🙂", [5]),
+        ("100% OF_IT", [6]),
+        ('say "it\'s" \\ fine', [6]),
+        ("%", [6]),
+        ("_", [6]),
+        ("'; DROP", []),
+        ("; drop table episodes", [6]),
+        ("<script>alert(1)</script>", [8]),
+        ("and then?", [10]),
+        ("let me think", [10]),
+        ("nowhere", []),
+    ],
+)
+def test_a_text_is_found_as_it_is_written_in_any_case(client, sought, expected):
+    assert seqs(client, text=sought) == expected
+
+
+def test_a_text_and_other_filters_hold_together(client):
+    assert seqs(client, text="what is", success="true") == [4]
+    assert seqs(client, text="what is", success="true", sort="reward", order="desc") == [4]
+
+
+def test_a_snippet_is_as_it_was_written(client):
+    (row,) = get(client, "episodes", run="", text="ünïcode")["rows"]
+    assert row["snippet"] == {"before": "那么,这个函数返回什么?\n答案是 ", "match": "Ünïcode", "after": " 🙂"}
+    assert get(client, "episodes", run="", limit=1)["rows"][0]["snippet"] is None
+
+
+@pytest.mark.parametrize(
+    ("sort", "order", "expected"),
+    [
+        ("reward", "asc", [1, 8, 9, 2, 3, 4, 5, 6, 10, 7]),
+        ("reward", "desc", [5, 6, 10, 4, 3, 2, 1, 8, 9, 7]),
+        ("task", "asc", [5, 6, 7, 1, 2, 3, 4, 8, 9, 10]),
+        ("branches", "desc", [10, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("seq", "desc", list(range(10, 0, -1))),
+    ],
+)
+def test_rows_come_sorted_and_what_has_no_value_last(client, sort, order, expected):
+    assert seqs(client, sort=sort, order=order) == expected
+
+
+@pytest.mark.parametrize("sort", ["step", "seconds", "n_tokens", "n_sampled", "n_trained", "n_turns"])
+def test_every_column_sorts(client, sort):
+    rows = get(client, "episodes", run="", sort=sort)["rows"]
+    values = [row[sort] for row in rows]
+    assert values == sorted(values)
+
+
+def test_pages_follow_each_other(client):
+    pages = [get(client, "episodes", run="", offset=start, limit=4) for start in (0, 4, 8, 12)]
+    assert [page["total"] for page in pages] == [10] * 4
+    assert [row["seq"] for page in pages for row in page["rows"]] == list(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"sort": "blob"},
+        {"sort": "seq; DROP TABLE episodes"},
+        {"order": "up"},
+        {"status": "great"},
+        {"step": "first"},
+        {"step": "9" * 30},
+        {"min_reward": "nan"},
+        {"limit": 1001},
+        {"offset": -1},
+        {"success": "1"},
+    ],
+)
+def test_a_malformed_question_is_refused_by_name(client, asked):
+    (name,) = asked
+    assert name in get(client, "episodes", 400, run="", **asked)["error"]
+
+
+def test_an_unknown_run_or_episode_is_not_found(client):
+    assert "no run" in get(client, "run", 404, run="demo")["error"]
+    assert "no such episode" in get(client, "episode", 404, run="", id="nobody")["error"]
+    found = get(client, "episodes", run="")["rows"][0]["episode_id"]
+    assert "1 timelines" in get(client, "tokens", 404, run="", id=found, timeline=1)["error"]
+    assert "missing" in get(client, "episode", 400, run="")["error"]
+
+
+def test_a_long_episode_and_many_branches_are_no_matter(tmp_path: Path):
+    nodes = [read_node(0, None, "start")]
+    for number in range(50):
+        parent = 0 if number % 2 else len(nodes) - 1
+        nodes.append(said_node(len(nodes), parent, "x" * 2000, fork_cause="sampled again"))
+    with serving(write_run(tmp_path, [make_episode(nodes=nodes)])) as client:
+        episode = get(client, "episode", run="", id=EPISODES[0].episode_id.replace("apples-000", "task-1-000"))
+        assert len(episode["timelines"]) == episode["row"]["n_branches"] >= 25
+        tokens = get(client, "tokens", run="", id=episode["row"]["episode_id"], timeline=0)
+        assert tokens["length"] == episode["timelines"][0]["n_tokens"]

@@ -1,0 +1,88 @@
+"""The columns of a timeline: parts of characters, masks with their reasons, and advantages of single messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from viewer_stage import BYTES, branching_episode, get, make_episode, read_node, said_node, serving, writing
+
+from astune.schema import Vocabulary
+from astune.viewer._tokens import character_runs
+
+
+@pytest.mark.parametrize(
+    ("data", "runs"),
+    [
+        (b"abc", []),
+        ("漢".encode(), [(0, 3, "漢")]),
+        ("a🙂b漢字".encode(), [(1, 5, "🙂"), (6, 9, "漢"), (9, 12, "字")]),
+        (b"\xf0\x9fso", [(0, 2, "\ufffd")]),
+        (b"\x99\x82", [(0, 1, "\ufffd"), (1, 2, "\ufffd")]),
+        (b"ok\xe6\xbc", [(2, 4, "\ufffd")]),
+    ],
+)
+def test_tokens_that_are_parts_of_characters_are_joined(data: bytes, runs: list[tuple[int, int, str]]):
+    assert list(character_runs(list(data), BYTES)) == runs
+
+
+def test_a_token_that_ends_one_character_and_begins_another_belongs_to_one_run():
+    pieces = [" 漢".encode()[:3], "漢字".encode()[2:4], "字".encode()[1:], b"."]
+    assert list(character_runs([0, 1, 2, 3], Vocabulary(pieces))) == [(0, 3, " 漢字")]
+
+
+def test_a_message_that_several_timelines_read_is_trained_in_the_first(tmp_path: Path):
+    episode = branching_episode()
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode, [0.5, -0.5, 1.5])  # as where the judge rewards turns
+    with serving(run.path) as client:
+        asked = {"run": "", "id": episode.episode_id}
+        shown = get(client, "episode", **asked)
+        first, second, third = (get(client, "tokens", timeline=number, **asked) for number in range(3))
+    assert [timeline["first_difference"] for timeline in shown["timelines"]] == [
+        None,
+        {"timeline": 0, "node": 4},
+        {"timeline": 0, "node": 6},
+    ]
+    assert [timeline["target"] for timeline in shown["timelines"]] == ["solver", "solver", "assistant"]
+    reasons = [
+        [span["mask_reason"] for span in tokens["spans"] if span["sampled"]] for tokens in (first, second, third)
+    ]
+    assert reasons == [[None, None], ["trained in another timeline", None], ["not a training target"]]
+    assert [tokens["advantages"] for tokens in (first, second, third)] == [[0.5, -0.5], [0.5, 1.5], [None]]
+    assert [message["advantage"] for message in shown["messages"]] == [None, 0.5, None, -0.5, None, 1.5, None, None]
+    assert shown["row"]["advantage"] == pytest.approx(0.5)
+    assert [any(tokens["grammar"]) for tokens in (first, second, third)] == [False, True, False]
+    assert first["trainer_logprobs"] is None
+    assert shown["messages"][5]["constraint"] == "regex: (yes|no)"
+    assert shown["messages"][0]["tools"][0]["function"]["name"] == "add"
+    assert first["characters"][0][2] == "漢"
+    assert first["texts"]["256"] == "<|end|>"
+
+
+def test_neighbouring_sampled_messages_are_one_run_of_loss(tmp_path: Path):
+    nodes = [read_node(0, None, "q"), said_node(1, 0, "ab"), said_node(2, 1, "cd")]
+    nodes[2].token_ids = nodes[2].token_ids[1:]
+    episode = make_episode(nodes=nodes)
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode)
+    with serving(run.path) as client:
+        tokens = get(client, "tokens", run="", id=episode.episode_id)
+    assert tokens["loss"] == [[2, 8]]
+    assert tokens["advantages"] is None
+    assert tokens["logprobs"] == pytest.approx([0.0, -0.1, -0.2] * 2)
+
+
+def test_characters_of_a_run_that_asked_an_endpoint_of_text_read_as_themselves(tmp_path: Path):
+    nodes = [read_node(0, None, ""), said_node(1, 0, "")]
+    nodes[0].token_ids = [ord(character) for character in "漢字?"]
+    nodes[1].token_ids, nodes[1].logprobs = [ord("🙂"), 0xD800], [float("nan"), float("nan")]
+    episode = make_episode(nodes=nodes)
+    with writing(tmp_path, vocabulary=Vocabulary(None)) as run, run.open_episodes() as store:
+        store.append(episode)
+    with serving(run.path) as client:
+        tokens = get(client, "tokens", run="", id=episode.episode_id)
+        raw = [message["raw"] for message in get(client, "episode", run="", id=episode.episode_id)["messages"]]
+    assert "".join(tokens["texts"][str(token)] for token in tokens["ids"][:4]) == "漢字?🙂"
+    assert tokens["logprobs"] == [None, None]
+    assert raw[0] == "漢字?"
