@@ -12,7 +12,7 @@ def overrides(values: dict[str, object]) -> list[str]:
 
 
 def until(page: Any, question: str, *, timeout_s: float = 30) -> None:
-    """Waits until an expression is true in the page; Playwright's own way would need `eval`, which the policy forbids."""
+    """Waits until an expression is true in the page; Playwright's own way needs `eval`, which the policy forbids."""
     deadline = time.monotonic() + timeout_s
     while not page.evaluate(question):
         assert time.monotonic() < deadline, f"{question} did not become true"

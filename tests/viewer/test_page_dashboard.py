@@ -18,7 +18,21 @@ from astune.runs import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-CHARTS = ["reward", "success", "length", "turns", "entropy", "loss", "gradient", "lr", "mismatch", "speed", "phases", "balance", "errors"]
+CHARTS = [
+    "reward",
+    "success",
+    "length",
+    "turns",
+    "entropy",
+    "loss",
+    "gradient",
+    "lr",
+    "mismatch",
+    "speed",
+    "phases",
+    "balance",
+    "errors",
+]
 
 
 def download(page, chart: str, kind: str) -> bytes:
