@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs pictures lock e2e-install e2e-debug clean
+.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -31,8 +31,14 @@ format: install ## format the code and mend what lint can mend
 docs: install ## generated pages: docs/en/configuration.md
 	@$(VENV)/python scripts/make_docs.py
 
+ui: ## the viewer's page from ui/ into astune/viewer/static, which is committed; needs node 20 or newer
+	@cd ui && npm ci --no-audit --no-fund && npm run build && npm test
+
 pictures: install ## the pictures of docs/en/tokens.md, from a run of the small real model
 	@$(VENV)/python scripts/draw_tokens_pictures.py
+
+viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model
+	@VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py
 
 lock: install ## requirements/constraints.txt from what is installed
 	@$(VENV)/python scripts/lock.py

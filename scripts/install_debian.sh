@@ -3,11 +3,12 @@
 #
 #   bubblewrap   a second way to run model-written code in isolation (docs/en/sandbox.md), where the kernel allows this
 #                user no namespaces but bubblewrap has the distribution's permission, as on some releases of Ubuntu
+#   chromium     the browser that the tests of the log viewer's page drive; without it they are skipped
 #
 # --dry-run prints the commands. Needs root, or sudo.
 set -euo pipefail
 
-packages=(bubblewrap)
+packages=(bubblewrap chromium)
 
 command -v apt-get >/dev/null || {
     echo "install_debian: this system has no apt-get; install with its own tool: ${packages[*]}" >&2

@@ -40,9 +40,9 @@ def interrupted_at(process: subprocess.Popen[str], text: str) -> tuple[list[str]
     return lines, rest, err
 
 
-def astune(folder: Path, *arguments: str, status: int = 0) -> str:
+def astune(folder: Path, *arguments: str, status: int = 0, timeout_s: float = 300) -> str:
     """Its output; of a run that is to fail, what it said of that as well."""
     process = start(folder, *arguments)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=timeout_s)
     assert process.returncode == status, out + err
     return out if status == 0 else out + err

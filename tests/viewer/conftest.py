@@ -1,22 +1,36 @@
-"""A run that a real short training wrote, and the viewer on it."""
+"""A run that a real short training wrote, the viewer on it, and a browser that shows the viewer's page."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import yaml
+from page_stage import write_staged_run
 from viewer_stage import ODD, TALKERS, serving
 
 from astune.runs import resolve_run
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +72,57 @@ def viewer(trained: Path) -> Iterator[httpx.Client]:
     """The viewer on the record of that training."""
     with serving(trained.parent.parent) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the page's tests need the Python package playwright")
+    if not CHROMIUM.is_file():
+        pytest.skip(f"no Chromium at {CHROMIUM}; on Debian: scripts/install_debian.sh, elsewhere set CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def record(browser: Any, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record of two runs: what the real training wrote, and a staged one."""
+    folder = tmp_path_factory.mktemp("page") / "launcher_record"
+    shutil.copytree(trained.parent.parent, folder)
+    write_staged_run(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real(record: Path) -> str:
+    """The trained run's name in the viewer."""
+    [run] = (record / "talkers").iterdir()
+    return f"talkers/{run.name}"
+
+
+@pytest.fixture(scope="session")
+def staged(record: Path) -> str:
+    [run] = (record / "staged").iterdir()
+    return f"staged/{run.name}"
+
+
+@pytest.fixture(scope="session")
+def served(record: Path) -> Iterator[str]:
+    """The address of a viewer of the whole record."""
+    with serving(record) as client:
+        yield f"{str(client.base_url).rstrip('/')}/"
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that fails its test where it complained of anything: errors in scripts, refusals by its policy."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
+    context.set_default_timeout(30_000)
+    page = context.new_page()
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    page.on("console", lambda told: trouble.append(f"console: {told.text}") if told.type == "error" else None)
+    yield page
+    context.close()
+    assert not trouble

@@ -1,0 +1,127 @@
+"""The curves: of a trained run, of several, downloaded, and of a run that goes on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from astune_command import ROOT, start
+from page_words import overrides, until
+from viewer_stage import serving
+
+from astune.runs import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+CHARTS = [
+    "reward",
+    "success",
+    "length",
+    "turns",
+    "entropy",
+    "loss",
+    "gradient",
+    "lr",
+    "mismatch",
+    "speed",
+    "phases",
+    "balance",
+    "errors",
+]
+
+
+def download(page, chart: str, kind: str) -> bytes:
+    with page.expect_download() as started:
+        page.locator(f'[data-chart="{chart}"]').get_by_role("button", name=f"({kind})").click()
+    return started.value.path().read_bytes()
+
+
+def test_every_curve_of_a_trained_run_is_there_and_tells_its_values(page, served, record, real):
+    page.goto(f"{served}#run={real}&view=dashboard")
+    page.locator("canvas").first.wait_for()
+    assert page.locator("[data-chart]").evaluate_all("all => all.map(chart => chart.dataset.chart)") == CHARTS
+    assert page.locator(".chart-none").count() <= 1, "only errors may be nothing"
+    lines = RunDirectory.look_at(record / real).metrics()
+    step, reward = [(line.step, line.metrics["reward/mean"]) for line in lines if line.kind == "train"][-1]
+
+    canvas = page.locator('[data-chart="reward"] canvas')
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 60)
+    told = page.locator('[data-chart="reward"] .values-line').inner_text()
+    assert f"Step {step}" in told
+    assert f"Training {reward:.4f}".rstrip("0").rstrip(".") in told
+    page.locator('[data-chart="entropy"] .values-line', has_text=f"Step {step}").wait_for()
+
+
+def test_a_curve_is_downloaded_as_table_and_picture(page, served, record, real):
+    page.goto(f"{served}#run={real}&view=dashboard")
+    table = list(csv.reader(io.StringIO(download(page, "reward", "CSV").decode())))
+    assert table[0] == ["step", "Training", "Held-out"]
+    lines = RunDirectory.look_at(record / real).metrics()
+    wanted = {line.step: line.metrics["reward/mean"] for line in lines if line.kind == "train"}
+    assert {int(row[0]): float(row[1]) for row in table[1:] if row[1]} == pytest.approx(wanted)
+    png = download(page, "reward", "PNG")
+    assert png.startswith(b"\x89PNG")
+    assert struct.unpack(">2I", png[16:24])[0] > 700
+
+
+def test_runs_are_laid_over_each_other(page, served, real, staged):
+    page.goto(f"{served}#run={staged}&view=dashboard")
+    page.get_by_text("No measurements yet").wait_for()
+    page.get_by_label("Lay over").check()
+    page.locator("canvas").first.wait_for()
+    assert page.locator(".dashboard-heading .values-line li").count() == 2
+    assert real.split("/")[1] in page.url
+    page.get_by_role("tab", name="by time at work").click()
+    page.locator('[data-chart="reward"] .values-line', has_text="minutes").wait_for()
+
+
+@pytest.fixture
+def training(tiny_folder, tmp_path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts a run that goes on until it is interrupted."""
+    settings = {
+        "model.path": tiny_folder,
+        "trainer.total_steps": 1000,
+        "trainer.tasks_per_step": 2,
+        "rollout.num_repeat": 2,
+        "trainer.test_freq": 1000,
+        "trainer.validation.max_tasks": 2,
+        "rollout.max_response_length_in_one_turn": 4,
+    }
+    conf = str(ROOT / "tutorial" / "example_calculator" / "calculator.yaml")
+    started: list[subprocess.Popen[str]] = []
+
+    def begin() -> subprocess.Popen[str]:
+        started.append(start(tmp_path, "--conf", conf, *overrides(settings)))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_curves_and_episodes_grow_while_a_run_goes_on(page, training, tmp_path):
+    with serving(tmp_path / "launcher_record") as client:
+        page.goto(f"{str(client.base_url).rstrip('/')}/")
+        page.get_by_text("No runs yet").wait_for()
+        page.evaluate("window.same = true")
+        process = training()
+        page.locator(".is-running").first.wait_for(timeout=120_000)
+        until(page, "document.querySelector('.live') !== null")
+        until(page, "Number(document.querySelector('.episode-pane .count')?.innerText) >= 4", timeout_s=120)
+        count = int(page.locator(".episode-pane .count").inner_text())
+        until(page, f"Number(document.querySelector('.episode-pane .count').innerText) > {count}", timeout_s=60)
+        page.get_by_role("button", name="Dashboard").click()
+        page.locator(".latest b").first.wait_for(timeout=60_000)
+        step = int(page.locator(".latest b").first.inner_text())
+        until(page, f"Number(document.querySelector('.latest b').innerText) > {step + 1}", timeout_s=60)
+        assert page.evaluate("window.same"), "the page was not loaded again"
+        process.send_signal(signal.SIGINT)
+        page.locator(".bar-run .is-interrupted").wait_for(timeout=60_000)
+        page.goto("about:blank")

@@ -1,0 +1,182 @@
+"""The page's lists: runs, steps, episodes; sorting, filters, search, keys, and links that restore what was seen."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from astune.runs import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+FAULTS = (Path(__file__).parent / "page_faults.js").read_text()
+
+
+def rows(page) -> list[str]:
+    return page.locator("[data-episode]").evaluate_all("items => items.map(item => item.dataset.episode)")
+
+
+def opened(page) -> str:
+    return page.locator(".interaction h2").get_attribute("title")
+
+
+def shown(page, url: str, n: int) -> None:
+    """Opens `url` and waits until the list says that it has `n` episodes."""
+    page.goto(url)
+    page.locator(".episode-pane .count", has_text=re.compile(f"^{n}$")).wait_for()
+
+
+@pytest.fixture
+def recorded(record, real):
+    with RunDirectory.look_at(record / real).episodes() as reader:
+        return reader.list()
+
+
+def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, served, record, real, staged):
+    page.goto(served)
+    page.get_by_role("button", name="talkers", exact=True).wait_for()
+    assert page.locator(".run-table tbody tr").count() == 2
+    field = page.get_by_role("searchbox")
+    field.fill(f"{record}/{staged}/rollout")
+    assert page.locator(".run-table tbody th").all_inner_texts() == [f"staged\n{staged.split('/')[1]}"]
+    field.fill("nothing like it")
+    page.get_by_text("No runs yet").wait_for()
+    field.fill("TALK")
+    field.press("Enter")
+    page.locator(".episode-pane").wait_for()
+    assert "run=talkers" in page.url
+
+
+def test_steps_and_sorting(page, served, real, recorded):
+    shown(page, f"{served}#run={real}", len(recorded))
+    in_step = [row for row in recorded if (row.split, row.step) == ("train", 2)]
+    page.locator(".step-list button", has_text="2 Training").click()
+    page.locator(".episode-pane .count", has_text=re.compile(f"^{len(in_step)}$")).wait_for()
+    page.get_by_label("Sort by").select_option("n_tokens")
+    page.get_by_role("button", name="Order: Ascending").click()
+    longest = max(in_step, key=lambda row: row.n_tokens)
+    page.locator("[data-episode]").first.get_by_text(f"{longest.n_tokens} tokens").wait_for()
+
+
+def test_filters_leave_what_they_say_and_can_be_cleared(page, served, real, recorded):
+    shown(page, f"{served}#run={real}", len(recorded))
+    page.get_by_text("Filters", exact=True).click()
+    page.get_by_label("Split").select_option("validation")
+    page.get_by_label("Reward to").fill("0.05")
+    left = [row for row in recorded if row.split == "validation" and row.reward is not None and row.reward <= 0.05]
+    page.locator(".episode-pane .count", has_text=re.compile(f"^{len(left)}$")).wait_for()
+    page.get_by_role("button", name="Clear (2)").click()
+    page.locator(".episode-pane .count", has_text=re.compile(f"^{len(recorded)}$")).wait_for()
+    page.get_by_label("Reward from").fill("99")
+    page.get_by_text("No episode matches").wait_for()
+
+
+def test_search_shows_where_the_words_stand(page, served, staged):
+    shown(page, f"{served}#run={staged}", 4)
+    page.keyboard.press("/")
+    page.keyboard.type("WAS A TREE")
+    page.locator(".episode-snippet mark").wait_for()
+    assert page.locator("mark").all_inner_texts() == ["was a tree"]
+    assert rows(page) == ["train-1-forked-0-1"]
+
+
+def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
+    shown(page, f"{served}#run={staged}", 4)
+    for key, episode in [("j", "forked"), ("j", "markup <b>bold</b>"), ("j", "long"), ("k", "markup <b>bold</b>")]:
+        page.keyboard.press(key)
+        page.locator(f'.interaction h2[title="train-1-{episode}-0-1"]').wait_for()
+    for key, face in [
+        ("2", "tokens"),
+        ("3", "branches"),
+        ("4", "compare"),
+        ("5", "details"),
+        ("1", None),
+        ("t", "tokens"),
+    ]:
+        page.keyboard.press(key)
+        assert (f"face={face}" in page.url) == (face is not None)
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    page.keyboard.press("d")
+    page.locator(".dashboard").wait_for()
+    page.keyboard.press("r")
+    page.locator(".run-table").wait_for()
+    page.go_back()
+    page.locator(".dashboard").wait_for()
+
+
+def test_a_link_restores_everything(page, served, real, recorded):
+    shown(page, f"{served}#run={real}&sort=reward&order=desc", len(recorded))
+    page.keyboard.press("j")
+    page.get_by_role("tab", name="Tokens").click()
+    page.get_by_role("combobox", name="Colour").select_option("logprob")
+    page.locator(".tokens .t").nth(3).click()
+    page.locator(".pinned-card").wait_for()
+    episode, card, link = opened(page), page.locator(".pinned-card").inner_text(), page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.locator(".pinned-card").wait_for()
+    assert page.url == link
+    assert opened(page) == episode
+    assert page.locator(".pinned-card").inner_text() == card
+    assert page.get_by_role("combobox", name="Colour").input_value() == "logprob"
+    assert page.get_by_label("Sort by").input_value() == "reward"
+
+
+def test_the_language_and_the_theme_follow_the_browser_and_can_be_switched(browser, served):
+    context = browser.new_context(locale="zh-CN", color_scheme="dark")
+    page = context.new_page()
+    page.goto(served)
+    page.get_by_role("heading", name="运行").wait_for()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.get_by_role("button", name="English").click()
+    page.get_by_role("heading", name="Runs").wait_for()
+    page.get_by_role("button", name="Light theme").click()
+    page.reload()
+    page.get_by_role("heading", name="Runs").wait_for()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    context.close()
+
+
+def test_what_is_not_there_is_said_with_what_to_do(browser, served, staged):
+    page = browser.new_page()
+    page.goto(f"{served}#run={staged}&id=no-such-episode")
+    page.get_by_role("alert").get_by_text("has no such episode").wait_for()
+    page.goto(f"{served}#run=no/such-run")
+    page.get_by_role("alert").wait_for()
+    page.close()
+
+
+def test_a_narrow_screen_shows_one_pane_at_a_time(browser, served, staged):
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    shown(page, f"{served}#run={staged}", 4)
+    page.locator("[data-episode]").first.click()
+    page.locator(".interaction h2").wait_for()
+    assert not page.locator(".episode-pane").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.get_by_role("button", name="Back").click()
+    page.locator(".episode-pane").wait_for()
+    page.close()
+
+
+def test_controls_have_names_and_text_has_contrast(page, served, real, staged):
+    """What axe-core checks first: names, labels, one h1 or h2, contrast of 4.5 to 1."""
+    views = [
+        "#view=runs",
+        f"#run={staged}&id=train-1-forked-0-1",
+        f"#run={staged}&id=train-1-forked-0-1&face=tokens",
+        f"#run={staged}&id=train-1-forked-0-1&face=branches",
+        f"#run={real}&view=dashboard",
+    ]
+    for dark in (False, True):
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        for view in views:
+            page.goto("about:blank")
+            page.goto(served + view)
+            page.locator("h1, h2").first.wait_for()
+            page.wait_for_load_state("networkidle") if "run=" not in view else page.wait_for_timeout(400)
+            assert page.evaluate(FAULTS) == [], (view, dark)

@@ -1,0 +1,97 @@
+"""Pictures of the page for README and documentation.
+
+`make viewer-pictures` trains the real small model for them and keeps them in docs/assets. Otherwise they are of the run
+that the other tests look at, and thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from astune_command import ROOT, astune
+from page_stage import write_staged_run
+from page_words import overrides
+from viewer_stage import serving
+
+from astune.runs import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+SIZE = {"width": 1360, "height": 820}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return Path(os.environ.get("VIEWER_PICTURES", tmp_path))
+
+
+def taken(page, file: Path) -> None:
+    """The picture in `file`; one that shows little more than paper is none."""
+    page.mouse.move(0, 0)
+    page.screenshot(path=file)
+    data = file.read_bytes()
+    assert struct.unpack(">2I", data[16:24]) == tuple(SIZE.values())
+    assert len(data) > 25_000
+
+
+@pytest.fixture
+def shown(request, folder, tmp_path) -> Iterator[tuple[str, Path, str]]:
+    """The address of a viewer, the record that it shows, and the name of a trained run in it."""
+    if "VIEWER_PICTURES" not in os.environ:
+        yield tuple(map(request.getfixturevalue, ("served", "record", "real")))
+        return
+    conf = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
+    astune(
+        tmp_path, "--conf", str(conf), *overrides({"trainer.total_steps": 10, "trainer.test_freq": 2}), timeout_s=1500
+    )
+    record = tmp_path / "launcher_record"
+    [run] = (record / "calculator").iterdir()
+    write_staged_run(record)
+    with serving(record) as client:
+        yield f"{str(client.base_url).rstrip('/')}/", record, f"calculator/{run.name}"
+
+
+@pytest.fixture
+def best(shown) -> str:
+    """The last training episode among those that came out best."""
+    _, record, run = shown
+    with RunDirectory.look_at(record / run).episodes() as reader:
+        rows = [row for row in reader.list(split="train") if row.advantages and not row.not_trained]
+    return quote(max(rows, key=lambda row: (row.reward, row.n_turns, row.seq)).episode_id)
+
+
+def test_the_main_pages_have_their_pictures(page, shown, best, folder):
+    served, record, name = shown
+    [staged] = (record / "staged").iterdir()
+    page.set_viewport_size(SIZE)
+    run = f"{served}#run={name}&sort=reward&order=desc&id={best}"
+
+    page.goto(run)
+    page.locator(".message").first.wait_for()
+    taken(page, folder / "viewer-chat.png")
+
+    page.goto(f"{run}&face=tokens")
+    page.locator(".tokens .t").first.wait_for()
+    page.locator(".tokens").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+    page.locator(".tokens .t.loss").nth(2).click()
+    page.locator(".pinned-card").wait_for()
+    taken(page, folder / "viewer-tokens.png")
+
+    page.goto(f"{run}&face=compare")
+    page.locator(".side .t").first.wait_for()
+    taken(page, folder / "viewer-compare.png")
+
+    page.goto(f"{served}#run=staged/{staged.name}&id=train-1-forked-0-1&face=branches")
+    page.locator(".tree-row").first.wait_for()
+    taken(page, folder / "viewer-branches.png")
+
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"{served}#run={name}&view=dashboard")
+    page.locator("canvas").first.wait_for()
+    page.wait_for_timeout(300)
+    taken(page, folder / "viewer-dashboard.png")

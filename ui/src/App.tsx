@@ -1,0 +1,227 @@
+/** The page: its bar, its views, and what all of them show of the run that is open. */
+
+import { useEffect, useState } from 'preact/hooks'
+
+import { Empty, Failure, Loading } from './common/Notice'
+import { RunStatus } from './common/Status'
+import { Dashboard } from './dashboard/Dashboard'
+import { appended } from './data/lines'
+import type { Open, Run, RunInfo, RunMetrics } from './data/types'
+import { Interaction } from './episode/Interaction'
+import { EpisodeList } from './episodes/EpisodeList'
+import { Help } from './Help'
+import { RunPane } from './runs/RunPane'
+import { RunTable } from './runs/RunTable'
+import { Setup } from './runs/Setup'
+import { useCommands } from './state/commands'
+import { go, openRun, usePlace, type View } from './state/place'
+import { dark, language, toggleLanguage, toggleTheme } from './state/preferences'
+import { useResource } from './state/resource'
+import { useSource } from './state/source'
+import { useStore } from './state/store'
+import { t } from './text/translate'
+
+const REFRESH_MS = 400
+
+export function App() {
+  const source = useSource()
+  const place = usePlace()
+  useStore(language)
+  const [helping, setHelping] = useState(false)
+  const open = useResource('open', () => source.open())
+  const runs = useResource('runs', () => source.runs())
+  const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
+  const shown = place.run === null ? [] : [place.run, ...place.over]
+  const metrics = useMetrics(place.view === 'dashboard' ? shown : [])
+  const recorded = useLive(runs.data ?? [], shown, {
+    onRuns: runs.again,
+    onStatus: () => {
+      runs.again()
+      run.again()
+      metrics.again()
+    },
+    onEpisodes: run.again,
+    onLines: metrics.append,
+  })
+
+  useEffect(() => {
+    const only = runs.data?.length === 1 ? runs.data[0] : undefined
+    if (place.run === null && only && place.view !== 'runs') openRun(only.run)
+  }, [runs.data, place.run])
+  useEffect(() => {
+    const name = run.data?.info.experiment
+    document.title = name ? `${name} · ASTuner` : 'ASTuner'
+  }, [run.data])
+  useCommands({
+    '?': () => setHelping(true),
+    '/': () => document.querySelector<HTMLElement>('[data-search]')?.focus(),
+    Escape: () => setHelping(false),
+    e: () => go({ view: 'episodes' }),
+    d: () => go({ view: 'dashboard' }),
+    r: () => go({ view: 'runs' }),
+    x: toggleTheme,
+  })
+
+  const view = place.run === null ? 'runs' : place.view
+  return (
+    <>
+      <Bar open={open.data} run={run.data} view={view} onHelp={() => setHelping(true)} />
+      {run.data && run.data.problems.length > 0 && <Problems problems={run.data.problems} />}
+      {runs.error ? (
+        <main class="page">
+          <Failure error={runs.error} again={runs.again} />
+        </main>
+      ) : !runs.data ? (
+        <main class="page">
+          <Loading />
+        </main>
+      ) : view === 'runs' ? (
+        <RunTable open={open.data} runs={runs.data} />
+      ) : run.error ? (
+        <main class="page">
+          <Failure error={run.error} again={run.again} />
+        </main>
+      ) : (
+        <main class={`panes view-${view} ${place.id === '' ? '' : 'has-episode'}`}>
+          <RunPane open={open.data} runs={runs.data} run={run.data} />
+          {view === 'episodes' && <EpisodeList run={run.data} recorded={recorded} />}
+          {view === 'episodes' && <Interaction />}
+          {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} />}
+          {view === 'setup' && (run.data ? <Setup run={run.data} /> : <Empty title={t('choose_run')} />)}
+        </main>
+      )}
+      {helping && <Help onClose={() => setHelping(false)} />}
+    </>
+  )
+}
+
+interface BarProps {
+  open: Open | null
+  run: Run | null
+  view: View
+  onHelp: () => void
+}
+
+function Bar({ open, run, view, onHelp }: BarProps) {
+  const source = useSource()
+  const isDark = useStore(dark)
+  const views: View[] = run ? ['episodes', 'dashboard', 'setup'] : []
+  return (
+    <header class="bar">
+      <button class="brand" onClick={() => go({ view: 'runs' })} title={t('runs')}>
+        <svg width="20" height="20" viewBox="0 0 32 32" aria-hidden="true">
+          <rect width="32" height="32" rx="7" />
+          <path d="M10 7v18M10 12c0 5 11 2 11 9v4" />
+          <circle cx="10" cy="7" r="3" />
+          <circle cx="10" cy="25" r="3" />
+          <circle cx="21" cy="25" r="3" />
+        </svg>
+        ASTuner
+      </button>
+      <nav class="views" aria-label={t('face')}>
+        <button aria-current={view === 'runs' ? 'page' : undefined} onClick={() => go({ view: 'runs' })}>
+          {t('runs')}
+        </button>
+        {views.map((name) => (
+          <button key={name} aria-current={view === name ? 'page' : undefined} onClick={() => go({ view: name })}>
+            {t(name)}
+          </button>
+        ))}
+      </nav>
+      {run && view !== 'runs' && (
+        <span class="bar-run">
+          <b>{run.info.experiment}</b> <span class="faint">{run.info.name}</span> <RunStatus status={run.info.status} />
+          {source.served && run.info.status === 'running' && <span class="live">{t('live')}</span>}
+        </span>
+      )}
+      {!source.served && (
+        <span class="chip" title={t('report_hint')}>
+          {t('report')}
+        </span>
+      )}
+      <span class="bar-tools">
+        <span class="faint version">{open?.version}</span>
+        <button onClick={toggleLanguage} lang={language.value === 'en' ? 'zh' : 'en'}>
+          {t('language')}
+        </button>
+        <button class="icon" onClick={toggleTheme} aria-label={t(isDark ? 'theme_light' : 'theme_dark')} title={t(isDark ? 'theme_light' : 'theme_dark')}>
+          {isDark ? '☀' : '☾'}
+        </button>
+        <button class="icon" onClick={onHelp} aria-label={t('help')} title={`${t('help')} (?)`}>
+          ?
+        </button>
+      </span>
+    </header>
+  )
+}
+
+function Problems({ problems }: { problems: string[] }) {
+  return (
+    <details class="problems" open>
+      <summary>{t('problems')}</summary>
+      <ul>
+        {problems.map((problem) => (
+          <li key={problem}>{problem}</li>
+        ))}
+      </ul>
+    </details>
+  )
+}
+
+/** The runs' measurements, and what adds one that just came. */
+function useMetrics(shown: string[]) {
+  const source = useSource()
+  const key = shown.length === 0 ? null : `metrics ${shown.join(' ')}`
+  const answer = useResource(key, () => source.metrics(shown))
+  const [newer, setNewer] = useState<{ of: RunMetrics[] | null; data: RunMetrics[] | null }>({ of: null, data: null })
+  const append = (run: string, line: RunMetrics['lines'][number]): void =>
+    setNewer((before) => {
+      const base = before.of === answer.data ? before.data : answer.data
+      return { of: answer.data, data: base && appended(base, run, line) }
+    })
+  const data = newer.of === answer.data && newer.data !== null ? newer.data : answer.data
+  return { ...answer, data, append }
+}
+
+interface Heard {
+  onRuns: () => void
+  /** A run began or ended, or we have just begun to listen to it and may have missed something. */
+  onStatus: () => void
+  onEpisodes: () => void
+  onLines: (run: string, line: RunMetrics['lines'][number]) => void
+}
+
+/** Listens to the runs on show that still go on; returns a number that grows when episodes were recorded. */
+function useLive(runs: RunInfo[], shown: string[], heard: Heard): number {
+  const source = useSource()
+  const [recorded, setRecorded] = useState(0)
+  const latest = useLatest(heard)
+  const going = shown.filter((run) => runs.find((info) => info.run === run)?.status === 'running')
+  useEffect(() => {
+    let waiting = 0
+    const soon = (): void => {
+      waiting ||= window.setTimeout(() => {
+        waiting = 0
+        setRecorded((count) => count + 1)
+        latest.current.onEpisodes()
+      }, REFRESH_MS)
+    }
+    const end = source.listen(going, {
+      onRuns: () => latest.current.onRuns(),
+      onStatus: () => latest.current.onStatus(),
+      onEpisodes: (run) => run === shown[0] && soon(),
+      onMetrics: (run, line) => latest.current.onLines(run, line),
+    })
+    return () => {
+      clearTimeout(waiting)
+      end()
+    }
+  }, [going.join(' '), shown[0]])
+  return recorded
+}
+
+function useLatest<T>(value: T): { current: T } {
+  const [holder] = useState({ current: value })
+  holder.current = value
+  return holder
+}

@@ -1,0 +1,123 @@
+/** The dashboard's charts: which measurements each one shows, and the curves that runs have for it. */
+
+import type { MetricsLine, Run, RunMetrics, Split } from '../data/types'
+import type { Axis } from '../state/place'
+import type { Word } from '../text/words'
+
+export interface ChartKind {
+  key: string
+  title: Word
+  unit?: Word
+  /** Curves that every run has at most once: a measurement, of training or held-out steps. */
+  metrics: { name: string; split: Split }[]
+  /** Or curves of one run only, one for each part that it has. */
+  parts?: (run: RunMetrics, setup: Run | null) => Part[]
+  /** The scale of the axis begins at 0. */
+  fromZero?: boolean
+}
+
+interface Part {
+  name: string
+  points: [line: MetricsLine, value: number | null][]
+}
+
+export interface Curve {
+  label: string
+  /** Index of the run among those on show, and of the part: what colour and dashes follow from. */
+  run: number
+  part: number
+  split: Split
+  /** Ascending in x, one value for each x. */
+  points: [x: number, y: number | null][]
+}
+
+const both = (name: string): ChartKind['metrics'] => [
+  { name, split: 'train' },
+  { name, split: 'validation' },
+]
+const training = (name: string): ChartKind['metrics'] => [{ name, split: 'train' }]
+
+export const CHARTS: ChartKind[] = [
+  { key: 'reward', title: 'chart_reward', metrics: both('reward/mean') },
+  { key: 'success', title: 'chart_success', metrics: both('reward/success_rate'), fromZero: true },
+  { key: 'length', title: 'chart_length', unit: 'unit_tokens', metrics: both('episodes/sampled_tokens_mean'), fromZero: true },
+  { key: 'turns', title: 'chart_turns', metrics: both('episodes/turns_mean'), fromZero: true },
+  { key: 'entropy', title: 'chart_entropy', unit: 'unit_nats', metrics: training('train/entropy'), fromZero: true },
+  { key: 'loss', title: 'chart_loss', metrics: training('train/loss') },
+  { key: 'gradient', title: 'chart_gradient', metrics: training('train/grad_norm'), fromZero: true },
+  { key: 'lr', title: 'chart_lr', metrics: training('train/lr'), fromZero: true },
+  { key: 'mismatch', title: 'chart_mismatch', unit: 'unit_nats', metrics: training('train/logprob_diff_mean'), fromZero: true },
+  { key: 'speed', title: 'chart_speed', unit: 'unit_tokens', metrics: training('engine/tokens_per_s_out'), fromZero: true },
+  { key: 'phases', title: 'chart_phases', unit: 'unit_seconds', metrics: [], parts: phases, fromZero: true },
+  { key: 'balance', title: 'chart_balance', unit: 'unit_tokens', metrics: [], parts: balance, fromZero: true },
+  { key: 'errors', title: 'chart_errors', unit: 'unit_episodes', metrics: [], parts: errors, fromZero: true },
+]
+
+/** The curves of a chart; for one of parts those of the first run. */
+export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, axis: Axis): Curve[] {
+  if (kind.parts) {
+    const parts = runs[0] ? kind.parts(runs[0], setup) : []
+    return parts.map(({ name, points }, part) => ({
+      label: name,
+      run: 0,
+      part,
+      split: 'train',
+      points: points.map(([line, value]) => [place(line, axis), value]),
+    }))
+  }
+  return runs.flatMap((run, index) =>
+    kind.metrics.flatMap(({ name, split }): Curve[] => {
+      const lines = run.lines.filter((line) => line.kind === split && name in line.metrics)
+      if (lines.length === 0) return []
+      const points = lines.map((line): [number, number | null] => [place(line, axis), line.metrics[name] ?? null])
+      return [{ label: run.run, run: index, part: 0, split, points: ascending(points) }]
+    }),
+  )
+}
+
+function place(line: MetricsLine, axis: Axis): number {
+  return axis === 'step' ? line.step : line.elapsed_s / 60
+}
+
+/** A step that was run again after a resume counts as it was last. */
+function ascending(points: [number, number | null][]): [number, number | null][] {
+  return [...new Map(points)].sort(([a], [b]) => a - b)
+}
+
+function phases(run: RunMetrics): Part[] {
+  return namedParts(trainLines(run), (name) => /^time\/(.+)_s$/.exec(name)?.[1] ?? null, ['trained'])
+}
+
+function balance(run: RunMetrics): Part[] {
+  return namedParts(trainLines(run), (name) => /^balance\/(.+)$/.exec(name)?.[1] ?? null, [])
+}
+
+function errors(run: RunMetrics, setup: Run | null): Part[] {
+  const lines = trainLines(run)
+  const counted = setup?.errors.filter((error) => error.split === 'train') ?? []
+  const types = [...new Set(counted.map((error) => error.error_type))]
+  if (types.length === 0) {
+    return namedParts(lines, (name) => (name === 'episodes/failed_attempts' ? 'failed attempts' : null), [])
+  }
+  return types.map((name) => ({
+    name,
+    points: lines.map((line) => [
+      line,
+      counted.filter((error) => error.error_type === name && error.step === line.step).reduce((sum, error) => sum + error.count, 0),
+    ]),
+  }))
+}
+
+function trainLines(run: RunMetrics): MetricsLine[] {
+  const last = new Map(run.lines.filter((line) => line.kind === 'train').map((line) => [line.step, line]))
+  return [...last.values()].sort((a, b) => a.step - b.step)
+}
+
+function namedParts(lines: MetricsLine[], nameOf: (metric: string) => string | null, without: string[]): Part[] {
+  const metrics = [...new Set(lines.flatMap((line) => Object.keys(line.metrics)))]
+  return metrics.flatMap((metric) => {
+    const name = nameOf(metric)
+    if (name === null || without.includes(name)) return []
+    return [{ name, points: lines.map((line): [MetricsLine, number | null] => [line, line.metrics[metric] ?? 0]) }]
+  })
+}

@@ -1,0 +1,59 @@
+import { expect, it } from 'vitest'
+
+import { appended } from '../data/lines'
+import type { RunMetrics } from '../data/types'
+import { CHARTS, curves } from './charts'
+import { csv } from './csv'
+import { bounds, ticks } from './ticks'
+
+const RUNS: RunMetrics[] = [
+  {
+    run: 'a',
+    lines: [
+      { step: 0, kind: 'validation', time: 0, elapsed_s: 30, metrics: { 'reward/mean': 0.1 } },
+      { step: 1, kind: 'train', time: 0, elapsed_s: 60, metrics: { 'reward/mean': 0.2, 'time/rollout_s': 5, 'time/trained_s': 9 } },
+      { step: 1, kind: 'train', time: 0, elapsed_s: 90, metrics: { 'reward/mean': 0.3, 'time/rollout_s': 6 } },
+    ],
+  },
+  { run: 'b', lines: [{ step: 1, kind: 'train', time: 0, elapsed_s: 60, metrics: { 'reward/mean': null } }] },
+]
+const chart = (key: string) => CHARTS.find((kind) => kind.key === key)!
+
+it('lays runs over each other, a step that was run again as it was last', () => {
+  const all = curves(chart('reward'), RUNS, null, 'step')
+  expect(all.map(({ run, split, points }) => [run, split, points])).toEqual([
+    [0, 'train', [[1, 0.3]]],
+    [0, 'validation', [[0, 0.1]]],
+    [1, 'train', [[1, null]]],
+  ])
+  expect(curves(chart('reward'), RUNS, null, 'time')[0]!.points).toEqual([[1, 0.2], [1.5, 0.3]])
+})
+
+it('shows the parts of the first run', () => {
+  expect(curves(chart('phases'), RUNS, null, 'step').map(({ label, points }) => [label, points])).toEqual([['rollout', [[1, 6]]]])
+})
+
+it('takes one more line in place of its predecessor', () => {
+  const line = { step: 0, kind: 'validation' as const, time: 1, elapsed_s: 31, metrics: { 'reward/mean': 0.5 } }
+  const after = appended(RUNS, 'a', line)
+  expect(after[0]!.lines).toHaveLength(3)
+  expect(after[0]!.lines.at(-1)).toBe(line)
+  expect(after[1]).toBe(RUNS[1])
+})
+
+it('writes tables that spreadsheets read and do not calculate', () => {
+  const line = { short: '', colour: '', dashes: [] }
+  const lines = [
+    { ...line, label: 'a, "b"', points: [[1, 0.5], [2, null]] as [number, number | null][] },
+    { ...line, label: '=1+1', points: [[2, 3]] as [number, number | null][] },
+  ]
+  expect(csv('step', lines)).toBe('step,"a, ""b""",\'=1+1\r\n1,0.5,\r\n2,,3\r\n')
+})
+
+it('has round ticks within the scale', () => {
+  expect(ticks(0, 1, 5)).toEqual([0, 0.2, 0.4, 0.6, 0.8, 1])
+  expect(ticks(0.1, 3.2, 6, true)).toEqual([1, 2, 3])
+  expect(ticks(5, 5, 4)).toEqual([5])
+  expect(bounds([0.2, 1], true)).toEqual([0, 1.08])
+  expect(bounds([], false)).toEqual([0, 1])
+})

@@ -1,0 +1,153 @@
+/** Draws curves on a canvas: axes at round numbers, lines and points, and a line where the reader points. */
+
+import { number } from '../text/format'
+import { bounds, ticks } from './ticks'
+
+export interface Line {
+  label: string
+  /** The label where the runs' colours are explained elsewhere. */
+  short: string
+  colour: string
+  dashes: number[]
+  /** Ascending in x; an unknown value leaves a gap. */
+  points: [x: number, y: number | null][]
+}
+
+export interface Look {
+  ink: string
+  faint: string
+  grid: string
+  paper: string
+}
+
+export const LIGHT: Look = { ink: '#1c2128', faint: '#5b6470', grid: '#e8eaee', paper: '#ffffff' }
+export const DARK: Look = { ink: '#e4e7ec', faint: '#9aa4b2', grid: '#262c36', paper: '#14181f' }
+
+interface Frame {
+  width: number
+  height: number
+}
+
+const FONT = '11px ui-sans-serif, system-ui, sans-serif'
+const LEFT = 52
+const RIGHT = 10
+const TOP = 8
+const BOTTOM = 22
+const MANY_POINTS = 60
+
+/** Where a place of the data is on the paper, in pixels; made for one drawing. */
+export class Scale {
+  readonly x: [number, number]
+  readonly y: [number, number]
+
+  constructor(
+    lines: Line[],
+    fromZero: boolean,
+    readonly frame: Frame,
+  ) {
+    const xs = lines.flatMap(({ points }) => points.map(([x]) => x))
+    const ys = lines.flatMap(({ points }) => points.flatMap(([, y]) => (y === null ? [] : [y])))
+    const [from, to] = [Math.min(...xs), Math.max(...xs)]
+    this.x = from < to ? [from, to] : [from - 0.5, from + 0.5]
+    this.y = bounds(ys, fromZero)
+  }
+
+  atX(x: number): number {
+    return LEFT + ((x - this.x[0]) / (this.x[1] - this.x[0])) * (this.frame.width - LEFT - RIGHT)
+  }
+
+  atY(y: number): number {
+    const room = this.frame.height - TOP - BOTTOM
+    return TOP + room - ((y - this.y[0]) / (this.y[1] - this.y[0])) * room
+  }
+
+  /** The inverse of `atX`. */
+  xAt(pixel: number): number {
+    return this.x[0] + ((pixel - LEFT) / (this.frame.width - LEFT - RIGHT)) * (this.x[1] - this.x[0])
+  }
+}
+
+/** Draws all of a chart; `cursor` is the x that the reader points at. */
+export function draw(paper: CanvasRenderingContext2D, lines: Line[], scale: Scale, look: Look, wholeX: boolean, cursor: number | null): void {
+  paper.font = FONT
+  paper.lineWidth = 1
+  paper.setLineDash([])
+  axes(paper, scale, look, wholeX)
+  if (cursor !== null) stroke(paper, look.faint, [[scale.atX(cursor), TOP], [scale.atX(cursor), scale.frame.height - BOTTOM]])
+  for (const line of lines) curve(paper, line, scale, cursor)
+}
+
+/** The chart as a picture of its own, with its title and what its lines are. */
+export function picture(title: string, lines: Line[], fromZero: boolean, wholeX: boolean, look: Look): Promise<Blob> {
+  const frame = { width: 720, height: 360 }
+  const [margin, head, row] = [20, 44, 20]
+  const ratio = 2
+  const canvas = document.createElement('canvas')
+  canvas.width = (frame.width + 2 * margin) * ratio
+  canvas.height = (head + frame.height + margin + lines.length * row) * ratio
+  const paper = canvas.getContext('2d')!
+  paper.scale(ratio, ratio)
+  paper.fillStyle = look.paper
+  paper.fillRect(0, 0, canvas.width, canvas.height)
+  paper.fillStyle = look.ink
+  paper.font = 'bold 15px sans-serif'
+  paper.fillText(title, margin, 28)
+  paper.translate(margin, head)
+  draw(paper, lines, new Scale(lines, fromZero, frame), look, wholeX, null)
+  lines.forEach(({ label, colour, dashes }, index) => {
+    const y = frame.height + 14 + index * row
+    paper.lineWidth = 2.5
+    stroke(paper, colour, [[LEFT, y], [LEFT + 22, y]], dashes)
+    paper.fillStyle = look.ink
+    paper.textAlign = 'left'
+    paper.fillText(label, LEFT + 32, y + 4)
+  })
+  return new Promise((resolve, reject) =>
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error('the browser made no picture'))), 'image/png'),
+  )
+}
+
+function axes(paper: CanvasRenderingContext2D, scale: Scale, look: Look, wholeX: boolean): void {
+  const { width, height } = scale.frame
+  const floor = height - BOTTOM
+  paper.textBaseline = 'middle'
+  paper.textAlign = 'right'
+  for (const y of ticks(...scale.y, Math.max(2, height / 42))) {
+    const at = Math.round(scale.atY(y)) + 0.5
+    stroke(paper, look.grid, [[LEFT, at], [width - RIGHT, at]])
+    paper.fillStyle = look.faint
+    paper.fillText(number(y), LEFT - 7, at)
+  }
+  paper.textAlign = 'center'
+  for (const x of ticks(...scale.x, Math.max(2, width / 72), wholeX)) {
+    const at = Math.round(scale.atX(x)) + 0.5
+    stroke(paper, look.grid, [[at, TOP], [at, floor]])
+    paper.fillStyle = look.faint
+    paper.fillText(number(x), Math.min(at, width - RIGHT - 2), floor + 13)
+  }
+}
+
+function curve(paper: CanvasRenderingContext2D, { points, colour, dashes }: Line, scale: Scale, cursor: number | null): void {
+  const known = points.flatMap(([x, y]): [number, number][] => (y === null ? [] : [[scale.atX(x), scale.atY(y)]]))
+  paper.lineWidth = 2
+  paper.lineJoin = 'round'
+  stroke(paper, colour, known, dashes)
+  paper.fillStyle = colour
+  if (known.length <= MANY_POINTS) for (const [x, y] of known) dot(paper, x, y, 2.5)
+  const pointed = points.find(([x]) => x === cursor)
+  if (pointed && pointed[1] !== null) dot(paper, scale.atX(pointed[0]), scale.atY(pointed[1]), 4.5)
+}
+
+function stroke(paper: CanvasRenderingContext2D, colour: string, points: [number, number][], dashes: number[] = []): void {
+  paper.strokeStyle = colour
+  paper.setLineDash(dashes)
+  paper.beginPath()
+  for (const [x, y] of points) paper.lineTo(x, y)
+  paper.stroke()
+}
+
+function dot(paper: CanvasRenderingContext2D, x: number, y: number, radius: number): void {
+  paper.beginPath()
+  paper.arc(x, y, radius, 0, 2 * Math.PI)
+  paper.fill()
+}

@@ -1,0 +1,27 @@
+/** Scales of a chart: what range it shows, and at which round numbers its lines are. */
+
+/** A range that holds all values with some air, and the zero where it is asked for. */
+export function bounds(values: Iterable<number>, fromZero: boolean): [number, number] {
+  let [least, greatest] = [Infinity, -Infinity]
+  for (const value of values) {
+    least = Math.min(least, value)
+    greatest = Math.max(greatest, value)
+  }
+  if (least > greatest) return [0, 1]
+  const low = fromZero ? Math.min(0, least) : least
+  const high = fromZero ? Math.max(0, greatest) : greatest
+  const air = (high - low || Math.abs(high) || 1) * 0.08
+  return [low === 0 && fromZero ? 0 : low - air, high === 0 && fromZero ? 0 : high + air]
+}
+
+/** Round numbers within a range, at most `most` of them: multiples of 1, 2 or 5 times a power of ten. */
+export function ticks(from: number, to: number, most: number, whole = false): number[] {
+  const span = to - from
+  if (!(span > 0)) return [from]
+  const power = 10 ** Math.floor(Math.log10(span / most))
+  let step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => span / size <= most) ?? 10 * power
+  if (whole) step = Math.max(1, Math.round(step))
+  const first = Math.ceil(from / step - 1e-9)
+  const count = Math.floor(to / step + 1e-9) - first + 1
+  return Array.from({ length: Math.max(0, count) }, (_, index) => Number(((first + index) * step).toPrecision(12)))
+}

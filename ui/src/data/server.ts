@@ -1,0 +1,86 @@
+/** The server's API. A token in the page's address is kept for this tab and taken off the address. */
+
+import { SourceError, type Live, type Source } from './source'
+import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Run, RunInfo, RunMetrics, Tokens } from './types'
+
+const KEY = 'astune-token'
+
+type Parameters = [string, string | number][]
+
+export class Server implements Source {
+  readonly served = true
+  private readonly token = takeToken()
+
+  open = () => this.get<Open>('open', [])
+  runs = () => this.get<RunInfo[]>('runs', [])
+  run = (run: string) => this.get<Run>('run', [['run', run]])
+  episode = (run: string, id: string) => this.get<Episode>('episode', [['run', run], ['id', id]])
+  metrics = (runs: string[]) => this.get<RunMetrics[]>('metrics', runs.map((run) => ['run', run]))
+
+  tokens = (run: string, id: string, timeline: number) =>
+    this.get<Tokens>('tokens', [['run', run], ['id', id], ['timeline', timeline]])
+
+  episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage> {
+    const given = Object.entries(filter).filter(([, value]) => value !== '')
+    return this.get('episodes', [['run', run], ...given, ['offset', offset], ['limit', limit]])
+  }
+
+  reportAddress(run: string, ids: string[]): string {
+    return this.address('report', [['run', run], ...ids.map((id): [string, string] => ['id', id]), ...this.credentials()])
+  }
+
+  listen(runs: string[], live: Live): () => void {
+    const sources = [this.events([], { runs: () => live.onRuns?.() })]
+    for (const run of runs) {
+      sources.push(
+        this.events([['run', run]], {
+          metrics: (data) => live.onMetrics?.(run, data as MetricsLine),
+          episodes: (data) => live.onEpisodes?.(run, (data as { total: number }).total),
+          status: (data) => live.onStatus?.(run, data as RunInfo),
+        }),
+      )
+    }
+    return () => sources.forEach((source) => source.close())
+  }
+
+  private events(parameters: Parameters, handlers: { [name: string]: (data: unknown) => void }): EventSource {
+    const source = new EventSource(this.address('events', [...parameters, ...this.credentials()]))
+    for (const [name, handle] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => handle(JSON.parse((event as MessageEvent<string>).data)))
+    }
+    return source
+  }
+
+  private credentials(): Parameters {
+    return this.token ? [['token', this.token]] : []
+  }
+
+  private address(name: string, parameters: Parameters): string {
+    const query = new URLSearchParams(parameters.map(([key, value]) => [key, String(value)])).toString()
+    return `/api/${name}${query ? `?${query}` : ''}`
+  }
+
+  private async get<T>(name: string, parameters: Parameters): Promise<T> {
+    const headers: HeadersInit = this.token ? { Authorization: `Bearer ${this.token}` } : {}
+    let answer: Response
+    try {
+      answer = await fetch(this.address(name, parameters), { headers })
+    } catch {
+      throw new SourceError('The viewer does not answer.', 'Is `astune view` still running?')
+    }
+    const body: unknown = await answer.json().catch(() => null)
+    if (!answer.ok) {
+      const { error, hint } = (body ?? {}) as { error?: string; hint?: string }
+      throw new SourceError(error ?? `${answer.status} ${answer.statusText}`, hint ?? '')
+    }
+    return body as T
+  }
+}
+
+function takeToken(): string | null {
+  const given = new URLSearchParams(location.search).get('token')
+  if (given === null) return sessionStorage.getItem(KEY)
+  sessionStorage.setItem(KEY, given)
+  history.replaceState(null, '', location.pathname + location.hash)
+  return given
+}

@@ -1,0 +1,36 @@
+/** Where the page's data comes from: a server, or the report that the page itself holds. */
+
+import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Run, RunInfo, RunMetrics, Tokens } from './types'
+
+export interface Live {
+  onRuns?: () => void
+  onMetrics?: (run: string, line: MetricsLine) => void
+  onEpisodes?: (run: string, total: number) => void
+  onStatus?: (run: string, info: RunInfo) => void
+}
+
+export interface Source {
+  /** False where nothing can change and nothing beyond the report can be asked for. */
+  readonly served: boolean
+  open(): Promise<Open>
+  runs(): Promise<RunInfo[]>
+  run(run: string): Promise<Run>
+  episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage>
+  episode(run: string, id: string): Promise<Episode>
+  tokens(run: string, id: string, timeline: number): Promise<Tokens>
+  metrics(runs: string[]): Promise<RunMetrics[]>
+  /** The address of a report of these episodes; null where none can be made. */
+  reportAddress(run: string, ids: string[]): string | null
+  /** Calls back while runs go on; returns what ends it. */
+  listen(runs: string[], live: Live): () => void
+}
+
+/** An answer that says what is wrong and what to do about it. */
+export class SourceError extends Error {
+  constructor(
+    message: string,
+    readonly hint: string,
+  ) {
+    super(message)
+  }
+}

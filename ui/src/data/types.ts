@@ -1,0 +1,220 @@
+/** What the server answers, field by field. Numbers that JSON cannot hold arrive as null. */
+
+export type Status = 'running' | 'finished' | 'failed' | 'interrupted' | 'killed'
+export type EpisodeStatus = 'success' | 'failed' | 'truncated' | 'error'
+export type Split = 'train' | 'validation'
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
+
+export interface Open {
+  root: string
+  level: 'record' | 'experiment' | 'run'
+  version: string
+}
+
+export interface RunInfo {
+  run: string
+  experiment: string
+  name: string
+  created_at: number | null
+  ended_at: number | null
+  status: Status
+  message: string
+  backbone: string | null
+  model: string | null
+  steps: number | null
+  episodes: number | null
+  reward: number | null
+  problems: string[]
+}
+
+export interface StepRow {
+  split: Split
+  step: number
+  episodes: number
+  errors: number
+  tasks: number
+  successes: number
+  reward: number | null
+  answer_tokens: number | null
+  turns: number | null
+}
+
+export interface ErrorCount {
+  split: Split
+  step: number
+  error_type: string
+  count: number
+}
+
+export interface Run {
+  run: string
+  info: RunInfo
+  config: string
+  steps: StepRow[]
+  agents: string[]
+  errors: ErrorCount[]
+  problems: string[]
+  vocabulary: boolean
+}
+
+export interface Snippet {
+  before: string
+  match: string
+  after: string
+}
+
+export interface EpisodeRow {
+  seq: number
+  episode_id: string
+  split: Split
+  step: number
+  task_id: string
+  repeat: number
+  attempt: number
+  status: EpisodeStatus
+  reward: number | null
+  success: boolean | null
+  error_type: string | null
+  error_text: string | null
+  n_tokens: number
+  n_sampled: number
+  n_trained: number
+  n_turns: number
+  /** Timelines; 1 where nothing branched, null in a store of an older version. */
+  n_branches: number | null
+  agents: string[]
+  seconds: number | null
+  created_at: number
+  advantage: number | null
+  not_trained: string | null
+  snippet: Snippet | null
+}
+
+export interface EpisodePage {
+  total: number
+  rows: EpisodeRow[]
+}
+
+export interface Message {
+  node: number
+  parent: number | null
+  role: string
+  agent: string
+  name: string | null
+  content: Json
+  reasoning: string | null
+  tool_calls: Json[]
+  tool_call_id: string | null
+  tools: Json[]
+  images: Json[]
+  malformed_calls: string[]
+  sampled: boolean
+  trainable: boolean
+  finish_reason: string | null
+  weights_version: number | null
+  fork_cause: string | null
+  constraint: string | null
+  n_tokens: number
+  n_sampled: number
+  logprob_sum: number | null
+  advantage: number | null
+  raw: string | null
+}
+
+export interface TimelineInfo {
+  agent: string
+  target: string
+  leaf: number
+  path: number[]
+  n_tokens: number
+  n_trained: number
+  first_difference: { timeline: number; node: number } | null
+}
+
+export interface GroupMember {
+  episode_id: string
+  repeat: number
+  reward: number | null
+  status: EpisodeStatus
+  advantage: number | null
+}
+
+export interface Episode {
+  row: EpisodeRow
+  task: { [key: string]: Json }
+  reward: { [key: string]: Json } | null
+  error: string | null
+  timings: { [key: string]: number | null }
+  metrics: { [key: string]: number | null }
+  judge_inputs: Json
+  messages: Message[]
+  timelines: TimelineInfo[]
+  group: GroupMember[]
+}
+
+export interface Span {
+  start: number
+  end: number
+  node: number
+  role: string
+  agent: string
+  sampled: boolean
+  mask_reason: string | null
+  weights_version: number | null
+}
+
+export interface Tokens {
+  length: number
+  ids: number[]
+  texts: { [id: string]: string }
+  bytes: { [id: string]: string }
+  characters: [number, number, string][]
+  spans: Span[]
+  loss: [number, number][]
+  logprobs: (number | null)[]
+  trainer_logprobs: (number | null)[] | null
+  advantages: (number | null)[] | null
+  grammar: boolean[]
+}
+
+export interface MetricsLine {
+  step: number
+  kind: Split
+  time: number
+  elapsed_s: number
+  metrics: { [name: string]: number | null }
+}
+
+export interface RunMetrics {
+  run: string
+  lines: MetricsLine[]
+}
+
+/** What episodes are asked for; an empty field does not restrict. */
+export interface EpisodeFilter {
+  split: string
+  step: string
+  task: string
+  status: string
+  agent: string
+  error_type: string
+  min_reward: string
+  max_reward: string
+  success: string
+  min_branches: string
+  min_tokens: string
+  max_tokens: string
+  text: string
+  sort: string
+  order: string
+}
+
+export interface Report {
+  open: Open
+  runs: RunInfo[]
+  run: Run
+  metrics: RunMetrics[]
+  rows: EpisodeRow[]
+  episodes: { [id: string]: Episode }
+  tokens: { [id: string]: Tokens[] }
+}

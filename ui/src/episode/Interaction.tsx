@@ -1,0 +1,164 @@
+/** One episode: what it came to, and its faces. Chat and tokens share one place: the message at the top. */
+
+import { useEffect, useRef, useState } from 'preact/hooks'
+
+import { Empty, Failure, Loading } from '../common/Notice'
+import { Select } from '../common/Select'
+import { EpisodeOutcome } from '../common/Status'
+import { Tabs } from '../common/Tabs'
+import type { Episode } from '../data/types'
+import { useCommands } from '../state/commands'
+import { COLOURINGS, FACES, go, usePlace, type Colouring, type Face } from '../state/place'
+import { useResource } from '../state/resource'
+import { useSource } from '../state/source'
+import { duration, integer, number, signed } from '../text/format'
+import { t } from '../text/translate'
+import { BranchesFace } from './BranchesFace'
+import { ChatFace } from './ChatFace'
+import { CompareFace } from './CompareFace'
+import { DetailsFace } from './DetailsFace'
+import type { FaceCommands } from './face'
+import { TokensFace } from './TokensFace'
+
+const SETTLED_MS = 250
+
+export function Interaction() {
+  const source = useSource()
+  const { run, id } = usePlace()
+  const answer = useResource(id ? `episode ${run} ${id}` : null, () => source.episode(run ?? '', id))
+  return (
+    <section class="pane interaction" aria-label={t('interaction')}>
+      {id === '' ? (
+        <Empty title={t('choose_episode')} hint={t('choose_episode_hint')} />
+      ) : answer.error ? (
+        <Failure error={answer.error} again={answer.again} />
+      ) : answer.data ? (
+        <Opened key={id} episode={answer.data} />
+      ) : (
+        <Loading />
+      )}
+    </section>
+  )
+}
+
+function Opened({ episode }: { episode: Episode }) {
+  const place = usePlace()
+  const commands = useRef<FaceCommands>(null)
+  const { onNode, current } = useTopMessage(place.node)
+  const timeline = Math.min(place.timeline, Math.max(0, episode.timelines.length - 1))
+  const shared = { episode, timeline, node: place.node, onNode, current, commands }
+  const { face } = place
+
+  useCommands({
+    n: () => commands.current?.step(1),
+    p: () => commands.current?.step(-1),
+    t: () => go({ face: face === 'chat' ? 'tokens' : 'chat' }),
+    ']': () => go({ timeline: Math.min(timeline + 1, episode.timelines.length - 1), token: -1 }),
+    '[': () => go({ timeline: Math.max(timeline - 1, 0), token: -1 }),
+    ...Object.fromEntries(FACES.map((name, index) => [String(index + 1), () => go({ face: name })])),
+  })
+
+  return (
+    <>
+      <Heading episode={episode} timeline={timeline} />
+      <div class="face" role="tabpanel" aria-label={t(wordOf(face))}>
+        {face === 'chat' && <ChatFace {...shared} />}
+        {face === 'tokens' && <TokensFace {...shared} />}
+        {face === 'branches' && <BranchesFace episode={episode} />}
+        {face === 'compare' && <CompareFace episode={episode} />}
+        {face === 'details' && <DetailsFace episode={episode} />}
+      </div>
+    </>
+  )
+}
+
+function Heading({ episode, timeline }: { episode: Episode; timeline: number }) {
+  const { face, colour, run } = usePlace()
+  const source = useSource()
+  const { row, timelines } = episode
+  const report = source.reportAddress(run ?? '', [row.episode_id])
+  return (
+    <header class="interaction-heading">
+      <div class="heading-line">
+        <button class="back narrow-only" onClick={() => go({ id: '' })}>
+          ‹ {t('back')}
+        </button>
+        <h2 title={row.episode_id}>{row.task_id}</h2>
+        <EpisodeOutcome status={row.status} />
+        {report && (
+          <a class="button end" href={report} download title={t('export_hint')}>
+            {t('export')}
+          </a>
+        )}
+      </div>
+      <dl class="summary">
+        <Fact name={t('step')} value={`${t(row.split)} ${row.step}`} />
+        <Fact name={t('repeat')} value={row.attempt > 1 ? `#${row.repeat} · ${t('attempt', { n: row.attempt })}` : `#${row.repeat}`} />
+        <Fact name={t('reward')} value={number(row.reward)} />
+        <Fact name={t('advantage')} value={signed(row.advantage)} />
+        <Fact name={t('tokens')} value={`${integer(row.n_tokens)} · ${integer(row.n_trained)} ${t('trained')}`} />
+        <Fact name={t('turns')} value={integer(row.n_turns)} />
+        <Fact name={t('seconds')} value={duration(row.seconds)} />
+      </dl>
+      {row.error_text !== null && (
+        <p class="error-line" role="note">
+          {row.error_type !== null && !row.error_text.startsWith(row.error_type) && <strong>{row.error_type}: </strong>}
+          {row.error_text}
+        </p>
+      )}
+      <div class="heading-line">
+        <Tabs label={t('face')} value={face} tabs={FACES.map((name) => [name, t(wordOf(name))])} onChange={(name) => go({ face: name })} />
+        {timelines.length > 1 && face !== 'branches' && face !== 'details' && (
+          <Select
+            label={t('timeline')}
+            hideLabel
+            value={String(timeline)}
+            options={timelines.map(({ agent, n_tokens, n_trained }, index) => [
+              String(index),
+              t('timeline_n', { n: index + 1, all: timelines.length, agent, tokens: integer(n_tokens), trained: integer(n_trained) }),
+            ])}
+            onChange={(value) => go({ timeline: Number(value), token: -1 }, { replace: true })}
+          />
+        )}
+        {face === 'tokens' && (
+          <Select
+            label={t('colour')}
+            value={colour}
+            options={COLOURINGS.map((name) => [name, t(`by_${name}`)])}
+            onChange={(value) => go({ colour: value as Colouring }, { replace: true })}
+          />
+        )}
+      </div>
+    </header>
+  )
+}
+
+function Fact({ name, value }: { name: string; value: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+    </div>
+  )
+}
+
+function wordOf(face: Face) {
+  return face === 'branches' ? 'branches_face' : face
+}
+
+/** Takes the message at the top into the address once scrolling has come to rest. */
+function useTopMessage(node: number): { onNode: (node: number) => void; current: () => number } {
+  const waiting = useRef(0)
+  const latest = useRef(node)
+  useEffect(() => () => clearTimeout(waiting.current), [])
+  const [shared] = useState({
+    onNode: (top: number): void => {
+      if (top === latest.current) return
+      latest.current = top
+      clearTimeout(waiting.current)
+      waiting.current = window.setTimeout(() => go({ node: top }, { replace: true }), SETTLED_MS)
+    },
+    current: (): number => latest.current,
+  })
+  return shared
+}

@@ -1,0 +1,68 @@
+/** An episode's forest as rows of a tree, and what its timelines share. */
+
+import type { Message, TimelineInfo } from '../data/types'
+
+export interface TreeRow {
+  message: Message
+  /** The column of its branch; a first child goes on in its parent's column. */
+  lane: number
+  /** Columns whose branches pass by this row on their way down. */
+  passing: number[]
+  /** The column of the parent where that is another one; null for a message that goes on or begins. */
+  from: number | null
+  /** Whether a child follows in the same column. */
+  goesOn: boolean
+  /** Timelines that pass through this message. */
+  timelines: number[]
+}
+
+/**
+ *     S -> U1 -> A1 -> U2            rows   S U1 A1 U2 U1* A2
+ *       -> U1* -> A2                 lanes  0 0  0  0  1   1
+ *
+ * Depth first, so that a branch stands in one piece; a later child has a column of its own.
+ */
+export function treeRows(messages: Message[], timelines: TimelineInfo[]): TreeRow[] {
+  const through = timelinesThrough(timelines)
+  const children = new Map<number | null, Message[]>()
+  for (const message of messages) {
+    const siblings = children.get(message.parent) ?? []
+    siblings.push(message)
+    children.set(message.parent, siblings)
+  }
+  const rows: TreeRow[] = []
+  let lanes = 0
+  /** Branches that still wait: their messages, and the column that they leave. */
+  const waiting: { message: Message; lane: number; from: number | null }[] = []
+  const roots = children.get(null) ?? []
+  for (const root of roots.toReversed()) waiting.push({ message: root, lane: -1, from: null })
+  while (waiting.length > 0) {
+    const next = waiting.pop()!
+    const lane = next.lane >= 0 ? next.lane : lanes++
+    const below = children.get(next.message.node) ?? []
+    rows.push({
+      message: next.message,
+      lane,
+      passing: [...new Set(waiting.flatMap(({ from }) => (from === null ? [] : [from])))].filter((column) => column !== lane),
+      from: next.from,
+      goesOn: below.length > 0,
+      timelines: through.get(next.message.node) ?? [],
+    })
+    for (const child of below.slice(1).toReversed()) waiting.push({ message: child, lane: -1, from: lane })
+    if (below[0]) waiting.push({ message: below[0], lane, from: null })
+  }
+  return rows
+}
+
+export function timelinesThrough(timelines: TimelineInfo[]): Map<number, number[]> {
+  const through = new Map<number, number[]>()
+  timelines.forEach((timeline, index) => {
+    for (const node of timeline.path) through.set(node, [...(through.get(node) ?? []), index])
+  })
+  return through
+}
+
+/** Why a timeline branched: the tracker's word, at the first message that is its own. */
+export function forkCauses(messages: Message[]): Message[] {
+  return messages.filter((message) => message.fork_cause !== null)
+}

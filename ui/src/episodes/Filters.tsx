@@ -1,0 +1,114 @@
+/** Search, sorting and filters of the episode list. */
+
+import { useEffect, useRef, useState } from 'preact/hooks'
+
+import { Select } from '../common/Select'
+import type { Run } from '../data/types'
+import { go, NO_FILTER, usePlace, type Place } from '../state/place'
+import type { Word } from '../text/words'
+import { t } from '../text/translate'
+
+const TYPED_MS = 250
+const SORTS: [string, Word][] = [
+  ['', 'recorded'],
+  ['step', 'step'],
+  ['task', 'task'],
+  ['reward', 'reward'],
+  ['seconds', 'seconds'],
+  ['n_tokens', 'length'],
+  ['n_sampled', 'sampled'],
+  ['n_trained', 'trained'],
+  ['n_turns', 'turns'],
+  ['branches', 'branches'],
+]
+
+type Filter = keyof typeof NO_FILTER
+
+export function Filters({ run }: { run: Run | null }) {
+  const place = usePlace()
+  const set = (changes: Partial<Place>): void => go(changes, { replace: true })
+  const given = (Object.keys(NO_FILTER) as Filter[]).filter((key) => place[key] !== '' && !['sort', 'order'].includes(key))
+  const errors = [...new Set(run?.errors.map((error) => error.error_type))]
+  const steps = [...new Set(run?.steps.map((row) => row.step))]
+  const any: [string, string] = ['', t('any')]
+  const select = (key: Filter, word: Word, options: [string, string][]) => (
+    <Select label={t(word)} value={place[key]} options={[any, ...options]} onChange={(value) => set({ [key]: value })} />
+  )
+  return (
+    <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
+      <Typed name="text" type="search" label={t('search')} hideLabel />
+      <div class="filter-row">
+        <Select label={t('sort')} hideLabel value={place.sort} options={SORTS.map(([key, word]) => [key, t(word)])} onChange={(sort) => set({ sort })} />
+        <button
+          type="button"
+          class="icon"
+          aria-label={`${t('order')}: ${t(place.order === 'desc' ? 'descending' : 'ascending')}`}
+          title={t(place.order === 'desc' ? 'descending' : 'ascending')}
+          onClick={() => set({ order: place.order === 'desc' ? '' : 'desc' })}
+        >
+          {place.order === 'desc' ? '↓' : '↑'}
+        </button>
+        {given.length > 0 && (
+          <button type="button" class="quiet end" onClick={() => set({ ...NO_FILTER, sort: place.sort, order: place.order })}>
+            {t('clear')} ({given.length})
+          </button>
+        )}
+      </div>
+      <details class="fold filter-fold">
+        <summary>{t('filters')}</summary>
+        <div class="filter-grid">
+          {select('split', 'split', [
+            ['train', t('train')],
+            ['validation', t('validation')],
+          ])}
+          {select('step', 'step', steps.map((step) => [String(step), String(step)]))}
+          {select('status', 'status', (['success', 'failed', 'truncated', 'error'] as const).map((status) => [status, t(`episode_${status}`)]))}
+          {select('success', 'success', [
+            ['true', t('yes')],
+            ['false', t('no')],
+          ])}
+          {run && run.agents.length > 1 && select('agent', 'agent', run.agents.map((agent) => [agent, agent]))}
+          {errors.length > 0 && select('error_type', 'error_type', errors.map((type) => [type, type]))}
+          <Typed name="task" type="text" label={t('task')} />
+          <Typed name="min_reward" type="number" label={t('reward_from')} />
+          <Typed name="max_reward" type="number" label={t('reward_to')} />
+          <Typed name="min_tokens" type="number" label={t('tokens_from')} />
+          <Typed name="max_tokens" type="number" label={t('tokens_to')} />
+          <Typed name="min_branches" type="number" label={t('branches_from')} />
+        </div>
+      </details>
+    </form>
+  )
+}
+
+interface TypedProps {
+  name: Filter
+  type: 'search' | 'text' | 'number'
+  label: string
+  hideLabel?: boolean
+}
+
+/** A field whose filter follows when the typing rests. */
+function Typed({ name, type, label, hideLabel = false }: TypedProps) {
+  const value = usePlace()[name]
+  const [typed, setTyped] = useState(value)
+  const waiting = useRef(0)
+  useEffect(() => setTyped(value), [value])
+  const change = (text: string): void => {
+    setTyped(text)
+    clearTimeout(waiting.current)
+    waiting.current = window.setTimeout(() => go({ [name]: text }, { replace: true }), TYPED_MS)
+  }
+  return (
+    <label class="field">
+      {!hideLabel && <span>{label}</span>}
+      <input
+        type={type as 'text'}
+        step="any"
+        value={typed}
+        {...(hideLabel ? { placeholder: label, 'aria-label': label, 'data-search': true } : {})}
+        onInput={(event) => change(event.currentTarget.value)}
+      />
+    </label>
+  )
+}

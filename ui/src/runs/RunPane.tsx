@@ -1,0 +1,114 @@
+/** The left pane: runs, and the steps of the one on show. */
+
+import type { ErrorCount, Open, Run, RunInfo, Split, StepRow } from '../data/types'
+import { Empty } from '../common/Notice'
+import { RunStatus } from '../common/Status'
+import { go, openRun, place as placeStore, usePlace } from '../state/place'
+import { integer, number, percent } from '../text/format'
+import { t } from '../text/translate'
+
+interface Props {
+  open: Open | null
+  runs: RunInfo[]
+  run: Run | null
+}
+
+export function RunPane({ runs, run }: Props) {
+  const { view, over } = usePlace()
+  return (
+    <nav class="pane run-pane" aria-label={t('runs')}>
+      <h2 class="pane-title">{t('runs')}</h2>
+      {runs.length === 0 && <Empty title={t('no_runs')} hint={t('no_runs_hint')} />}
+      <ul class="run-list">
+        {runs.map((info) => (
+          <RunItem key={info.run} info={info} here={info.run === run?.run} canLayOver={view === 'dashboard'} isOver={over.includes(info.run)} />
+        ))}
+      </ul>
+      {run && view === 'episodes' && <Steps run={run} />}
+    </nav>
+  )
+}
+
+interface ItemProps {
+  info: RunInfo
+  here: boolean
+  canLayOver: boolean
+  isOver: boolean
+}
+
+function RunItem({ info, here, canLayOver, isOver }: ItemProps) {
+  const layOver = (wanted: boolean): void => {
+    const { over } = placeStore.value
+    go({ over: wanted ? [...over, info.run] : over.filter((run) => run !== info.run) }, { replace: true })
+  }
+  return (
+    <li class={here ? 'here' : ''}>
+      <button class="run-item" aria-current={here ? 'true' : undefined} onClick={() => !here && openRun(info.run)}>
+        <span class="run-name">{info.experiment}</span>
+        <span class="faint run-time">{info.name}</span>
+        <span class="run-facts">
+          <RunStatus status={info.status} />
+          <span>{t('of_steps', { n: integer(info.steps) })}</span>
+          <span class="end" title={t('reward')}>
+            {number(info.reward)}
+          </span>
+        </span>
+      </button>
+      {canLayOver && !here && (
+        <label class="over" title={t('over_hint')}>
+          <input type="checkbox" checked={isOver} onChange={(event) => layOver(event.currentTarget.checked)} /> {t('over')}
+        </label>
+      )}
+    </li>
+  )
+}
+
+function Steps({ run }: { run: Run }) {
+  const { split, step } = usePlace()
+  const isAll = split === '' && step === ''
+  const open = (wanted: Split | '', number: string): void => go({ split: wanted, step: number, id: '' })
+  return (
+    <>
+      <h2 class="pane-title">{t('steps')}</h2>
+      <ul class="step-list">
+        <li class={isAll ? 'here' : ''}>
+          <button aria-current={isAll ? 'true' : undefined} onClick={() => open('', '')}>
+            <span>{t('all_episodes')}</span>
+            <span class="number">{integer(run.steps.reduce((sum, row) => sum + row.episodes + row.errors, 0))}</span>
+          </button>
+        </li>
+        {run.steps.map((row) => (
+          <StepItem
+            key={`${row.split} ${row.step}`}
+            row={row}
+            errors={run.errors.filter((error) => error.split === row.split && error.step === row.step)}
+            here={split === row.split && step === String(row.step)}
+            open={() => open(row.split, String(row.step))}
+          />
+        ))}
+      </ul>
+    </>
+  )
+}
+
+function StepItem({ row, errors, here, open }: { row: StepRow; errors: ErrorCount[]; here: boolean; open: () => void }) {
+  const rate = row.episodes > 0 ? row.successes / row.episodes : null
+  return (
+    <li class={here ? 'here' : ''}>
+      <button aria-current={here ? 'true' : undefined} onClick={open}>
+        <span>
+          {row.step} <span class={`split split-${row.split}`}>{t(row.split)}</span>
+        </span>
+        <span class="number">
+          {row.errors > 0 && (
+            <span class="warn" title={errors.map(({ error_type, count }) => `${error_type}: ${count}`).join('\n')}>
+              {row.errors}!{' '}
+            </span>
+          )}
+          <span title={t('success')}>{percent(rate)}</span> · {number(row.reward)}
+        </span>
+        <meter min={0} max={1} value={rate ?? 0} aria-hidden="true" />
+      </button>
+    </li>
+  )
+}

@@ -1,0 +1,18 @@
+import { expect, it } from 'vitest'
+
+import { filterOf, fromHash, START, toHash } from './place'
+
+it('is the same again from its address', () => {
+  const place = { ...START, run: 'a b/2026', over: ['x', 'y&z'], id: 'train-1-工-0-1', face: 'tokens' as const, node: 3, text: 'a=b&c', step: '0', colour: 'gap' as const }
+  expect(fromHash(toHash(place))).toEqual(place)
+  expect(fromHash(toHash({ ...START, run: '' })).run).toBe('')
+  expect(fromHash('')).toEqual(START)
+})
+
+it('leaves out what it does not understand', () => {
+  expect(fromHash('#face=evil&node=x&colour=&unknown=1')).toEqual(START)
+})
+
+it('knows what restricts the list', () => {
+  expect(filterOf({ ...START, text: 'x', sort: 'reward' })).toMatchObject({ text: 'x', sort: 'reward', split: '' })
+})

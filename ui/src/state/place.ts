@@ -1,0 +1,136 @@
+/** Where the reader is: all that a link to this state of the page must say. It lives in the address's hash. */
+
+import type { EpisodeFilter } from '../data/types'
+import { Store, useStore } from './store'
+
+export type View = 'runs' | 'episodes' | 'dashboard' | 'setup'
+export type Face = 'chat' | 'tokens' | 'branches' | 'compare' | 'details'
+export type Colouring = 'loss' | 'logprob' | 'advantage' | 'gap'
+export type Axis = 'step' | 'time'
+
+export const FACES: Face[] = ['chat', 'tokens', 'branches', 'compare', 'details']
+export const COLOURINGS: Colouring[] = ['loss', 'logprob', 'advantage', 'gap']
+
+export interface Place extends EpisodeFilter {
+  view: View
+  /** The run on show; null before one is chosen (the path of an opened run itself is ''). */
+  run: string | null
+  /** Runs that the dashboard lays over it. */
+  over: string[]
+  axis: Axis
+  id: string
+  face: Face
+  timeline: number
+  /** The message at the top of the interaction; -1 for its beginning. */
+  node: number
+  colour: Colouring
+  /** The token that is pinned; -1 for none. */
+  token: number
+  /** The episode that is compared with, and its timeline. */
+  with: string
+  with_timeline: number
+}
+
+export const NO_FILTER: EpisodeFilter = {
+  split: '',
+  step: '',
+  task: '',
+  status: '',
+  agent: '',
+  error_type: '',
+  min_reward: '',
+  max_reward: '',
+  success: '',
+  min_branches: '',
+  min_tokens: '',
+  max_tokens: '',
+  text: '',
+  sort: '',
+  order: '',
+}
+
+export const START: Place = {
+  ...NO_FILTER,
+  view: 'episodes',
+  run: null,
+  over: [],
+  axis: 'step',
+  id: '',
+  face: 'chat',
+  timeline: 0,
+  node: -1,
+  colour: 'loss',
+  token: -1,
+  with: '',
+  with_timeline: 0,
+}
+
+/** Changes of these are steps that the browser's back button undoes. */
+const STEPS: (keyof Place)[] = ['view', 'run', 'id', 'face']
+
+export function toHash(place: Place): string {
+  const query = new URLSearchParams()
+  for (const key of Object.keys(START) as (keyof Place)[]) {
+    const value = place[key]
+    if (Array.isArray(value)) value.forEach((item) => query.append(key, item))
+    else if (value !== START[key]) query.set(key, String(value))
+  }
+  const text = query.toString()
+  return text ? `#${text}` : '#'
+}
+
+/** The inverse of `toHash`; what it does not know or understand is left out. */
+export function fromHash(hash: string): Place {
+  const query = new URLSearchParams(hash.replace(/^#/, ''))
+  const place: Record<string, unknown> = { ...START }
+  for (const key of Object.keys(START) as (keyof Place)[]) {
+    const text = query.get(key)
+    if (text === null) continue
+    if (key === 'over') place.over = query.getAll('over')
+    else if (typeof START[key] === 'number') place[key] = /^-?\d+$/.test(text) ? Number(text) : START[key]
+    else place[key] = text
+  }
+  if (!FACES.includes(place.face as Face)) place.face = START.face
+  if (!COLOURINGS.includes(place.colour as Colouring)) place.colour = START.colour
+  return place as unknown as Place
+}
+
+export const place = new Store<Place>(fromHash(typeof location === 'undefined' ? '' : location.hash))
+
+export function usePlace(): Place {
+  return useStore(place)
+}
+
+/** Go there; the address says so too. */
+export function go(changes: Partial<Place>, { replace = false } = {}): void {
+  const before = place.value
+  const after = { ...before, ...changes }
+  const address = toHash(after)
+  if (address === toHash(before)) return
+  const step = !replace && STEPS.some((key) => before[key] !== after[key])
+  history[step ? 'pushState' : 'replaceState'](null, '', address)
+  place.set(after)
+}
+
+/** Open an episode at its beginning, or at one of its places. */
+export function openEpisode(id: string, changes: Partial<Place> = {}, options: { replace?: boolean } = {}): void {
+  go({ view: 'episodes', id, timeline: 0, node: -1, token: -1, with: '', with_timeline: 0, ...changes }, options)
+}
+
+/** Open a run; what was chosen in another one is forgotten. */
+export function openRun(run: string, changes: Partial<Place> = {}): void {
+  const { view, axis, face, colour } = place.value
+  go({ ...START, view: view === 'runs' ? 'episodes' : view, axis, face, colour, run, ...changes })
+}
+
+export function followAddress(): void {
+  addEventListener('popstate', () => place.set(fromHash(location.hash)))
+  addEventListener('hashchange', () => {
+    const there = fromHash(location.hash)
+    if (toHash(there) !== toHash(place.value)) place.set(there)
+  })
+}
+
+export function filterOf({ ...all }: Place): EpisodeFilter {
+  return Object.fromEntries(Object.keys(NO_FILTER).map((key) => [key, all[key as keyof EpisodeFilter]])) as unknown as EpisodeFilter
+}

@@ -1,0 +1,30 @@
+/** The text of a message's content, which is a string or a list of parts. */
+
+import type { Json } from '../data/types'
+
+export interface Part {
+  kind: 'text' | 'image' | 'other'
+  text: string
+}
+
+export function parts(content: Json): Part[] {
+  if (content === null || content === '') return []
+  if (typeof content === 'string') return [{ kind: 'text', text: content }]
+  if (!Array.isArray(content)) return [{ kind: 'other', text: JSON.stringify(content, null, 2) }]
+  return content.map(part)
+}
+
+export function plainText(content: Json): string {
+  return parts(content)
+    .map((item) => item.text)
+    .join('\n')
+}
+
+function part(item: Json): Part {
+  if (typeof item === 'string') return { kind: 'text', text: item }
+  if (item !== null && typeof item === 'object' && !Array.isArray(item)) {
+    if (typeof item.text === 'string') return { kind: 'text', text: item.text }
+    if (typeof item.type === 'string' && item.type.includes('image')) return { kind: 'image', text: item.type }
+  }
+  return { kind: 'other', text: JSON.stringify(item, null, 2) }
+}

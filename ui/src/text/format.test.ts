@@ -1,0 +1,35 @@
+import { expect, it } from 'vitest'
+
+import { plainText } from './content'
+import { brief, duration, integer, laidOut, number, percent, signed } from './format'
+import { WORDS } from './words'
+
+it('writes numbers with the digits that matter', () => {
+  expect([0, 0.03125, 1.5, 12.345, 1234, 1.2e-6, -0.5, null, NaN].map(number)).toEqual(['0', '0.0313', '1.5', '12.35', '1,234', '1.2e-6', '-0.5', '–', '–'])
+  expect(integer(1234567)).toBe('1,234,567')
+  expect(signed(0.5)).toBe('+0.5')
+  expect(signed(-0.5)).toBe('−0.5')
+  expect([percent(0.5), percent(0), percent(0.00001)]).toEqual(['50 %', '0 %', '1.0e-3 %'])
+})
+
+it('writes durations in the units that matter', () => {
+  expect([0.4211, 42, 185, 7800, null].map(duration)).toEqual(['0.42 s', '42 s', '3 m 05 s', '2 h 10 m', '–'])
+})
+
+it('lays out JSON, also within text, and leaves other text alone', () => {
+  expect(laidOut('{"a":1}')).toBe('{\n  "a": 1\n}')
+  expect(laidOut('{not json')).toBe('{not json')
+  expect(laidOut([1])).toBe('[\n  1\n]')
+})
+
+it('reads content as text or as parts', () => {
+  expect(plainText('hi')).toBe('hi')
+  expect(plainText([{ type: 'text', text: 'a' }, { type: 'image_url', image_url: 'x' }])).toBe('a\nimage_url')
+  expect(plainText(null)).toBe('')
+  expect(brief('a  b\n\nc', 3)).toBe('a …')
+})
+
+it('has each name in braces in both languages', () => {
+  const names = (text: string): string[] => [...text.matchAll(/\{\w+\}/g)].map(([name]) => name).sort()
+  for (const [word, [english, chinese]] of Object.entries(WORDS)) expect(names(chinese), word).toEqual(names(english))
+})
