@@ -67,7 +67,7 @@ class Handover:
         what = f"{self._endpoint.root}: forgetting what it cached with earlier weights"
         hint = "calls of somebody else may be running there: a server that is trained with is for one run alone"
         async with boundary(EngineError, what, timeout_s=FORGETS_WITHIN_S, hint=hint):
-            while not await self._forget():
+            while not await self._forget():  # noqa: ASYNC110 (there is no event to wait for)
                 await asyncio.sleep(_BETWEEN_TRIES_S)
         if publication.fingerprint is not None:
             self._compare(publication.version, publication.fingerprint, await self._say(publication.fingerprint))

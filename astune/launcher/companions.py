@@ -2,7 +2,8 @@
 
 Their output is kept in the run's `companions/NAME.log`. They are started before the run has a folder, for tasks may
 come from one of them; until then the logs lie in `.starting-<process id>` beside the experiment's runs. There they stay
-when it comes to nothing, and are removed after what has no run, as an evaluation. A companion that already runs and answers is used as it is, and is not ended by us.
+when it comes to nothing, and are removed after what has no run, as an evaluation. A companion that already runs and
+answers is used as it is, and is not ended by us.
 """
 
 from __future__ import annotations
