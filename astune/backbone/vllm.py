@@ -19,6 +19,9 @@ WORKER = Path(str(files("astune.engine"))) / "vllm_worker"
 STARTS_WITHIN_S = 900.0
 """A large model is read from disk and compiled in minutes; on two cores the small one takes one."""
 
+_TOKENS_A_STEP = 4096
+"""Of prompts that a CPU reads in one step; at least one whole prompt must fit."""
+
 
 def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> Companion | None:
     """The server of the model in `folder`; None where the configuration wants none started.
@@ -44,11 +47,22 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
         *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-prompt-tokens-details"),
+        *_for_its_device(config),
         "--disable-uvicorn-access-log",  # the last lines of its log are for what went wrong
         *(("--worker-extension-cls", "astune_weights.TakesWeights") if takes_weights else ()),
         *engine.vllm.arguments,
     ]
     return Companion(NAME, tuple(command), health_url=f"{url_of(config)}/health", timeout_s=STARTS_WITHIN_S)
+
+
+def _for_its_device(config: AstuneConfig) -> list[str]:
+    """On a CPU it must read prompts whole: `astune_weights.py` says why."""
+    from astune.engine.device import pick_device
+
+    if pick_device(config.model.device).type != "cpu":
+        return []
+    tokens = max(_TOKENS_A_STEP, config.rollout.max_model_len)
+    return ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(tokens)]
 
 
 def url_of(config: AstuneConfig) -> str:

@@ -44,8 +44,11 @@ class Handover:
             DeadlineExceeded: it does not say.
         """
         try:
-            if {state.get("protocol") for state in await self._states()} != {PROTOCOL}:
+            states = await self._states()
+            if {state.get("protocol") for state in states} != {PROTOCOL}:
                 return "its worker extension is of another version of astune"
+            if any(state["seeds_end_it"] for state in states):
+                return "on a CPU it ends at requests with a seed, unless it has --no-enable-chunked-prefill"
             forgot = await self._forget()
         except EngineError:
             return TAKES_NONE

@@ -37,7 +37,8 @@ class Replicas:
         self._home: dict[str, ServedEngine] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._looks: set[asyncio.Task[None]] = set()
-        self._end: EngineError | None = None
+        self.ended: EngineError | None = None
+        """Why nothing is asked any more."""
 
     def open_session(self, session: str) -> None:
         """On the server with the fewest open ones; where none is usable, on any, whose error then says so."""
@@ -74,7 +75,7 @@ class Replicas:
         for engine, failure in failures.items():
             if not isinstance(failure, _FAILURES) or await engine.answers() or len(failures) == len(asked):
                 raise failure
-            self._leave_out(engine)
+            _log.warning("%s took no weights version %d, does not answer and is left out", engine.name, source.version)
         self._weights.keep_only(self._publication)
         self._watch()
         return source.version
@@ -97,14 +98,16 @@ class Replicas:
         return [engine for engine in self._engines if engine.usable]
 
     def _raise_if_ended(self) -> None:
-        if self._end is not None:
-            raise EngineError(self._end.message, hint=self._end.hint)
+        if self.ended is not None:
+            raise EngineError(self.ended.message, hint=self.ended.hint)
 
     async def _look_at(self, engine: ServedEngine) -> None:
         if engine.usable and not await engine.answers():
             self._leave_out(engine)
 
     def _leave_out(self, engine: ServedEngine, why: str = "does not answer") -> None:
+        if not engine.usable:  # another call of it was faster to find out
+            return
         engine.usable = False
         left = len(self._usable())
         _log.warning("%s %s and is left out; %d of %d servers go on", engine.name, why, left, len(self._engines))
@@ -134,7 +137,7 @@ class Replicas:
             await self._look_at(engine)
             return
         if other:
-            self._end = EngineError(
+            self.ended = EngineError(
                 f"somebody else gave weights to {engine.name}: it holds {other}",
                 hint="a server that is trained with is for one run alone; go on with --resume",
             )

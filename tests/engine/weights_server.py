@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,13 @@ from astune.schema import Completion, SamplingParams
 VOCABULARY = 12
 TEXT = [1, 5, 3, 7, 2, 9, 4, 4, 8, 0, 6]
 LIMIT = 0.05
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what servers bring about, in threads of their own."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 (there is no event to wait for)
+            await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -75,7 +82,7 @@ class BigramEngine:
     def said_of(self, token_ids: Sequence[int]) -> list[float]:
         return self.weights.logprobs(token_ids)
 
-    def read(self, folder: Path, *, keep_head: bool) -> None:
+    async def read(self, folder: Path, *, keep_head: bool) -> None:
         tensors = load_file(folder / "model.safetensors")
         self.weights = Bigrams(-1, tensors["layers"], self.weights.head if keep_head else tensors["head"])
 
@@ -114,6 +121,7 @@ class WeightsServer(TokenServer):
     """How many times it answers that its cache could not be emptied."""
     says_nothing_of_its_cache: bool = False
     protocol: int = PROTOCOL
+    seeds_end_it: bool = False
     workers: int = 1
     can_read: asyncio.Event | None = None
     """Reading weights waits for it."""
@@ -145,7 +153,7 @@ class WeightsServer(TokenServer):
     async def ask_workers(self, request: Request) -> Response:
         body = await request.json()
         if body["method"] == "astune_state":
-            state = {"protocol": self.protocol, "holds": self.holds}
+            state = {"protocol": self.protocol, "holds": self.holds, "seeds_end_it": self.seeds_end_it}
             return JSONResponse({"results": [state] * self.workers})
         assert body["method"] == "astune_take_weights"
         self.order.append("take")
@@ -159,7 +167,7 @@ class WeightsServer(TokenServer):
         if self.says_error:
             return JSONResponse({"results": [{"error": self.says_error}] * self.workers})
         if not self.ignores_weights:
-            self.engine.read(folder, keep_head=self.keeps_head)
+            await self.engine.read(folder, keep_head=self.keeps_head)
         self.holds = name
         return JSONResponse({"results": [{"name": name}] * self.workers})
 

@@ -19,10 +19,20 @@ class TakesWeights:
     """Mixed into the worker's class. Called through `/collective_rpc`, on every worker of the server."""
 
     model_runner: Any
+    vllm_config: Any
 
     def astune_state(self) -> dict[str, Any]:
-        """What it can do, and the name of the weights that it took last."""
-        return {"protocol": PROTOCOL, "holds": getattr(self, "astune_holds", "")}
+        """What it can do, and the name of the weights that it took last.
+
+        `seeds_end_it`: on a CPU vLLM 0.32 ends when it reads the prompt of a request that has a seed in pieces.
+        """
+        in_pieces = bool(self.vllm_config.scheduler_config.enable_chunked_prefill)
+        on_cpu = bool(import_module("vllm.platforms").current_platform.is_cpu())
+        return {
+            "protocol": PROTOCOL,
+            "holds": getattr(self, "astune_holds", ""),
+            "seeds_end_it": on_cpu and in_pieces,
+        }
 
     def astune_take_weights(self, folder: str, name: str) -> dict[str, str]:
         """Read every weight from the safetensors files of a folder; answers with `name`, or with an error.
