@@ -4,18 +4,19 @@ ends it, an evaluation, and the comparison of numbers. `make e2e-vllm` runs trai
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
-from astune_command import astune, start
-from served_model import ServedModel, model_served
+from astune_command import start
+from served_model import model_served, server_of
 from token_server import listening, serving
 from weights_server import WeightsServer
 
+from astune.cli._app import run
 from astune.engine.scripted import ScriptedEngine
 from astune.runs import RunDirectory, balance_of, resolve_run
 
@@ -67,6 +68,23 @@ def folder(tmp_path: Path, tiny_folder: Path) -> Path:
 
 
 @pytest.fixture
+def astune(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The command, in this process: what it said, on one line."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            run(list(arguments))
+        said = capsys.readouterr()
+        assert int(ended.value.code or 0) == status, said.out + said.err
+        return " ".join((said.out + said.err).split())
+
+    return call
+
+
+@pytest.fixture
 def served(tiny_folder: Path) -> Iterator[WeightsServer]:
     with model_served(tiny_folder) as server:
         yield server
@@ -100,7 +118,7 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
         dies = first_life.enter_context(model_served(tiny_folder))
         port = int(dies.url.rsplit(":", 1)[1])
         process = start(folder, *at(lives, dies), "--set", "trainer.total_steps=14")
-        back = WeightsServer(ServedModel(tiny_folder, "float32"))
+        back = server_of(tiny_folder)
         lines: list[str] = []
         assert process.stdout is not None
         for line in process.stdout:
@@ -138,65 +156,68 @@ def break_at(server: WeightsServer, n_th: int, how: Callable[[WeightsServer], No
     server.ask_workers = ask_workers
 
 
-def test_a_hand_over_that_is_only_said_to_have_happened_ends_the_training_and_leaves_the_last_whole_step(
-    folder: Path, tiny_folder: Path
+def test_a_hand_over_that_is_only_said_to_have_happened_ends_the_training_which_is_resumed_elsewhere(
+    astune, folder: Path, tiny_folder: Path
 ):
     """The control: without weights the training would go on, on tokens of other weights than it takes them for."""
-    server = WeightsServer(ServedModel(tiny_folder, "float32"))
-    break_at(
-        server, 5, lambda broken: setattr(broken, "ignores_weights", True)
-    )  # two are the proof, each step takes one
+    server = server_of(tiny_folder)
+    # Two are the proof, and each step takes one.
+    break_at(server, 5, lambda broken: setattr(broken, "ignores_weights", True))
     with listening(server):
-        out = astune(folder, *at(server), status=1)
+        out = astune(*at(server), "--set", "trainer.save_freq=1", status=1)
     assert f"{server.url} does not compute with weights version 3, which it was given" in out
-    run = run_of(folder)
-    assert run.info().status == "failed"
-    assert [line.step for line in run.metrics() if line.kind == "train"] == [1, 2]
-    assert run.checkpoints.latest().step == 2
-    with listening(WeightsServer(ServedModel(tiny_folder, "float32"))) as mended:
-        astune(folder, "--resume", str(run.path), *at(mended)[2:])
+    broken_off = run_of(folder)
+    assert broken_off.info().status == "failed"
+    assert [line.step for line in broken_off.metrics() if line.kind == "train"] == [1, 2]
+    assert broken_off.checkpoints.latest().step == 2
+    with model_served(tiny_folder) as mended:
+        astune("--resume", str(broken_off.path), *at(mended)[2:])
     assert [metrics["train/weights_version"] for metrics in train_lines(folder)] == [0, 1, 2, 3, 4, 5]
     assert all(agrees(metrics) for metrics in train_lines(folder))
 
 
 def test_a_server_that_has_somebodys_weights_is_given_the_right_ones_before_the_first_step(
-    folder: Path, served: WeightsServer
+    astune, folder: Path, served: WeightsServer
 ):
-    astune(folder, *at(served), "--set", "trainer.total_steps=2")
+    astune(*at(served), "--set", "trainer.total_steps=2")
     assert served.holds
-    astune(folder, *at(served), "--set", "trainer.total_steps=1")
+    astune(*at(served), "--set", "trainer.total_steps=1")
     (metrics,) = train_lines(folder)
     assert agrees(metrics)
 
 
-def test_an_endpoint_that_lacks_what_training_needs_is_refused_with_all_of_it(folder: Path, served: WeightsServer):
+def test_an_endpoint_that_lacks_what_training_needs_is_refused_with_all_of_it(
+    astune, folder: Path, served: WeightsServer
+):
     served.leaves_out = {"token_ids", "logprobs"}
-    out = astune(folder, *at(served), "--set", "engine.type=openai", status=2)
-    assert f"{served.url}: it returns no token ids and it returns no log-probabilities" in " ".join(out.split())
+    out = astune(*at(served), "--set", "engine.type=openai", status=2)
+    assert f"{served.url}: it returns no token ids and it returns no log-probabilities" in out
     with serving(ScriptedEngine(lambda *_: [7])) as plain:
         plain.engine = None
-        out = " ".join(astune(folder, *at(plain), "--set", "engine.type=openai", status=2).split())
+        out = astune(*at(plain), "--set", "engine.type=openai", status=2)
     assert "it returns no token ids and it returns no log-probabilities and it takes no new weights" in out
     assert "docs/en/engines.md" in out
 
 
-def test_any_endpoint_that_gives_and_takes_what_training_needs_is_trained_with(folder: Path, served: WeightsServer):
-    astune(folder, *at(served), "--set", "engine.type=openai", "--set", "trainer.total_steps=2")
+def test_any_endpoint_that_gives_and_takes_what_training_needs_is_trained_with(
+    astune, folder: Path, served: WeightsServer
+):
+    astune(*at(served), "--set", "engine.type=openai", "--set", "trainer.total_steps=2")
     assert all(agrees(metrics) for metrics in train_lines(folder))
 
 
-def test_adapters_are_trained_with_servers_and_reach_them_merged(folder: Path, served: WeightsServer):
-    astune(folder, *at(served), "--set", "trainer.total_steps=3", "--set", "model.lora.rank=4")
+def test_adapters_are_trained_with_servers_and_reach_them_merged(astune, folder: Path, served: WeightsServer):
+    astune(*at(served), "--set", "trainer.total_steps=3", "--set", "model.lora.rank=4")
     assert len(train_lines(folder)) == 3
     assert all(agrees(metrics) for metrics in train_lines(folder))
 
 
-def test_what_a_server_answers_with_is_measured(folder: Path, served: WeightsServer):
-    out = astune(folder, "eval", *at(served)[1:])
-    assert re.search(rf"the model at {re.escape(served.url)}", out)
+def test_what_a_server_answers_with_is_measured(astune, folder: Path, served: WeightsServer):
+    out = astune("eval", *at(served)[1:])
+    assert f"held-out tasks, the model at {served.url}" in out
     assert "4 of 4 tasks" in out
     assert "take" not in served.order
-    out = astune(folder, "eval", *at(served)[1:], "--model", "other", status=2)
+    out = astune("eval", *at(served)[1:], "--model", "other", status=2)
     assert "what is measured is what the servers at engine.base_url answer with" in out
 
 
@@ -207,15 +228,15 @@ def test_what_a_server_answers_with_is_measured(folder: Path, served: WeightsSer
         ("ignores_weights", 1, "cause: stale weights: tokens were sampled with weights version 0 after 1"),
     ],
 )
-def test_engine_and_trainer_are_compared_through_a_server(folder, served: WeightsServer, wrong, status, said):
+def test_engine_and_trainer_are_compared_through_a_server(astune, folder, served: WeightsServer, wrong, status, said):
     if wrong:
         setattr(served, wrong, True)
-    out = astune(folder, "check", "numerics", *at(served)[1:], "--tasks", "2", status=status)
+    out = astune("check", "numerics", *at(served)[1:], "--tasks", "2", status=status)
     assert said in out
     assert not list((folder / "launcher_record").rglob("*"))
 
 
-def test_a_companion_of_an_evaluation_is_started_and_leaves_nothing(folder: Path, served: WeightsServer):
-    out = astune(folder, "eval", *at(served)[1:], "--with", "tools=echo Starting server on nothing; sleep 600")
+def test_a_companion_of_an_evaluation_is_started_and_leaves_nothing(astune, folder: Path, served: WeightsServer):
+    out = astune("eval", *at(served)[1:], "--with", "tools=echo Starting server on nothing; sleep 600")
     assert "companion tools: process" in out
     assert not list((folder / "launcher_record").rglob("tools.log"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +11,14 @@ import torch
 from engine_helpers import Weights, load, transformers_model
 from token_server import listening
 from torch import nn
+from transformers import AutoTokenizer
 from weights_server import WeightsServer
 
 from astune.engine.base import EngineStats
 from astune.schema import Completion, SamplingParams
+
+_one_at_a_time = threading.Lock()
+"""transformers loads no two models at once: servers have a thread each."""
 
 
 class ServedModel:
@@ -33,7 +38,8 @@ class ServedModel:
         return logprob_TV.gather(1, ids[0, 1:, None])[:, 0].tolist()
 
     async def read(self, folder: Path, *, keep_head: bool) -> None:
-        model = transformers_model(folder, self._dtype)
+        with _one_at_a_time:
+            model = transformers_model(folder, self._dtype)
         if keep_head:
             model.lm_head.weight = nn.Parameter(self._model.lm_head.weight.detach().clone())
         self._model = model
@@ -46,7 +52,12 @@ class ServedModel:
         return self._engine.stats()
 
 
+def server_of(folder: Path, *, dtype: str = "float32") -> WeightsServer:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return WeightsServer(ServedModel(folder, dtype), encode=lambda text: tokenizer(text)["input_ids"])
+
+
 @contextmanager
-def model_served(folder: Path, *, dtype: str = "float32", port: int = 0) -> Iterator[WeightsServer]:
-    with listening(WeightsServer(ServedModel(folder, dtype)), port) as server:
+def model_served(folder: Path, *, dtype: str = "float32") -> Iterator[WeightsServer]:
+    with listening(server_of(folder, dtype=dtype)) as server:
         yield server
