@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, Task
 from astune.workflow import Workflow
 
+ROOT = Path(__file__).parents[2]
 PARTS = UserParts([Task(task_id=str(n), main_query="?") for n in range(8)], [], Workflow, None)
 
 
@@ -83,11 +87,21 @@ def test_the_users_own_arguments_come_last():
     assert command[-2:] == ["--dtype", "float16"]
 
 
+def test_the_page_shows_a_server_of_ones_own_started_as_a_run_starts_its_own():
+    page = (ROOT / "docs" / "en" / "engines.md").read_text()
+    block = next(block for block in re.findall(r"```bash\n(.*?)```", page, re.S) if "VLLM_SERVER_DEV_MODE" in block)
+    shown = block.replace("\\\n", " ").split()
+    folder = Path(shown[shown.index("export", 1) + 1].removeprefix("PYTHONPATH="))
+    assert (ROOT / folder).resolve() == vllm.WORKER.resolve()
+    ours = words(True)
+    for option in (word for word in shown if word.startswith("--")):
+        assert option in ours
+    for option in ("--worker-extension-cls", "--logprobs-mode", "--host"):
+        assert shown[shown.index(option) + 1] == ours[ours.index(option) + 1]
+
+
 def test_what_is_added_to_vllms_workers_needs_nothing_of_astune(tmp_path: Path):
     """An interpreter that sees that folder and the standard library alone imports it."""
-    import subprocess
-    import sys
-
     code = (
         f"import sys; sys.path.insert(0, {str(vllm.WORKER)!r}); import astune_weights; print(astune_weights.PROTOCOL)"
     )
