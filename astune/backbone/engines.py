@@ -18,6 +18,7 @@ from astune.context_tracker import Renderer, load_renderer
 from astune.engine.base import InferenceEngine
 from astune.engine.endpoint import Endpoint, key_from
 from astune.engine.probe import Probe, probe
+from astune.engine.publication import PublishedWeights
 from astune.engine.replicas import Replicas
 from astune.engine.served import ServedEngine
 from astune.schema import ConfigError, EngineError, collector_at_rest
@@ -33,18 +34,23 @@ class OpenModel:
     """An engine and its renderer.
 
     `config` is the run's; of an endpoint of text, whose ids are characters, without our bounds. `lacks` is what keeps
-    the engine from being trained with, in words; nothing where it can be.
+    the engine from being trained with, in words; nothing where it can be. An engine that is `apart` has weights of its
+    own, which may be anybody's until it is given others.
     """
 
     engine: InferenceEngine
     renderer: Renderer
     config: AstuneConfig
     lacks: tuple[str, ...] = ()
+    apart: bool = False
 
 
 @asynccontextmanager
-async def open_model(config: AstuneConfig) -> AsyncIterator[OpenModel]:
+async def open_model(config: AstuneConfig, weights: PublishedWeights | None = None) -> AsyncIterator[OpenModel]:
     """The model that episodes are run with.
+
+    Args:
+        weights: where an engine apart is given weights from; None where it is given none.
 
     Raises:
         ConfigError: the configuration names no server, or no key.
@@ -52,7 +58,9 @@ async def open_model(config: AstuneConfig) -> AsyncIterator[OpenModel]:
     """
     async with AsyncExitStack() as closing:
         in_process = config.engine.type == "in_process"
-        model = _in_process(config) if in_process else await _served(config, closing)
+        if weights is not None:
+            closing.callback(weights.close)
+        model = _in_process(config) if in_process else await _served(config, weights, closing)
         closing.push_async_callback(model.engine.aclose)
         yield model
 
@@ -79,7 +87,7 @@ def _in_process(config: AstuneConfig) -> OpenModel:
     return OpenModel(engine, load_renderer(folder, config.model.path), config)
 
 
-async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
+async def _served(config: AstuneConfig, weights: PublishedWeights | None, closing: AsyncExitStack) -> OpenModel:
     addresses = config.engine.base_url or ([url_of(config)] if config.engine.type == "vllm" else [])
     if not addresses:
         raise ConfigError(
@@ -106,9 +114,10 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
     def encode(text: str) -> list[int]:
         return template().tokenizer.encode(text)
 
-    probes = [await probe(endpoint, encode) for endpoint in endpoints]
+    gives = weights is not None
+    probes = [await probe(endpoint, encode, weights=gives) for endpoint in endpoints]
     if all(found.exact for found in probes):
-        return _exact(config, endpoints, probes, template())
+        return _exact(config, endpoints, probes, template(), weights)
     if config.engine.type == "vllm":
         raise EngineError(
             "; ".join(_lacking(config, endpoints, probes)),
@@ -118,15 +127,18 @@ async def _served(config: AstuneConfig, closing: AsyncExitStack) -> OpenModel:
 
 
 def _exact(
-    config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe], template: ChatTemplate
+    config: AstuneConfig,
+    endpoints: Sequence[Endpoint],
+    probes: Sequence[Probe],
+    template: ChatTemplate,
+    weights: PublishedWeights | None,
 ) -> OpenModel:
     """Token for token."""
     from astune.context_tracker.template_renderer import TemplateRenderer
 
     engines = [ServedEngine(endpoint, max_model_len=config.rollout.max_model_len) for endpoint in endpoints]
-    engine = engines[0] if len(engines) == 1 else Replicas(engines)
     lacks = tuple(_lacking(config, endpoints, probes))
-    return OpenModel(engine, TemplateRenderer(template), config, lacks)
+    return OpenModel(Replicas(engines, weights), TemplateRenderer(template), config, lacks, apart=True)
 
 
 async def _require_own_model(endpoint: Endpoint) -> None:
@@ -136,15 +148,6 @@ async def _require_own_model(endpoint: Endpoint) -> None:
         raise EngineError(
             f"the server that runs already at {endpoint.root} serves {', '.join(served)}, and not {endpoint.model}",
             hint="end it, or set engine.vllm.port to another port",
-        )
-
-
-def require_in_process(config: AstuneConfig, what: str) -> None:
-    """Refuse what has to know which weights answer."""
-    if config.engine.type != "in_process":
-        raise ConfigError(
-            f"{what} runs with engine.type: in_process, and it is {config.engine.type}",
-            hint="add --set engine.type=in_process",
         )
 
 

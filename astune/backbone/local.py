@@ -5,17 +5,20 @@ It puts the rooms together and owns their lifetimes; what happens in a step is i
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
-from astune.backbone.engines import OpenModel, model_folder, open_model, require_in_process
+from astune.backbone.engines import OpenModel, model_folder, open_model
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
+from astune.engine.publication import PublishedWeights
 from astune.numerics.check import NumericsCheck, NumericsReport
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
 from astune.task_reader import TaskOrder
+from astune.trainer.handover_proof import prove_handover
 from astune.trainer.local import LocalTrainer, LoopState, TrainingObserver
 from astune.trainer.policy import PolicyTrainer
 
@@ -33,7 +36,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     check_trainable(config, parts)
     observer.on_phase("loading the model")
     order = task_order(config, parts)
-    async with open_model(config) as model:
+    async with open_model(config, PublishedWeights(run.path / "weights")) as model:
         require_trainable(model)
         policy = PolicyTrainer.load(model_folder(config), config)
         engine = model.engine
@@ -42,6 +45,10 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
             state = LoopState.of(checkpoint)
             policy.load_state(checkpoint.state)
             order.load_state_dict(state.order)
+        if model.apart:
+            observer.on_phase("proving that weights reach the engine")
+            await prove_handover(engine, policy)
+        elif checkpoint is not None:
             await engine.load_weights(policy.weights)
         # Nothing that was recorded is dropped before everything needed to go on is known to be there.
         run.rewind(state.step if checkpoint is not None else -1)
@@ -63,14 +70,12 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
             await trainer.fit()
 
 
-async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer: RolloutObserver) -> list[EpisodeGroup]:
-    """Run every held-out task `validation.num_repeat` times with the weights that `model` names."""
+async def evaluate(config: AstuneConfig, parts: UserParts, observer: RolloutObserver) -> list[EpisodeGroup]:
+    """Run every held-out task `validation.num_repeat` times with the weights that the engine has."""
     if not parts.validation_tasks:
         raise ConfigError(
             "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
         )
-    require_in_process(config, "an evaluation")
-    config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     async with open_model(config) as opened:
         return await _rollouts(opened, parts, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
@@ -84,19 +89,23 @@ async def evaluate(config: AstuneConfig, parts: UserParts, model: str, observer:
 async def check_numerics(
     config: AstuneConfig, parts: UserParts, observer: RunObserver, *, steps: int, tasks: int
 ) -> NumericsReport:
-    """Compare the engine's log-probabilities with the trainer's on real rollouts; no file is written."""
+    """Compare the engine's log-probabilities with the trainer's on real rollouts; no file stays."""
     check_trainable(config, parts)
     if tasks * steps > len(parts.training_tasks):
         raise ConfigError(
             f"{steps} steps of {tasks} tasks need more than the {len(parts.training_tasks)} training tasks",
             hint="take fewer, with --steps and --tasks",
         )
-    require_in_process(config, "the comparison of engine and trainer")
     config = without_learning(config)
     observer.on_phase("loading the model")
     folder = model_folder(config)
     policy = PolicyTrainer.load(folder, config)
-    async with open_model(config) as model:
+    # Whether they arrive is what is to be found out, so nothing stops where they do not.
+    weights = PublishedWeights(config.record_dir / f".weights-{os.getpid()}", compared=False)
+    async with open_model(config, weights) as model:
+        require_trainable(model)
+        if model.apart:  # what it has is anybody's
+            await model.engine.load_weights(policy.weights)
         check = NumericsCheck(
             config,
             policy=policy,
@@ -117,8 +126,8 @@ def without_learning(config: AstuneConfig) -> AstuneConfig:
 
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     """Refuse what could run but not train, before anything expensive starts."""
-    if config.engine.type == "vllm":  # refused before its server is started; other endpoints are asked what they lack
-        require_in_process(config, "training")
+    if config.engine.type != "in_process":
+        _require_what_servers_can(config)
     if config.rollout.top_p < 1:
         raise ConfigError(
             f"rollout.top_p is {config.rollout.top_p:g}: the probabilities recorded would not be the trained ones",
@@ -137,12 +146,29 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     task_order(config, parts)
 
 
+def _require_what_servers_can(config: AstuneConfig) -> None:
+    """Refuse what only the engine in this process keeps to."""
+    if config.trainer.loss.constrained_tokens == "replay":
+        raise ConfigError(
+            f"trainer.loss.constrained_tokens is replay, and engine.type is {config.engine.type}: a server keeps "
+            "answers to a form by masks of its own, which cannot be computed again",
+            hint="set trainer.loss.constrained_tokens to mask, which leaves such tokens out of the loss, "
+            "or train with engine.type: in_process",
+        )
+    if config.deterministic:
+        raise ConfigError(
+            f"deterministic is true, and engine.type is {config.engine.type}: a server schedules requests as they come",
+            hint="set it to false, or train with engine.type: in_process",
+        )
+
+
 def require_trainable(model: OpenModel) -> None:
     """Refuse an engine that episodes can be run with, but whose record is not what training needs."""
     if model.lacks:
         raise ConfigError(
             f"the engine cannot be trained with: {'; '.join(model.lacks)}",
-            hint="train with engine.type: in_process; such an engine is for --backbone debug",
+            hint="engine.type: vllm without engine.base_url starts a server that has all of it, docs/en/engines.md "
+            "says how you start one; or train with engine.type: in_process",
         )
 
 

@@ -7,45 +7,73 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 from astune.config.schema import AstuneConfig
 from astune.launcher.companion import Companion
 
 NAME = "vllm"
+WORKER = Path(str(files("astune.engine"))) / "vllm_worker"
+"""The folder of what is added to its workers, so that they take weights."""
 STARTS_WITHIN_S = 900.0
 """A large model is read from disk and compiled in minutes; on two cores the small one takes one."""
 
+_TOKENS_A_STEP = 4096
+"""Of prompts that a CPU reads in one step; at least one whole prompt must fit."""
 
-def vllm_server(config: AstuneConfig, folder: Path) -> Companion | None:
+
+def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> Companion | None:
     """The server of the model in `folder`; None where the configuration wants none started.
 
     Its log-probabilities have the temperature applied, as the contract of engines asks, and nothing of the model's own
-    generation_config.json changes what is sampled from.
+    generation_config.json changes what is sampled from. One that takes weights can be made to do anything by whoever
+    reaches its port, which is why it listens to this machine alone.
     """
     if config.engine.type != "vllm" or config.engine.base_url:
         return None
     engine = config.engine
     environment = {
-        "PYTHONPATH": "",  # a path of this environment's has no business in vLLM's
+        "PYTHONPATH": str(WORKER) if takes_weights else "",  # a path of this environment's has no business in vLLM's
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(engine.kv_cache_gb)),
+        **({"VLLM_SERVER_DEV_MODE": "1"} if takes_weights else {}),
     }
     command = [
         *("env", *(f"{name}={value}" for name, value in environment.items())),
         *(_python(engine.vllm.python), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(folder), "--served-model-name", config.model.path),
-        *("--dtype", "auto" if config.model.dtype == "auto" else config.model.dtype),
+        *("--dtype", _trainers_dtype(config) if takes_weights else config.model.dtype),
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
         *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-prompt-tokens-details"),
+        *_for_its_device(config),
+        "--disable-uvicorn-access-log",  # the last lines of its log are for what went wrong
+        *(("--worker-extension-cls", "astune_weights.TakesWeights") if takes_weights else ()),
         *engine.vllm.arguments,
     ]
     return Companion(NAME, tuple(command), health_url=f"{url_of(config)}/health", timeout_s=STARTS_WITHIN_S)
 
 
+def _for_its_device(config: AstuneConfig) -> list[str]:
+    """On a CPU it must read prompts whole: `astune_weights.py` says why."""
+    from astune.engine.device import pick_device
+
+    if pick_device(config.model.device).type != "cpu":
+        return []
+    tokens = max(_TOKENS_A_STEP, config.rollout.max_model_len)
+    return ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(tokens)]
+
+
 def url_of(config: AstuneConfig) -> str:
     return f"http://127.0.0.1:{config.engine.vllm.port}"
+
+
+def _trainers_dtype(config: AstuneConfig) -> str:
+    """What the trainer computes in: `auto` would mean something else to vLLM."""
+    from astune.engine.device import pick_device, pick_dtype
+
+    return str(pick_dtype(config.model.dtype, pick_device(config.model.device))).removeprefix("torch.")
 
 
 def _python(named: str) -> str:

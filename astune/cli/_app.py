@@ -11,6 +11,7 @@ import typer
 
 from astune.cli._check import check_app
 from astune.cli._errors import exit_with
+from astune.cli._flags import Set, With, WithAppworld, WithRay
 
 NEWEST = "newest"
 """What a bare `--resume` means: the experiment's newest run."""
@@ -29,19 +30,7 @@ config_app = typer.Typer(help="Ask about the configuration.", no_args_is_help=Tr
 app.add_typer(config_app, name="config")
 app.add_typer(check_app, name="check")
 
-Set = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads Optional
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as trainer.optim.lr=1e-5; repeatable."),
-]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
-With = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option(
-        "--with",
-        metavar="NAME=COMMAND",
-        help="Start a companion service first; NAME alone starts one of astune.companions; repeatable.",
-    ),
-]
 Kill = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
@@ -99,10 +88,8 @@ def root(
         typer.Option("--db", metavar="'TAG1|TAG2'", help="Arm breakpoints: bp('TAG1') in your code stops then."),
     ] = None,
     with_: With = None,
-    with_ray: Annotated[bool, typer.Option("--with-ray", metavar=" ", help="Start a Ray head first.")] = False,
-    with_appworld: Annotated[
-        bool, typer.Option("--with-appworld", metavar=" ", help="Start AppWorld's environment service first.")
-    ] = False,
+    with_ray: WithRay = False,
+    with_appworld: WithAppworld = False,
     with_logview: Annotated[
         bool, typer.Option("--with-logview", metavar=" ", help="Also start the log viewer on this run.")
     ] = False,
@@ -251,13 +238,18 @@ def evaluate(
         typer.Option("--model", metavar="PATH", help="A model as in astune.model.path, which it replaces, or a RUN."),
     ] = None,
     overrides: Set = None,
+    with_: With = None,
+    with_ray: WithRay = False,
+    with_appworld: WithAppworld = False,
 ) -> None:
     """Measure a model on the held-out tasks, with 95 % confidence intervals; nothing is trained."""
 
     def work() -> int:
         from astune.cli._evaluate import evaluate_model
+        from astune.launcher.companion import CompanionFlags
 
-        return evaluate_model(conf, model, overrides or [])
+        flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
+        return evaluate_model(conf, model, overrides or [], flags)
 
     exit_with(work)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from astune.cli._errors import exit_with
+from astune.cli._flags import Set, With, WithAppworld, WithRay
 
 check_app = typer.Typer(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
 
@@ -19,10 +20,10 @@ def numerics(
         int, typer.Option("--steps", min=2, help="Steps; new weights are handed to the engine between two of them.")
     ] = 2,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks a step, rollout.num_repeat episodes each.")] = 4,
-    overrides: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads Optional
-        typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as model.dtype=float32; repeatable."),
-    ] = None,
+    overrides: Set = None,
+    with_: With = None,
+    with_ray: WithRay = False,
+    with_appworld: WithAppworld = False,
 ) -> None:
     """Compare the engine's log-probabilities with the trainer's, on real rollouts and without learning.
 
@@ -31,8 +32,10 @@ def numerics(
 
     def work() -> int:
         from astune.cli._numerics import check_numerics
+        from astune.launcher.companion import CompanionFlags
 
-        return check_numerics(conf, overrides or [], steps=steps, tasks=tasks)
+        flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
+        return check_numerics(conf, overrides or [], flags, steps=steps, tasks=tasks)
 
     exit_with(work)
 

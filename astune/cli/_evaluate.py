@@ -10,13 +10,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from astune.cli._beside import engine_server, experiment_of, started
 from astune.cli._errors import EXIT_FAILED
 from astune.cli._report_data import wilson_interval
-from astune.config import load_config
-from astune.schema import Episode, EpisodeGroup, RunStoreError, Task
+from astune.config import AstuneConfig, load_config
+from astune.launcher.companion import CompanionFlags, companions_of
+from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
 
 
-def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str]) -> int:
+def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flags: CompanionFlags) -> int:
     config = load_config(conf, overrides)
     from astune.backbone.local import evaluate
     from astune.backbone.parts import load_parts
@@ -25,23 +27,38 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str]) -> i
 
     silence_progress_bars()
     console = Console()
-    parts = load_parts(config, conf.parent)
-    name = _model_of(model) if model is not None else config.model.path
+    if model is not None:
+        config = _with_model(config, model)
     groups: list[EpisodeGroup] = []
-    n_tasks = len(parts.validation_tasks[: config.trainer.validation.max_tasks])
+    companions = companions_of(flags, config)
+    early = None if companions else load_parts(config, conf.parent)  # tasks may need a companion
+    companions += engine_server(config, console, takes_weights=False)
+    with started(companions, experiment_of(config), console) as beside:
+        parts = early or load_parts(config, conf.parent)
+        n_tasks = len(parts.validation_tasks[: config.trainer.validation.max_tasks])
 
-    async def work() -> None:
-        with Progress(console=console, transient=True) as progress:
-            observer = _Bar(progress, n_tasks * config.trainer.validation.num_repeat)
-            groups.extend(await evaluate(config, parts, name, observer))
+        async def work() -> None:
+            with Progress(console=console, transient=True) as progress:
+                observer = _Bar(progress, n_tasks * config.trainer.validation.num_repeat)
+                groups.extend(await evaluate(config, parts, observer))
 
-    run_until_interrupted(work())
+        run_until_interrupted(beside.guard(work()))
     episodes = [episode for group in groups if group.dropped is None for episode in group.episodes]
     dropped = [group.dropped for group in groups if group.dropped is not None]
+    name = f"the model at {', '.join(config.engine.base_url)}" if config.engine.base_url else config.model.path
     console.print(_table(name, episodes, len(groups) - len(dropped)))
     for reason in dict.fromkeys(dropped):
         console.print(f"{dropped.count(reason)} tasks not measured: {reason}", markup=False, soft_wrap=True)
     return 0 if episodes else EXIT_FAILED
+
+
+def _with_model(config: AstuneConfig, model: str) -> AstuneConfig:
+    if config.engine.base_url:
+        raise ConfigError(
+            f"--model is {model}, but what is measured is what the servers at engine.base_url answer with",
+            hint="leave --model out, or add --set engine.base_url=[]",
+        )
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": _path_of(model)})})
 
 
 class _Bar:
@@ -61,7 +78,7 @@ class _Bar:
     def on_attempt_failed(self, episode: Episode) -> None: ...
 
 
-def _model_of(model: str) -> str:
+def _path_of(model: str) -> str:
     """The best model of a run, where a run or an experiment is named."""
     from astune.cli._past_runs import best_checkpoint
     from astune.runs import resolve_run

@@ -12,11 +12,14 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from astune.cli._beside import engine_server, experiment_of, started
 from astune.cli._errors import EXIT_FAILED
 from astune.config import load_config
+from astune.launcher.companion import CompanionFlags, companions_of
 from astune.schema import Episode, Split, Task
 
 if TYPE_CHECKING:
+    from astune.backbone.parts import UserParts
     from astune.numerics.check import NumericsReport
     from astune.numerics.suspects import Trial
     from astune.trainer.mismatch import Mismatch
@@ -32,7 +35,7 @@ ROWS = (
 )
 
 
-def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: int) -> int:
+def check_numerics(conf: Path, overrides: Sequence[str], flags: CompanionFlags, *, steps: int, tasks: int) -> int:
     config = load_config(conf, overrides)
     from astune.backbone import local
     from astune.backbone.parts import load_parts
@@ -42,15 +45,25 @@ def check_numerics(conf: Path, overrides: Sequence[str], *, steps: int, tasks: i
     silence_progress_bars()
     console = Console()
     reports: list[NumericsReport] = []
-    with console.status("importing the workflow, reading the tasks") as status:
-        parts = load_parts(config, conf.parent, status.update)
+
+    def parts_checked() -> UserParts:
+        with console.status("importing the workflow, reading the tasks") as status:
+            parts = load_parts(config, conf.parent, status.update)
         local.check_trainable(config, parts)
+        return parts
 
-        async def work() -> None:
-            observer = _Says(status)
-            reports.append(await local.check_numerics(config, parts, observer, steps=steps, tasks=tasks))
+    companions = companions_of(flags, config)
+    early = None if companions else parts_checked()  # before anything slow starts; tasks may need a companion
+    companions += engine_server(config, console, takes_weights=True)
+    with started(companions, experiment_of(config), console) as beside:
+        parts = early or parts_checked()
+        with console.status("loading the model") as status:
 
-        run_until_interrupted(work())
+            async def work() -> None:
+                observer = _Says(status)
+                reports.append(await local.check_numerics(config, parts, observer, steps=steps, tasks=tasks))
+
+            run_until_interrupted(beside.guard(work()))
     [report] = reports
     show_numerics(report, console)
     return 0 if report.passed else EXIT_FAILED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from astune.cli._beside import beside_run, telling_the_end
+from astune.cli._beside import beside_run, engine_server, experiment_of, telling_the_end
 from astune.cli._errors import EXIT_INTERRUPTED, Interrupted
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
@@ -55,7 +55,7 @@ class _Start:
         """The folder that holds the experiment's runs."""
         if self.run_path is not None:
             return self.run_path.parent
-        return self.config.record_dir.resolve() / self.config.experiment_name
+        return experiment_of(self.config)
 
 
 def train_or_plan(request: Request) -> int:
@@ -70,7 +70,9 @@ def train_or_plan(request: Request) -> int:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return 0
     parts = None if companions else _parts(start, console)  # before anything slow starts; tasks may need a companion
-    with beside_run([*companions, *_engine_server(start.config, console)], start.experiment, console) as beside:
+    # The model is looked for before a new run's folder hides the experiment's last good one.
+    companions += engine_server(start.config, console, takes_weights=start.config.backbone == "local")
+    with beside_run(companions, start.experiment, console) as beside:
         parts = parts or _parts(start, console)
         if start.config.backbone != "debug" or start.config.engine.type == "in_process":
             silence_progress_bars()
@@ -80,20 +82,6 @@ def train_or_plan(request: Request) -> int:
 
                 return debug_episodes(start.config, parts, run, beside, console)
             return _train(start.config, parts, run, beside, console)
-
-
-def _engine_server(config: AstuneConfig, console: Console) -> list[Companion]:
-    """The server that answers, where we start it; otherwise the model is looked for, before a new run's folder hides
-    the experiment's last good one."""
-    if config.engine.type == "openai":
-        return []
-    from astune.backbone.engines import model_folder
-    from astune.backbone.vllm import vllm_server
-
-    with console.status(f"looking for the model {config.model.path}"):
-        folder = model_folder(config)
-    server = vllm_server(config, folder)
-    return [] if server is None else [server]
 
 
 def _parts(start: _Start, console: Console) -> UserParts:

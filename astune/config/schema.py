@@ -60,11 +60,11 @@ class EngineConfig(StrictModel):
     """The engine that samples from the model."""
 
     type: Literal["in_process", "vllm", "openai"] = "in_process"
-    """`in_process` needs nothing beside, and is what is trained with. `vllm` asks the servers at `base_url`, or starts
-    one where none is named. `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids,
-    else in plain text. The last two are for debugging."""
+    """`in_process` needs nothing beside. `vllm` asks the servers at `base_url`, or starts one where none is named.
+    `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids, else in plain text. A server
+    is trained with where it returns token ids with log-probabilities and takes weights: docs/en/engines.md."""
     base_url: list[str] = Field(default_factory=list)
-    """Addresses of servers that run already, as http://127.0.0.1:8000; several are shared out among the episodes."""
+    """Addresses of servers that run already, as http://127.0.0.1:8000; episodes are spread over several."""
     api_key_env: str = ""
     """The environment variable that holds the endpoint's key. Keys themselves are written into no file."""
     model: str = ""

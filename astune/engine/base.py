@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from astune.engine.fingerprint import Fingerprint
 from astune.schema import Completion, SamplingParams
 
 if TYPE_CHECKING:
@@ -20,6 +22,14 @@ class WeightsSource(Protocol):
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by its Hugging Face name, adapters merged; valid until the next optimiser step."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write them into a folder in Hugging Face format, in the dtype that they compute in."""
+        ...
+
+    def fingerprint(self) -> Fingerprint:
+        """What they say of a fixed text."""
         ...
 
 

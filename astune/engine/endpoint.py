@@ -65,12 +65,23 @@ class Endpoint:
 
     async def models(self) -> list[str]:
         """The names of the models that it serves."""
-        answer = await self._ask("GET", "/models", None, _LIST_S)
+        answer = await self._ask("GET", f"{self._api}/models", None, _LIST_S)
         return [str(model["id"]) for model in answer.get("data") or []]
 
     async def post(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> Any:
         """What the API answers at `path`; None waits as long as the caller does."""
-        return await self._ask("POST", path, body, timeout_s)
+        return await self._ask("POST", self._api + path, body, timeout_s)
+
+    async def control(self, path: str, body: dict[str, Any], *, timeout_s: float) -> Any:
+        """What the server answers at `path` beside its API, asked once: whoever asks it to do something does not know
+        whether it was done.
+
+        The connection is not used again: vLLM closes it, without saying so, when such a request fails.
+        """
+        answer = await self._request(
+            "POST", self.root + path, body, timeout_s=timeout_s, headers={"Connection": "close"}
+        )
+        return self._content(answer, self.root + path)
 
     async def answers(self) -> bool:
         """Whether it is there and well, asked once."""
@@ -83,33 +94,44 @@ class Endpoint:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None) -> Any:
-        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
+    async def _ask(self, method: str, address: str, body: dict[str, Any] | None, timeout_s: float | None) -> Any:
         pause_s = _FIRST_PAUSE_S
         for number in range(1, _TRIES + 1):
-            try:
-                answer = await self._client.request(method, self._api + path, json=body, timeout=timeout)
-            except httpx.HTTPError as cause:
-                raise EngineError(
-                    f"{self._api}{path}: {type(cause).__name__}: {cause or 'no answer'}",
-                    hint="check that the server runs and that engine.base_url is its address",
-                ) from cause
+            answer = await self._request(method, address, body, timeout_s=timeout_s)
             if answer.status_code not in _BUSY or number == _TRIES:
-                return self._content(answer, path)
+                return self._content(answer, address)
             await asyncio.sleep(min(_LONGEST_PAUSE_S, _retry_after_s(answer) or pause_s))
             pause_s *= 2
         raise AssertionError
 
-    def _content(self, answer: httpx.Response, path: str) -> Any:
+    async def _request(
+        self,
+        method: str,
+        address: str,
+        body: dict[str, Any] | None,
+        *,
+        timeout_s: float | None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
+        try:
+            return await self._client.request(method, address, json=body, timeout=timeout, headers=headers)
+        except httpx.HTTPError as cause:
+            raise EngineError(
+                f"{address}: {type(cause).__name__}: {cause or 'no answer'}",
+                hint="check that the server runs and that engine.base_url is its address",
+            ) from cause
+
+    def _content(self, answer: httpx.Response, address: str) -> Any:
         if not answer.is_success:
-            raise Refusal(f"{self._api}{path} answered {answer.status_code}: {_reason(answer)}", answer.status_code)
+            raise Refusal(f"{address} answered {answer.status_code}: {_reason(answer)}", answer.status_code)
         if not answer.content:
             return None
         try:
             return answer.json()
         except ValueError as cause:
             raise EngineError(
-                f"{self._api}{path} answered what is no JSON: {answer.text[:_SHOWN]!r}",
+                f"{address} answered what is no JSON: {answer.text[:_SHOWN]!r}",
                 hint="engine.base_url has to be an OpenAI-compatible API",
             ) from cause
 

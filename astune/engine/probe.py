@@ -1,4 +1,5 @@
-"""What a server is asked before a run trusts it: does it give token ids and log-probabilities, and are they ours?"""
+"""What a server is asked before a run trusts it: does it give token ids and log-probabilities, and are they ours? Does
+it take weights?"""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from astune.engine.endpoint import Endpoint, Refusal
+from astune.engine.handover import Handover
 
 _TEXT = "One, two, three: 4 5 6"
 _LIKELIEST = 5
@@ -18,13 +20,15 @@ _ANSWERS_WITHIN_S = 60.0
 class Probe:
     """`same_tokenizer` and `tempered` are None where it could not be told.
 
-    `tempered`: log-probabilities are of the distribution that is sampled from, temperature applied.
+    `tempered`: log-probabilities are of the distribution that is sampled from, temperature applied. `no_weights` is
+    what keeps the server from taking weights, in words; empty where nothing does, or where it is not asked for.
     """
 
     token_ids: bool
     logprobs: bool
     same_tokenizer: bool | None = None
     tempered: bool | None = None
+    no_weights: str = ""
 
     @property
     def exact(self) -> bool:
@@ -42,16 +46,18 @@ class Probe:
             lacks.append("its tokenizer is not that of model.path")
         if temperature != 1 and self.tempered is False:
             lacks.append(f"its log-probabilities leave out the temperature {temperature:g}")
-        lacks.append("it takes no new weights yet")
+        if self.no_weights:
+            lacks.append(self.no_weights)
         return lacks
 
 
-async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]]) -> Probe:
-    """Ask for one token, twice.
+async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]], *, weights: bool = False) -> Probe:
+    """Ask for one token, twice, and where `weights` are to be given, whether they are taken.
 
     Raises:
         EngineError: the server cannot be reached, or refuses for a reason that says nothing of what it gives.
     """
+    no_weights = await Handover(endpoint).missing() if weights else ""
     try:
         answer = await endpoint.post(
             "/completions", _request(endpoint.model, temperature=1.0), timeout_s=_ANSWERS_WITHIN_S
@@ -59,7 +65,7 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]]) -> Probe
     except Refusal as refusal:
         if refusal.status not in _NO_SUCH_ROUTE:
             raise
-        return Probe(token_ids=False, logprobs=False)
+        return Probe(token_ids=False, logprobs=False, no_weights=no_weights)
     choice = (answer.get("choices") or [{}])[0]
     known = choice.get("token_ids") is not None
     ours = choice.get("prompt_token_ids")
@@ -69,6 +75,7 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]]) -> Probe
         logprobs=bool(logprobs.get("token_logprobs")),
         same_tokenizer=None if ours is None else list(ours) == encode(_TEXT),
         tempered=await _tempered(endpoint, logprobs),
+        no_weights=no_weights,
     )
 
 

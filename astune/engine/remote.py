@@ -1,17 +1,16 @@
-"""What engines behind one endpoint have in common: sessions without care, counters, and weights that are not ours."""
+"""What engines behind one endpoint have in common: sessions without care, and counters."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.base import EngineStats
 from astune.engine.endpoint import Endpoint
-from astune.schema import EngineError
 
 
 class RemoteEngine:
-    """The part of `InferenceEngine` beside `generate`."""
+    """The part of `InferenceEngine` beside `generate` and `load_weights`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -24,9 +23,6 @@ class RemoteEngine:
     def open_session(self, session: str) -> None: ...
 
     def close_session(self, session: str) -> None: ...
-
-    async def load_weights(self, source: WeightsSource) -> int:
-        raise EngineError(f"{self.name} takes no new weights", hint="train with engine.type: in_process")
 
     def stats(self) -> EngineStats:
         """Of answered calls; a call that is cancelled ends at the server, and nobody learns how far it came."""

@@ -1,7 +1,7 @@
-"""Several servers of one model as one engine: each episode stays on the server where its prefix cache is warm.
+"""Servers of one model as one engine: each episode stays on the server where its prefix cache is warm.
 
 A server that does not answer is left out; its episodes fail, are run again by the pool, and open their new session
-elsewhere. It is asked from time to time, and is back as soon as it answers.
+elsewhere. It is asked from time to time, and is back as soon as it answers and has taken the weights of the day.
 """
 
 from __future__ import annotations
@@ -13,41 +13,50 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.publication import Publication, PublishedWeights
 from astune.engine.served import ServedEngine
-from astune.schema import Completion, EngineError, SamplingParams
+from astune.schema import Completion, DeadlineExceeded, EngineError, SamplingParams
 
 _log = logging.getLogger(__name__)
 BETWEEN_VISITS_S = 2.0
+"""Much less than a server needs to start: one that is started again is seen to be away."""
+_FAILURES = (EngineError, DeadlineExceeded)
 
 
 class Replicas:
-    """Implements `InferenceEngine` over several of them."""
+    """Implements `InferenceEngine` over one server or several.
 
-    def __init__(self, engines: Sequence[ServedEngine]) -> None:
+    Args:
+        weights: where weights are put for the servers; None where they are given none.
+    """
+
+    def __init__(self, engines: Sequence[ServedEngine], weights: PublishedWeights | None = None) -> None:
         self._engines = list(engines)
+        self._weights = weights
+        self._publication: Publication | None = None
         self._home: dict[str, ServedEngine] = {}
-        self._out: set[ServedEngine] = set()
-        self._visitor: asyncio.Task[None] | None = None
+        self._watchers: list[asyncio.Task[None]] = []
         self._looks: set[asyncio.Task[None]] = set()
+        self.ended: EngineError | None = None
+        """Why nothing is asked any more."""
 
     def open_session(self, session: str) -> None:
-        """On the server with the fewest open ones; where none answers, on any, whose error then says so."""
-        here = [engine for engine in self._engines if engine not in self._out] or self._engines
+        """On the server with the fewest open ones; where none is usable, on any, whose error then says so."""
         load = Counter(self._home.values())
-        self._home[session] = min(here, key=lambda engine: load[engine])
+        self._home[session] = min(self._usable() or self._engines, key=lambda engine: load[engine])
 
     def close_session(self, session: str) -> None:
         self._home.pop(session, None)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        self._raise_if_ended()
         if session not in self._home:
             self.open_session(session)
         engine = self._home[session]
         try:
             return await engine.generate(prompt_ids, params, session=session)
         except EngineError:
-            if not await engine.answers():
-                self._leave_out(engine)
+            await self._look_at(engine)
             raise
         except asyncio.CancelledError:  # perhaps by a deadline: one that hangs is found out, too
             self._looks.add(look := asyncio.ensure_future(self._look_at(engine)))
@@ -55,7 +64,21 @@ class Replicas:
             raise
 
     async def load_weights(self, source: WeightsSource) -> int:
-        raise EngineError("the servers take no new weights", hint="train with engine.type: in_process")
+        """Give the weights to every server that answers; one that answers and does not take them ends it all."""
+        self._raise_if_ended()
+        if self._weights is None:
+            raise EngineError("the servers of this run are given no weights", hint="this is a defect of astune")
+        self._publication = await asyncio.to_thread(self._weights.publish, source)
+        asked = self._usable() or self._engines
+        given = await asyncio.gather(*(engine.take(self._publication) for engine in asked), return_exceptions=True)
+        failures = {engine: said for engine, said in zip(asked, given, strict=True) if said is not None}
+        for engine, failure in failures.items():
+            if not isinstance(failure, _FAILURES) or await engine.answers() or len(failures) == len(asked):
+                raise failure
+            _log.warning("%s took no weights version %d, does not answer and is left out", engine.name, source.version)
+        self._weights.keep_only(self._publication)
+        self._watch()
+        return source.version
 
     def stats(self) -> EngineStats:
         each = [engine.stats() for engine in self._engines]
@@ -64,30 +87,77 @@ class Replicas:
         )
 
     async def aclose(self) -> None:
-        for task in (*self._looks, *filter(None, (self._visitor,))):
+        tasks = [*self._looks, *self._watchers]
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for engine in self._engines:
             await engine.aclose()
 
+    def _usable(self) -> list[ServedEngine]:
+        return [engine for engine in self._engines if engine.usable]
+
+    def _raise_if_ended(self) -> None:
+        if self.ended is not None:
+            raise EngineError(self.ended.message, hint=self.ended.hint)
+
     async def _look_at(self, engine: ServedEngine) -> None:
-        if not await engine.answers():
+        if engine.usable and not await engine.answers():
             self._leave_out(engine)
 
-    def _leave_out(self, engine: ServedEngine) -> None:
-        if engine in self._out:
+    def _leave_out(self, engine: ServedEngine, why: str = "does not answer") -> None:
+        if not engine.usable:  # another call of it was faster to find out
             return
-        self._out.add(engine)
-        left = len(self._engines) - len(self._out)
-        _log.warning(
-            "%s does not answer and is left out; %d of %d servers go on", engine.name, left, len(self._engines)
-        )
-        if self._visitor is None or self._visitor.done():
-            self._visitor = asyncio.ensure_future(self._visit())
+        engine.usable = False
+        left = len(self._usable())
+        _log.warning("%s %s and is left out; %d of %d servers go on", engine.name, why, left, len(self._engines))
+        self._watch()
 
-    async def _visit(self) -> None:
-        while self._out:
+    def _watch(self) -> None:
+        if not self._watchers:
+            self._watchers = [asyncio.ensure_future(self._visit(engine)) for engine in self._engines]
+
+    async def _visit(self, engine: ServedEngine) -> None:
+        """See to it that a server that is used has the weights it was given, and one that is left out comes back."""
+        told = ""
+        while True:
             await asyncio.sleep(BETWEEN_VISITS_S)
-            for engine in list(self._out):
-                if await engine.answers():
-                    self._out.discard(engine)
-                    _log.warning("%s answers again", engine.name)
+            if not engine.usable:
+                refusal = await self._bring_back(engine)
+                if refusal and refusal != told:
+                    _log.warning("%s answers again and stays left out: %s", engine.name, refusal)
+                told = refusal
+            elif engine.holds is not None:
+                await self._see_what_it_holds(engine)
+
+    async def _see_what_it_holds(self, engine: ServedEngine) -> None:
+        try:
+            other = await engine.lost()
+        except _FAILURES:
+            await self._look_at(engine)
+            return
+        if other:
+            self.ended = EngineError(
+                f"somebody else gave weights to {engine.name}: it holds {other}",
+                hint="a server that is trained with is for one run alone; go on with --resume",
+            )
+        elif other is not None:
+            self._leave_out(engine, "was started again")
+
+    async def _bring_back(self, engine: ServedEngine) -> str:
+        """Use it again if it answers and takes the present weights; why it did not take them, where it did not."""
+        if not await engine.answers():
+            return ""
+        publication = self._publication
+        if publication is None:
+            engine.usable = True
+        else:
+            try:
+                await engine.take(publication)
+            except _FAILURES as failure:
+                return str(failure)
+            if publication is not self._publication:  # others were published meanwhile, and not to this one
+                engine.usable = False
+                return ""
+        _log.warning("%s answers again", engine.name)
+        return ""

@@ -1,6 +1,6 @@
 """A model behind a server that takes token ids and gives token ids and log-probabilities, as vLLM does.
 
-It samples with the weights that the server has, and takes no others: episodes are run with it, and nothing is trained.
+It samples with the weights that the server has; a vLLM server with our worker extension can be given others.
 """
 
 from __future__ import annotations
@@ -8,9 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from astune.engine.base import EngineStats
 from astune.engine.endpoint import Endpoint
+from astune.engine.gate import Gate
+from astune.engine.handover import Handover
+from astune.engine.publication import Publication
 from astune.engine.remote import RemoteEngine
 from astune.schema import Completion, EngineError, Grammar, SamplingParams
 
@@ -19,7 +24,7 @@ _NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.
 
 
 class ServedEngine(RemoteEngine):
-    """Implements `InferenceEngine` over `/v1/completions`.
+    """One server, asked over `/v1/completions`; `Replicas` makes an `InferenceEngine` of some.
 
     Raises:
         EngineError: the server fails, or answers without token ids or log-probabilities.
@@ -28,6 +33,12 @@ class ServedEngine(RemoteEngine):
     def __init__(self, endpoint: Endpoint, *, max_model_len: int) -> None:
         super().__init__(endpoint)
         self._max_model_len = max_model_len
+        self._handover = Handover(endpoint)
+        self._gate = Gate()
+        self.holds: Publication | None = None
+        """The weights that it was given; None while it has its own, or is being given others."""
+        self.usable = True
+        """Whether it may be asked. One that does not answer, or computes with nobody knows which weights, may not."""
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = list(prompt_ids)
@@ -37,11 +48,42 @@ class ServedEngine(RemoteEngine):
                 f"the context of {self._max_model_len} tokens",
                 hint="raise rollout.max_model_len or end the episode earlier",
             )
-        answer = await self._ask("/completions", self._request(prompt, params))
-        completion = self._completion(answer)
+        async with self._gate.passing():
+            if not self.usable:
+                raise EngineError(f"{self.name} did not answer, or took no weights, and is left out")
+            answer = await self._ask("/completions", self._request(prompt, params))
+            completion = self._completion(answer)
         cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
         return completion
+
+    async def take(self, publication: Publication) -> None:
+        """Have the server compute with other weights; waits until nothing runs, and calls that come meanwhile wait.
+
+        Raises:
+            EngineError, DeadlineExceeded: it does not; what it computes with is then not known.
+        """
+        async with self._gate.closed():
+            self.holds = None
+            try:
+                await self._handover.give(publication)
+            except BaseException:
+                self.usable = False
+                raise
+            self.holds, self.usable = publication, True
+
+    async def lost(self) -> str | None:
+        """The name of what it holds instead of what it was given, empty after a new start; None where all is well.
+
+        Raises:
+            EngineError, DeadlineExceeded: it does not say.
+        """
+        given = self.holds
+        name = await self._handover.holds()
+        return None if given is None or given is not self.holds or name == given.name else name
+
+    def stats(self) -> EngineStats:
+        return replace(self._stats, waiting=self._gate.waiting)
 
     def _request(self, prompt: list[int], params: SamplingParams) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -82,5 +124,6 @@ class ServedEngine(RemoteEngine):
             raise EngineError(f"{self.name} answered without {' and '.join(lacks)}", hint="serve the model with vLLM")
         if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
             raise EngineError(f"{self.name} answered {len(token_ids)} tokens with the log-probabilities {logprobs}")
+        version = self.holds.version if self.holds is not None else 0
         finish_reason = "stop" if choice.get("finish_reason") == "stop" else "length"
-        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, weights_version=0)
+        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version)

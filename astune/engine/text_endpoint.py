@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+from astune.engine.base import WeightsSource
 from astune.engine.endpoint import Refusal
 from astune.engine.remote import RemoteEngine
 from astune.engine.written import read, written
@@ -49,6 +50,9 @@ class TextEndpointEngine(RemoteEngine):
         self._count(prompt=len(prompt_ids), cached=0, sampled=len(token_ids))
         finish_reason = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(token_ids, [math.nan] * len(token_ids), finish_reason, 0)
+
+    async def load_weights(self, source: WeightsSource) -> int:
+        raise EngineError(f"{self.name} takes no new weights", hint="train with engine.type: in_process")
 
     def _request(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], params: SamplingParams

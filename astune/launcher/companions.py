@@ -1,8 +1,9 @@
 """The companions of a run: started before it, watched while it goes on, ended with it.
 
 Their output is kept in the run's `companions/NAME.log`. They are started before the run has a folder, for tasks may
-come from one of them; until then the logs lie in `.starting-<process id>` beside the experiment's runs, where they stay
-when it comes to nothing. A companion that already runs and answers is used as it is, and is not ended by us.
+come from one of them; until then the logs lie in `.starting-<process id>` beside the experiment's runs. There they stay
+when it comes to nothing, and are removed after what has no run, as an evaluation. A companion that already runs and
+answers is used as it is, and is not ended by us.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any, Self
 
 from astune.launcher.companion import Companion
 from astune.launcher.guarded_process import GRACE_S, GuardedProcess
-from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
+from astune.launcher.health import describe_listener, origin_of, port_is_free, port_of, why_not_answering
 from astune.launcher.process_registry import started_at
-from astune.schema import CompanionError, DeadlineExceeded
+from astune.schema import AstuneError, CompanionError, DeadlineExceeded
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -94,7 +95,12 @@ class Companions:
         """Do the work; when a companion that it needs dies meanwhile, cancel it, wait for its end, and say so.
 
         Raises:
+<<<<<<< HEAD
             CompanionError: such a companion died; names it, with its last lines.
+=======
+            CompanionError: a companion died, or the work failed at one, whose address the failure names; with its last
+                lines.
+>>>>>>> c3adc63 (Weights reach vLLM servers: a folder they read, and a fingerprint they are held to)
         """
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
         task = asyncio.ensure_future(work)
@@ -115,6 +121,13 @@ class Companions:
             if dead:
                 raise self._death(*dead[0]) from None
             raise
+        except AstuneError as failure:
+            for companion, process in self._running:
+                named = companion.health_url is not None and origin_of(companion.health_url) in failure.message
+                if named and not process.has_died:
+                    said = f"{failure.message}; of companion {companion.name}, {self._last_lines(companion)}"
+                    raise CompanionError(said, hint=failure.hint) from failure
+            raise
         finally:
             for _, process in self._running:
                 process.on_death(lambda: None)
@@ -133,6 +146,8 @@ class Companions:
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if cause is None and self._folder.name.startswith(_STARTING):  # nothing went wrong, and no run wants them
+            shutil.rmtree(self._folder, ignore_errors=True)
         if self._died and isinstance(cause, Exception) and not isinstance(cause, CompanionError):
             raise self._death(*self._died[0]) from cause  # likelier the reason than what was missing without it
 

@@ -41,6 +41,12 @@ def why_not_answering(address: str) -> str | None:
     return None
 
 
+def origin_of(address: str) -> str:
+    """`http://127.0.0.1:8000` of `http://127.0.0.1:8000/health`."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def port_of(address: str) -> int | None:
     """The port of an address, the scheme's own where none is written."""
     parts = urlsplit(address)

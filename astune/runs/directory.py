@@ -8,6 +8,8 @@
         rollout/vocabulary.json.zst
         metrics.jsonl
         tensorboard/  checkpoints/  plots/
+        companions/NAME.log    where there are companions
+        weights/               what servers are given, while the run goes on
 
 The folder appears under its name only when it is complete. `status` is `running`, `finished`, `failed` or
 `interrupted`; a run whose status is `running` but whose lock nobody holds was killed.

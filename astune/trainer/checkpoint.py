@@ -21,22 +21,27 @@ STATE_FILE = "trainer_state.pt"
 _OF_THE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "config.json")
 
 
-def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template.
+def save_weights(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], dtype: torch.dtype) -> None:
+    """Write config and weights, these in `dtype`, as others name and store them.
 
     Buffers, such as what balances experts, keep their dtype: they choose, and a rounded one chooses others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     buffers = {plain_name(name) for name, _ in causal_lm.named_buffers(remove_duplicate=False)}
     saved = {
-        name: tensor.detach().to("cpu", tensor.dtype if name in buffers else torch.bfloat16)
-        for name, tensor in tensors.items()
+        name: tensor.detach().to("cpu", tensor.dtype if name in buffers else dtype) for name, tensor in tensors.items()
     }
     cast(Any, causal_lm).save_pretrained(folder, state_dict=saved)
     config_file = folder / "config.json"
     for weights in folder.glob("*.safetensors"):  # readable to the owner alone; a server may run as somebody else
         shutil.copymode(config_file, weights)
-    config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "dtype": "bfloat16"}, indent=2) + "\n")
+    named = {"dtype": str(dtype).removeprefix("torch.")}
+    config_file.write_text(json.dumps(json.loads(config_file.read_text()) | named, indent=2) + "\n")
+
+
+def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+    """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template."""
+    save_weights(folder, causal_lm, tensors, torch.bfloat16)
     for file in source.iterdir():
         if file.is_file() and not any(file.match(pattern) for pattern in (*_OF_THE_WEIGHTS, STATE_FILE)):
             shutil.copyfile(file, folder / file.name)

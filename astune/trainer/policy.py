@@ -18,9 +18,11 @@ from torch import Tensor
 
 from astune.config.schema import AstuneConfig, OptimConfig
 from astune.engine.context_bounds import require_within_bounds
+from astune.engine.fingerprint import Fingerprint
 from astune.engine.grammar import Grammars
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
+from astune.trainer.fingerprints import Fingerprints
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import LossSums
 from astune.trainer.microbatch import MicroBatch, pack, split
@@ -44,7 +46,10 @@ class StepReport:
 
 
 class PolicyTrainer:
-    """Owns the weights. It is its own `WeightsSource`: `version` counts steps, `named_tensors` reads the weights."""
+    """Owns the weights. It is its own `WeightsSource`: `version` counts steps, `named_tensors` reads the weights.
+
+    `fingerprints` takes those of any weights of its model.
+    """
 
     def __init__(self, model: PolicyModel, config: AstuneConfig, folder: Path) -> None:
         self._model = model
@@ -52,6 +57,7 @@ class PolicyTrainer:
         self._folder = folder
         self._grammars = Grammars(folder, model.vocab_size)
         self._version = 0
+        self.fingerprints = Fingerprints(folder, max_tokens=config.rollout.max_model_len - 1)
         if config.trainer.loss.kl_coef > 0:
             model.keep_start()
         if config.trainer.loss.importance_cap is None:
@@ -95,6 +101,13 @@ class PolicyTrainer:
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         return self._model.named_tensors()
+
+    def save(self, folder: Path) -> None:
+        """The weights as they compute, for a server to read."""
+        self._model.save(folder)
+
+    def fingerprint(self) -> Fingerprint:
+        return self.fingerprints.of(self._model)
 
     def step(self, batch: TrainingBatch) -> StepReport:
         """Learn from one batch.

@@ -22,6 +22,7 @@ from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer._probe import prepare
 from astune.trainer.attention import attending
+from astune.trainer.checkpoint import save_weights
 from astune.trainer.head import Head
 from astune.trainer.lora import add_adapters, merged_tensors, without_adapters
 from astune.trainer.masters import Masters
@@ -119,6 +120,10 @@ class PolicyModel:
         for name, tensor in self.module.state_dict().items():
             if name not in tied:
                 yield name, tensor
+
+    def save(self, folder: Path) -> None:
+        """Write config and weights in Hugging Face format, in the dtype that they compute in."""
+        save_weights(folder, self.causal_lm, dict(self.named_tensors()), self.dtype)
 
     @property
     def causal_lm(self) -> Any:

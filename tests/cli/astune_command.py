@@ -12,8 +12,13 @@ ROOT = Path(__file__).parents[2]
 MAIN = "from astune.cli import main; main()"
 
 
-def start(folder: Path, *arguments: str, before: tuple[str, ...] = (), **variables: str) -> subprocess.Popen[str]:
-    """`astune ARGUMENTS` in `folder`; `before` are further arguments of the interpreter, as for a debugger."""
+def start(
+    folder: Path, *arguments: str, before: tuple[str, ...] = (), together: bool = False, **variables: str
+) -> subprocess.Popen[str]:
+    """`astune ARGUMENTS` in `folder`; `before` are further arguments of the interpreter, as for a debugger.
+
+    What it says of errors and warnings comes with the rest of its output where `together` is set.
+    """
     program = before or ("-c", MAIN)
     return subprocess.Popen(
         [sys.executable, *program, *arguments],
@@ -21,7 +26,7 @@ def start(folder: Path, *arguments: str, before: tuple[str, ...] = (), **variabl
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
         text=True,
     )
 

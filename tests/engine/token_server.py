@@ -1,6 +1,6 @@
 """A real HTTP server in front of a real engine, which answers as vLLM does; where vLLM itself is too large to be there.
 
-`make e2e-debug` runs the same with a real vLLM server.
+`make e2e-vllm` runs training with real vLLM servers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -69,9 +69,22 @@ class TokenServer:
             "prompt_token_ids": prompt_ids,
             "logprobs": {"token_logprobs": completion.logprobs, "top_logprobs": None},
         }
+        choice |= self.more(body)
         for name in self.leaves_out:
             choice.pop(name, None)
         return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": len(prompt_ids)}})
+
+    def more(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What else a completion is answered with."""
+        return {}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/health", self.health),
+            Route("/v1/models", self.models),
+            Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+        ]
 
     async def chat(self, request: Request) -> Response:
         self.asked.append(await request.json())
@@ -82,16 +95,22 @@ class TokenServer:
 
 
 @contextmanager
-def serving(engine: InferenceEngine | None, port: int = 0) -> Iterator[TokenServer]:
-    """A server on a port of its own."""
-    server = TokenServer(engine)
-    routes = [
-        Route("/health", server.health),
-        Route("/v1/models", server.models),
-        Route("/v1/completions", server.complete, methods=["POST"]),
-        Route("/v1/chat/completions", server.chat, methods=["POST"]),
-    ]
-    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="warning")
+def serving(engine: InferenceEngine | None) -> Iterator[TokenServer]:
+    """A server of `engine` on a port of its own."""
+    with listening(TokenServer(engine)) as server:
+        yield server
+
+
+S = TypeVar("S", bound=TokenServer)
+
+
+@contextmanager
+def listening(server: S, port: int = 0) -> Iterator[S]:
+    """Until the block ends, which closes every connection; 0 takes any port that is free."""
+    app = Starlette(routes=server.routes())
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=0, lifespan="off"
+    )
     runner = _Runner(config)
     thread = threading.Thread(target=runner.run, daemon=True)
     thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import shlex
@@ -17,7 +18,7 @@ from launcher_helpers import SERVER, commands_with, eventually, python, with_mar
 
 from astune.launcher.companion import Companion, in_shell
 from astune.launcher.companions import Companions
-from astune.schema import CompanionError, DeadlineExceeded, TaskReaderError
+from astune.schema import CompanionError, DeadlineExceeded, EngineError, TaskReaderError
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +198,33 @@ def test_an_error_while_one_is_dead_names_the_dead(experiment, marker):
     with pytest.raises(CompanionError, match="companion tools was ended by signal 9") as caught:
         read_tasks_from_the_dead()
     assert isinstance(caught.value.__cause__, TaskReaderError)
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+async def test_a_failure_at_the_address_of_one_that_lives_has_its_last_lines(names_it, experiment, port, marker):
+    async def work() -> None:
+        where = f"http://127.0.0.1:{port}" if names_it else "http://somewhere.else:80"
+        raise EngineError(f"{where}/v1/completions answered 500", hint="look into its log")
+
+    talking = f"print('I am out of memory', flush=True)\n{SERVER}"
+    url = f"http://127.0.0.1:{port}/healthz"
+    companion = Companion("env", tuple(python(talking, str(port), marker)), health_url=url)
+    with Companions([companion], experiment) as companions:
+        Told().start(companions)
+        with pytest.raises(EngineError if not names_it else CompanionError, match="answered 500") as caught:
+            await companions.guard(work())
+    assert ("I am out of memory" in caught.value.message) is names_it
+    assert caught.value.hint == "look into its log"
+
+
+def test_logs_of_what_has_no_run_are_removed_when_nothing_went_wrong_and_stay_otherwise(experiment, marker):
+    for fails in (False, True):
+        tools = Companion("tools", tuple(python(TALKER, marker)))
+        with contextlib.suppress(TaskReaderError), Companions([tools], experiment) as companions:
+            Told().start(companions)
+            if fails:
+                raise TaskReaderError("no tasks")
+        assert bool(list(experiment.rglob("tools.log"))) is fails
 
 
 async def test_work_that_is_cancelled_by_the_user_stays_cancelled(experiment, marker):

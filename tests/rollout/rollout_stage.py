@@ -10,6 +10,7 @@ from typing import Any
 from astune import Task, Workflow
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import Renderer
+from astune.engine.base import InferenceEngine
 from astune.engine.scripted import ScriptedEngine
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.schema import Episode, EpisodeGroup
@@ -54,7 +55,7 @@ class Stage:
     """One pool with everything around it, to play a workflow on."""
 
     renderer: Renderer
-    engine: ScriptedEngine
+    engine: InferenceEngine
     pool: RolloutPool
     watcher: Watcher
 
@@ -72,10 +73,11 @@ def build_stage(
     replies: Script | Sequence[Sequence[int]] = lambda *_: HELLO,
     judge: Any = PLEASED,
     observer: RolloutObserver | None = None,
+    engine: InferenceEngine | None = None,
     **rollout: Any,
 ) -> Stage:
     config = AstuneConfig.model_validate({"rollout": {"max_attempts": 1} | rollout})
-    engine = ScriptedEngine(replies)
+    engine = engine or ScriptedEngine(replies)
     watcher = Watcher()
     pool = RolloutPool(engine, renderer, workflow, judge, config, observer or watcher)
     return Stage(renderer, engine, pool, watcher)

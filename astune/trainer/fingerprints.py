@@ -1,0 +1,118 @@
+"""Fingerprints of a model's weights: what it says of a fixed text, and how far an engine may be from that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from astune.engine.fingerprint import Fingerprint
+from astune.schema import TrainerError
+from astune.trainer.microbatch import MicroBatch, pack
+from astune.trainer.policy_model import PolicyModel
+from astune.trainer.samples import WeightedTimeline
+
+TEXT = (
+    "The bus leaves the old station at nine. It carries 23 people; at the first stop 7 of them get off, and 12 get on. "
+    "How many are in it now? Let me think: 23 - 7 = 16, and 16 + 12 = 28. So the answer is 28.\n\n"
+    "def mean(values):\n    return sum(values) / len(values)\n\n"
+    '{"name": "search", "arguments": {"query": "weather in Paris", "limit": 3}}\n'
+    "Dear Anna, thank you for your letter. We shall be glad to see you on Sunday, if it does not rain."
+)
+ROUNDING = 4.0
+"""How many times the trainer's own rounding in a narrow format an engine may be away. Two honest sides are sqrt(2) of
+one rounding apart, which changes as the weights do: `numerics/limits.py` has seen it double and halve."""
+FLOAT32 = 1e-3
+"""The limit in float32, a thirtieth of what bfloat16 does."""
+FAR = 2.0
+"""Weights that are moved so as to be told from others are moved by this many limits."""
+FIRST_NOISE, LARGEST_NOISE = 0.1, 1.0
+"""Of the noise that moves them, relative to a weight's size; doubled until it is enough."""
+
+
+class Fingerprints:
+    """Takes fingerprints. The limit is measured once, with the first of them, and costs a copy in float32 for a moment.
+
+    Args:
+        folder: the model's files, for its tokenizer.
+        max_tokens: how much of the text a server can read.
+    """
+
+    def __init__(self, folder: Path, *, max_tokens: int) -> None:
+        self._folder = folder
+        self._max_tokens = max_tokens
+        self._token_ids: list[int] = []
+        self._limit: float | None = None
+
+    def of(self, model: PolicyModel) -> Fingerprint:
+        """What the present weights say; no step may run meanwhile."""
+        batch = self._text(model.device)
+        said_E = model.logprobs(batch, 1.0).cpu()
+        if self._limit is None:
+            self._limit = FLOAT32 if model.dtype == torch.float32 else ROUNDING * _rounding(model, batch, said_E)
+        return Fingerprint(self._token_ids, said_E.tolist(), self._limit)
+
+    def far_from(self, model: PolicyModel) -> PolicyModel:
+        """A copy with weights moved by noise until nobody can take what it says for what `model` says.
+
+        Nor for what a mixture of both would say: the head of one on the layers of the other.
+
+        Raises:
+            TrainerError: no noise moves it.
+        """
+        limit = self.of(model).limit
+        batch = self._text(model.device)
+        noise = FIRST_NOISE
+        while noise <= LARGEST_NOISE:
+            moved = model.frozen()
+            _shake(moved.module, noise)
+            if min(_distances(moved, model, batch)) > FAR * limit:
+                return moved
+            noise *= 2
+        raise TrainerError(
+            "noise in the weights does not change what the model says: it cannot be seen whether an engine gets them",
+            hint="this is a defect of astune, please report it with the model",
+        )
+
+    def _text(self, device: torch.device) -> MicroBatch:
+        if not self._token_ids:
+            from transformers import AutoTokenizer
+
+            self._token_ids = AutoTokenizer.from_pretrained(self._folder)(TEXT)["input_ids"][: self._max_tokens]
+        n_trained = len(self._token_ids) - 1
+        timeline = WeightedTimeline(
+            token_ids=self._token_ids,
+            positions=list(range(1, n_trained + 1)),
+            engine_logprobs=[0.0] * n_trained,
+            versions=[0] * n_trained,
+            advantages=[0.0] * n_trained,
+            token_weight=0.0,
+            group=0,
+        )
+        return pack([timeline], device)
+
+
+def _rounding(model: PolicyModel, batch: MicroBatch, said_E: Tensor) -> float:
+    """The mean of what the model's format changes in its log-probabilities."""
+    return float((model.frozen(torch.float32).logprobs(batch, 1.0).cpu() - said_E).abs().mean())
+
+
+@torch.no_grad()
+def _shake(module: nn.Module, noise: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        size = float(parameter.float().square().mean().sqrt()) or 1.0
+        shift = torch.randn(parameter.shape, generator=random) * (noise * size)
+        parameter.add_(shift.to(parameter.device, parameter.dtype))
+
+
+@torch.no_grad()
+def _distances(moved: PolicyModel, model: PolicyModel, batch: MicroBatch) -> list[float]:
+    """From what `moved` says to what `model` says, and to what the head of each says of the layers of the other."""
+    hidden, moved_hidden = model.hidden(batch), moved.hidden(batch)
+    head, moved_head = model.head(1.0), moved.head(1.0)
+    said_E = moved_head.logprobs(moved_hidden, batch.targets)
+    others = (head.logprobs(hidden, batch.targets), head.logprobs(moved_hidden, batch.targets))
+    mixed_E = moved_head.logprobs(hidden, batch.targets)
+    return [float((said_E - other_E).abs().mean()) for other_E in (*others, mixed_E)]
