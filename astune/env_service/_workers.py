@@ -24,7 +24,7 @@ from astune.env_service._link import LENGTH
 from astune.env_service._wire import encoded
 from astune.schema import EnvError
 
-STARTS_S = 120.0
+STARTS_S = 240.0
 """Seconds that a process may take to import its environment."""
 IDLE_S = 60.0
 """Seconds after which an idle process beyond those that are kept warm is ended."""

@@ -95,12 +95,8 @@ class Companions:
         """Do the work; when a companion that it needs dies meanwhile, cancel it, wait for its end, and say so.
 
         Raises:
-<<<<<<< HEAD
-            CompanionError: such a companion died; names it, with its last lines.
-=======
             CompanionError: a companion died, or the work failed at one, whose address the failure names; with its last
                 lines.
->>>>>>> c3adc63 (Weights reach vLLM servers: a folder they read, and a fingerprint they are held to)
         """
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
         task = asyncio.ensure_future(work)

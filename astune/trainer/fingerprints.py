@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from astune.engine.fingerprint import Fingerprint
+from astune.engine.tokenizer import ModelTokenizer
 from astune.schema import TrainerError
 from astune.trainer.microbatch import MicroBatch, pack
 from astune.trainer.policy_model import PolicyModel
@@ -77,9 +78,7 @@ class Fingerprints:
 
     def _text(self, device: torch.device) -> MicroBatch:
         if not self._token_ids:
-            from transformers import AutoTokenizer
-
-            self._token_ids = AutoTokenizer.from_pretrained(self._folder)(TEXT)["input_ids"][: self._max_tokens]
+            self._token_ids = ModelTokenizer.load(self._folder).encode(TEXT)[: self._max_tokens]
         n_trained = len(self._token_ids) - 1
         timeline = WeightedTimeline(
             token_ids=self._token_ids,

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from astune.context_tracker.token_bytes import vocabulary_of
+from astune.engine.tokenizer import ModelTokenizer
 
 TEXTS = [
     "Hello world, how are  you?\n\n\tfine",
@@ -50,7 +51,7 @@ def word_piece() -> PreTrainedTokenizerFast:
 
 def test_tokens_of_the_real_tokenizer_are_the_text_byte_for_byte(smol_folder: Path):
     tokenizer = AutoTokenizer.from_pretrained(smol_folder)
-    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = vocabulary_of(ModelTokenizer.of(tokenizer))
     for text in TEXTS:
         token_ids = tokenizer.encode(text, add_special_tokens=False)
         assert b"".join(map(vocabulary.piece, token_ids)) == text.encode()
@@ -61,14 +62,14 @@ def test_tokens_of_the_real_tokenizer_are_the_text_byte_for_byte(smol_folder: Pa
 @pytest.mark.parametrize("text", TEXTS[:4])
 def test_spaces_and_bytes_of_sentencepiece_are_themselves(text: str, strip: bool):
     tokenizer = sentencepiece_like(strip=strip)
-    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = vocabulary_of(ModelTokenizer.of(tokenizer))
     token_ids = tokenizer.encode(text, add_special_tokens=False)
     assert vocabulary.text(token_ids) == text
     assert b"\xf0" in vocabulary.pieces
 
 
 def test_a_piece_of_a_word_has_no_space_and_a_word_has_one():
-    vocabulary = vocabulary_of(word_piece())
+    vocabulary = vocabulary_of(ModelTokenizer.of(word_piece()))
     pieces = set(vocabulary.pieces)
     assert b" the" in pieces
     assert any(not piece.startswith(b" ") for piece in pieces)
@@ -79,7 +80,7 @@ def test_added_tokens_read_as_their_names_and_control_tokens_are_known(smol_fold
     tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     n_before = len(tokenizer)
     tokenizer.add_tokens([AddedToken("<|tool|>", special=True), AddedToken("Ġplugh", special=False)])
-    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = vocabulary_of(ModelTokenizer.of(tokenizer))
     assert [vocabulary.piece(n_before), vocabulary.piece(n_before + 1)] == [b"<|tool|>", "Ġplugh".encode()]
     assert n_before in vocabulary.special
     assert n_before + 1 not in vocabulary.special

@@ -28,6 +28,7 @@ RUN_ELSEWHERE = {
     "make test": "it runs this test",
     "make check": "its four parts are run before every commit",
     "make e2e-install": "itself a test, too long for make test: tests/install",
+    "make appworld": "tests/tutorial/test_example_appworld.py, among the tests marked e2e",
     "make pictures": "tests/viewer/test_tokens_page.py, into another folder",
     "scripts/install_debian.sh": "tests/sandbox/test_install_debian.py, as far as --dry-run",
     "astune demo": "tests/install, shortened",
@@ -42,10 +43,27 @@ RUN_ELSEWHERE = {
     "astune --kill": "tests/launcher/test_process_registry.py",
     "astune doctor": "tests/cli/test_doctor.py",
     "python -m vllm.entrypoints.openai.api_server": "tests/backbone/test_e2e_vllm.py, as a run starts it",
+    "astune --conf tutorial/example_appworld/appworld.yaml": "tests/tutorial/test_example_appworld.py, in debug",
 }
 MAKE_TOO_LONG = re.compile(r"make (bench-\S+|\S*vllm\S*|lock|format|docs|clean)$")
 """Benchmarks, which write their own results, and targets that change the working tree."""
-NOT_OURS = ("cd", "curl", "git", "export", "source", "mkdir", "cat", "ls", "tail", "python3", "tensorboard", "uv")
+NOT_OURS = (
+    *(
+        "appworld",
+        "cat",
+        "cd",
+        "curl",
+        "export",
+        "git",
+        "ls",
+        "mkdir",
+        "python3",
+        "source",
+        "tail",
+        "tensorboard",
+        "uv",
+    ),
+)
 
 
 def shown_commands() -> Iterator[tuple[str, str]]:
@@ -74,7 +92,7 @@ def words_of(command: str) -> list[str]:
 
 def is_dry_run(words: list[str]) -> bool:
     """A training that can be run as far as `--dry-run`: the demo, or a file of this repository."""
-    if words[0] != "astune" or {"--resume", "doctor"} & set(words):
+    if words[0] != "astune" or {"--resume", "doctor", "--with-appworld"} & set(words):
         return False
     return words[1:2] == ["demo"] or ("--conf" in words and (ROOT / words[words.index("--conf") + 1]).is_file())
 

@@ -45,7 +45,7 @@ class Service:
         )
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
-        wait_for(lambda: _READY.search(self.log) or self.process.poll() is not None, "the server to start", 60)
+        wait_for(lambda: _READY.search(self.log) or self.process.poll() is not None, "the server to start", 240)
         found = _READY.search(self.log)
         assert found, self.log
         self.url = found[1]

@@ -277,8 +277,7 @@ class TestStart:
         assert "docs/en/appworld.md" in said
 
     def test_data_of_another_version_is_named(self, appworld_python, tmp_path):
-        for folder in ("tasks/a_1/dbs", "base_dbs"):
-            (tmp_path / "data" / folder).mkdir(parents=True)
+        (tmp_path / "data" / "tasks" / "a_1" / "dbs").mkdir(parents=True)
         (tmp_path / "data" / "tasks" / "a_1" / "specs.json").write_text("{}")
         said = started(appworld_python, APPWORLD_PATH=str(tmp_path))
         assert f"error: AppWorld does not start with the data in {tmp_path}/data: KeyError: 'db_version'" in said

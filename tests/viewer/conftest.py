@@ -74,8 +74,9 @@ def viewer(trained: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Chromium; a module has its own, for while Playwright holds one, no event loop can run in this thread."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="the page's tests need the Python package playwright")
     if not CHROMIUM.is_file():
         pytest.skip(f"no Chromium at {CHROMIUM}; on Debian: scripts/install_debian.sh, elsewhere set CHROMIUM")
@@ -86,7 +87,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def record(browser: Any, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def record(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A record of two runs: what the real training wrote, and a staged one."""
     folder = tmp_path_factory.mktemp("page") / "launcher_record"
     shutil.copytree(trained.parent.parent, folder)

@@ -8,19 +8,25 @@ brings along. `--help` lists the options, such as `--max-instances`.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
+HERE = Path(__file__).resolve().parent
+
 
 def main() -> int:
-    home = Path(__file__).resolve().parents[2]
-    del sys.path[0]  # this folder, where `appworld` is an agent
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # until the server has its own handler
+    data = os.environ.get("APPWORLD_PATH")
+    if data:
+        os.environ["APPWORLD_PATH"] = str(Path(data).expanduser().absolute())
     with tempfile.TemporaryDirectory(prefix="astune-appworld-") as folder:
-        (Path(folder) / "astune").symlink_to(home / "astune")
-        sys.path.insert(0, folder)
-        tempfile.tempdir = None
+        (Path(folder) / "astune").symlink_to(HERE.parents[1] / "astune")
         os.environ.update(PYTHONPATH=folder, PYTHONSAFEPATH="1", TMPDIR=folder)
+        tempfile.tempdir = folder
+        os.chdir(folder)  # where nothing else is called `appworld`, as the agent in this file's folder is
+        sys.path[:] = [folder, *(place for place in sys.path if Path(place).resolve() not in (HERE, Path(folder)))]
         from astune.env_service.__main__ import main as serve
 
         return serve(["--env", "appworld", *sys.argv[1:]])
