@@ -148,12 +148,11 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
 
 def _require_what_servers_can(config: AstuneConfig) -> None:
     """Refuse what only the engine in this process keeps to."""
-    if config.trainer.loss.constrained_tokens == "replay":
+    if config.constrained_tokens == "replay":
         raise ConfigError(
             f"trainer.loss.constrained_tokens is replay, and engine.type is {config.engine.type}: a server keeps "
             "answers to a form by masks of its own, which cannot be computed again",
-            hint="set trainer.loss.constrained_tokens to mask, which leaves such tokens out of the loss, "
-            "or train with engine.type: in_process",
+            hint="leave it out, so that such tokens are left out of the loss, or train with engine.type: in_process",
         )
     if config.deterministic:
         raise ConfigError(

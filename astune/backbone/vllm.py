@@ -47,6 +47,7 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
         *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-prompt-tokens-details"),
+        *(("--enforce-eager",) if config.backbone == "debug" else ()),  # compiling would outlast a few episodes
         *_for_its_device(config),
         "--disable-uvicorn-access-log",  # the last lines of its log are for what went wrong
         *(("--worker-extension-cls", "astune_weights.TakesWeights") if takes_weights else ()),

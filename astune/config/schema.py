@@ -247,10 +247,11 @@ class LossConfig(StrictModel):
     importance_cap: float | None = Field(default=2.0, gt=0)
     """Truncation of the ratio of trainer to engine probabilities, which corrects for their different arithmetic;
     null switches the correction off, with a warning."""
-    constrained_tokens: ConstrainedTokens = "replay"
+    constrained_tokens: ConstrainedTokens | None = None
     """Tokens that were sampled under a grammar, as in structured answers: `replay` computes the grammar's
     masks again and trains the probabilities within them, which are those that were sampled from; `mask` leaves all
-    of these tokens out of the loss, for agents whose structured answers are only means."""
+    of these tokens out of the loss, for agents whose structured answers are only means. Null is `replay` with the
+    engine in this process and `mask` with servers, whose masks cannot be computed again."""
     updates_per_step: int = Field(default=1, ge=1)
     """Optimiser updates on one batch. Above 1 the batch is split by groups, and clipping begins to matter."""
 
@@ -377,6 +378,12 @@ class AstuneConfig(StrictModel):
         if self.rollout.max_response_length_in_one_turn >= self.rollout.max_model_len:
             raise ValueError("rollout.max_response_length_in_one_turn must be smaller than rollout.max_model_len")
         return self
+
+    @property
+    def constrained_tokens(self) -> ConstrainedTokens:
+        """What the loss does with tokens that were sampled under a grammar."""
+        by_engine = "replay" if self.engine.type == "in_process" else "mask"
+        return self.trainer.loss.constrained_tokens or by_engine
 
     @property
     def validation_temperature(self) -> float:

@@ -29,7 +29,7 @@ async def again(episode: Episode, renderer: Renderer, judge: Judge | None, confi
     """
     policy = config.rollout.timelines
     forest = merged_again(episode.forest, renderer, Comparison(policy.compare_level, policy.ignore_tools))
-    merged = replace(episode, forest=forest, constrained_tokens=config.trainer.loss.constrained_tokens)
+    merged = replace(episode, forest=forest, constrained_tokens=config.constrained_tokens)
     if judge is None:
         return Again(merged, "the workflow gave the reward itself")
     try:

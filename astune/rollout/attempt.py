@@ -96,7 +96,7 @@ class Attempt:
             self._task,
             self._tracker.forest,
             self.model.overflow,
-            free_answer=self._request.split == "train" and self._config.trainer.loss.constrained_tokens == "mask",
+            free_answer=self._request.split == "train" and self._config.constrained_tokens == "mask",
         )
         self._wait("judge")
         self._reward = await self._judge(self._proxy)
@@ -122,7 +122,7 @@ class Attempt:
             status = "truncated"
         episode = self._request.episode(seed=self._seed, forest=self._tracker.forest, status=status, error=error)
         episode.reward = reward
-        episode.constrained_tokens = self._config.trainer.loss.constrained_tokens
+        episode.constrained_tokens = self._config.constrained_tokens
         episode.metrics = self._metrics()
         episode.timings = {"model": self.model.seconds, "judge": self._judge_seconds}
         if self._proxy is not None:

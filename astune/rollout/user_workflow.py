@@ -110,7 +110,7 @@ def require_something_to_train(
     if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
         raise WorkflowError(
             f"{name} on task {task.task_id}: every answer was sampled under a grammar, and such tokens are not trained",
-            hint="set trainer.loss.constrained_tokens to replay",
+            hint="set trainer.loss.constrained_tokens to replay, with engine.type: in_process",
         )
 
 

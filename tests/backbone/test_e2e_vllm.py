@@ -48,7 +48,6 @@ COMMON = {
     "engine.kv_cache_gb": "1",
     "engine.vllm.python": str(PYTHON),
     "engine.vllm.arguments": "[--enforce-eager]",  # compiling takes minutes, and tests no more
-    "trainer.loss.constrained_tokens": "mask",
     "trainer.test_freq": "1000",
     "trainer.validation.max_tasks": "8",
 }

@@ -24,15 +24,15 @@ def config(**sections: dict[str, object]) -> AstuneConfig:
     return AstuneConfig.model_validate({"engine": {"type": "vllm"}, **sections})
 
 
-MASK = {"trainer": {"loss": {"constrained_tokens": "mask"}}}
+REPLAY = {"trainer": {"loss": {"constrained_tokens": "replay"}}}
 
 
 @pytest.mark.parametrize("engine", [{"type": "vllm"}, {"type": "openai", "base_url": "http://127.0.0.1:1"}], ids=str)
 @pytest.mark.parametrize(
     ("sections", "said", "hint"),
     [
-        ({}, "constrained_tokens is replay, and engine.type is", "set trainer.loss.constrained_tokens to mask"),
-        ({**MASK, "deterministic": True}, "deterministic is true, and engine.type is", "set it to false"),
+        (REPLAY, "constrained_tokens is replay, and engine.type is", "leave it out"),
+        ({"deterministic": True}, "deterministic is true, and engine.type is", "set it to false"),
     ],
 )
 def test_what_only_the_engine_in_this_process_keeps_to_is_refused_with_the_setting_to_change(
@@ -44,7 +44,13 @@ def test_what_only_the_engine_in_this_process_keeps_to_is_refused_with_the_setti
 
 
 def test_servers_are_trained_with_where_nothing_speaks_against_it():
-    check_trainable(config(**MASK), PARTS)
+    check_trainable(config(), PARTS)
+
+
+@pytest.mark.parametrize(("engine", "meant"), [("in_process", "replay"), ("vllm", "mask"), ("openai", "mask")])
+def test_answers_under_a_grammar_are_trained_where_their_masks_can_be_computed_again(engine: str, meant: str):
+    assert config(engine={"type": engine}).constrained_tokens == meant
+    assert config(engine={"type": engine}, **REPLAY).constrained_tokens == "replay"
 
 
 def words(takes_weights: bool, **sections: dict[str, object]) -> list[str]:
@@ -80,6 +86,11 @@ def test_it_reads_prompts_whole_on_a_cpu():
     command = words(False, model={"device": "cpu"}, rollout={"max_model_len": 9000})
     assert "--no-enable-chunked-prefill" in command
     assert command[command.index("--max-num-batched-tokens") + 1] == "9000"
+
+
+def test_it_compiles_for_training_and_not_for_a_few_episodes():
+    assert "--enforce-eager" in words(False, backbone="debug")
+    assert "--enforce-eager" not in words(True)
 
 
 def test_the_users_own_arguments_come_last():

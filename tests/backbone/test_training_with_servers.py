@@ -60,7 +60,6 @@ def folder(tmp_path: Path, tiny_folder: Path) -> Path:
             "test_freq": 100,
             "validation": {"max_tasks": 4},
             "optim": {"lr": 1e-2, "warmup_steps": 0},
-            "loss": {"constrained_tokens": "mask"},
         },
     }
     (tmp_path / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
