@@ -40,6 +40,7 @@ RUN_ELSEWHERE = {
     "astune check numerics": "tests/numerics/test_command.py",
     "astune check template": "tests/cli/test_check_template.py",
     "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",
+    "astune view": "tests/viewer, every test of which starts it or its server",
     "astune --kill": "tests/launcher/test_process_registry.py",
     "astune doctor": "tests/cli/test_doctor.py",
     "python -m vllm.entrypoints.openai.api_server": "tests/backbone/test_e2e_vllm.py, as a run starts it",
