@@ -102,8 +102,6 @@ async def _served(config: AstuneConfig, weights: PublishedWeights | None, closin
         closing.push_async_callback(endpoint.aclose)
         await endpoint.choose_model()
         endpoints.append(endpoint)
-    if ours:
-        await _require_own_model(endpoints[0])
 
     @cache
     def template() -> ChatTemplate:  # loaded only where a server gives tokens
@@ -123,7 +121,7 @@ async def _served(config: AstuneConfig, weights: PublishedWeights | None, closin
             "; ".join(_lacking(config, endpoints, probes)),
             hint="serve the model of model.path with vLLM, or set engine.type to openai to debug in plain text",
         )
-    return _in_text(config, endpoints, probes)
+    return await _in_text(config, endpoints, probes)
 
 
 def _exact(
@@ -141,16 +139,6 @@ def _exact(
     return OpenModel(Replicas(engines, weights), TemplateRenderer(template), config, lacks, apart=True)
 
 
-async def _require_own_model(endpoint: Endpoint) -> None:
-    """A server that answered already at our port may be of another run."""
-    served = await endpoint.models()
-    if endpoint.model not in served:
-        raise EngineError(
-            f"the server that runs already at {endpoint.root} serves {', '.join(served)}, and not {endpoint.model}",
-            hint="end it, or set engine.vllm.port to another port",
-        )
-
-
 def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> list[str]:
     temperature = config.rollout.temperature
     return [
@@ -160,7 +148,7 @@ def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequen
     ]
 
 
-def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
+async def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
     from astune.context_tracker.text_renderer import TextRenderer
     from astune.engine.text_endpoint import TextEndpointEngine
 
@@ -171,4 +159,6 @@ def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequen
     rollout = config.rollout.model_copy(update={"max_model_len": _NO_BOUND})
     unbounded = config.model_copy(update={"rollout": rollout})
     lacks = tuple(_lacking(config, endpoints, probes))
-    return OpenModel(TextEndpointEngine(endpoints[0]), TextRenderer(), unbounded, lacks)
+    engine = TextEndpointEngine(endpoints[0])
+    await engine.prove()
+    return OpenModel(engine, TextRenderer(), unbounded, lacks)

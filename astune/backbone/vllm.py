@@ -53,7 +53,10 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
         *(("--worker-extension-cls", "astune_weights.TakesWeights") if takes_weights else ()),
         *engine.vllm.arguments,
     ]
-    return Companion(NAME, tuple(command), health_url=f"{url_of(config)}/health", timeout_s=STARTS_WITHIN_S)
+    health_url = f"{url_of(config)}/health"
+    return Companion(
+        NAME, tuple(command), health_url=health_url, timeout_s=STARTS_WITHIN_S, port_key="engine.vllm.port"
+    )
 
 
 def _for_its_device(config: AstuneConfig) -> list[str]:

@@ -51,7 +51,7 @@ class VllmConfig(StrictModel):
     """The interpreter of the environment that vLLM is in; empty takes `.venv-vllm/bin/python` where it is (`make
     vllm-cpu` makes it), and otherwise the one that astune runs in."""
     port: int = Field(default=8000, ge=1, le=65535)
-    """Where it listens on this machine. A server that answers there already is used as it is."""
+    """Where it listens on this machine. A server that runs already is used where `base_url` names it."""
     arguments: list[str] = Field(default_factory=list)
     """Further arguments of the server, such as `--tensor-parallel-size 2`, a word each."""
 

@@ -89,7 +89,7 @@ class Endpoint:
             answer = await self._client.get(f"{self.root}/health", timeout=_CONNECT_S)
         except httpx.HTTPError:
             return False
-        return answer.is_success
+        return answer.status_code < 500  # one without such a page is well, too
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -134,6 +134,18 @@ class Endpoint:
                 f"{address} answered what is no JSON: {answer.text[:_SHOWN]!r}",
                 hint="engine.base_url has to be an OpenAI-compatible API",
             ) from cause
+
+
+def choice_of(answer: Any, name: str) -> dict[str, Any]:
+    """The first choice of a completion.
+
+    Raises:
+        EngineError: the server called `name` answered something else.
+    """
+    try:
+        return dict(answer["choices"][0])
+    except (KeyError, IndexError, TypeError, ValueError) as cause:
+        raise EngineError(f"{name} answered what is no completion: {str(answer)[:_SHOWN]}") from cause
 
 
 _HINTS = {

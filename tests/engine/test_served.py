@@ -168,6 +168,76 @@ async def test_a_server_that_dies_is_left_out_until_it_answers_again(monkeypatch
         await engine.aclose()
 
 
+async def test_while_all_servers_are_away_calls_wait_for_one(script, monkeypatch):
+    monkeypatch.setattr(replicas, "BETWEEN_VISITS_S", 0.01)
+    engine = Replicas([engine_of(script)])
+    script.sick = True
+    with pytest.raises(EngineError):
+        await engine.generate(PROMPT, PARAMS, session="first")
+    waiting = asyncio.ensure_future(engine.generate(PROMPT, PARAMS, session="second"))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    script.sick = False
+    assert (await asyncio.wait_for(waiting, 30)).token_ids == [7, 8, 2]
+    await engine.aclose()
+
+
+async def test_a_run_without_servers_does_not_wait_for_ever(script, monkeypatch):
+    monkeypatch.setattr(replicas, "BETWEEN_VISITS_S", 0.01)
+    monkeypatch.setattr(replicas, "BACK_WITHIN_S", 0.1)
+    engine = Replicas([engine_of(script)])
+    script.sick = True
+    for _ in range(2):
+        with pytest.raises(EngineError) as told:
+            await engine.generate(PROMPT, PARAMS, session="s")
+    assert f"none of the servers answered for 0 minutes: {script.url}" in told.value.message
+    await engine.aclose()
+
+
+async def test_a_server_without_a_page_of_its_health_is_not_left_out_for_that(script):
+    assert await Endpoint(f"{script.url}/somewhere/v9").answers()  # 404
+    script.sick = True
+    assert not await Endpoint(script.url).answers()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [({"finish_reason": "abort"}, "broke an answer off: abort"), (None, "what is no completion")]
+)
+async def test_an_answer_that_is_none_is_an_error(script, monkeypatch, more, said):
+    if more is None:
+        script.refuses = [JSONResponse(["what?"])]
+    else:
+        monkeypatch.setattr(script, "more", lambda body: more)
+    with pytest.raises(EngineError, match=said):
+        await engine_of(script).generate(PROMPT, PARAMS, session="s")
+
+
+def told(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message}}, status)
+
+
+async def test_an_endpoint_that_has_no_such_model_is_told_apart_from_one_that_is_not_there():
+    with serving(None) as server:
+        engine = TextEndpointEngine(Endpoint(server.url, model="gpt-5"))
+        server.refuses = [told(404, "no such model")]
+        with pytest.raises(EngineError, match="has no model gpt-5; it has the-model"):
+            await engine.prove()
+        await engine.aclose()
+
+
+async def test_an_endpoint_is_asked_in_its_own_word_for_the_length_of_an_answer():
+    with serving(None) as server:
+        engine = TextEndpointEngine(Endpoint(server.url, model="the-model"))
+        server.refuses = [told(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")]
+        server.said = [{"content": "yes"}]
+        await engine.prove()
+        await engine.aclose()
+    assert [sorted(key for key in asked if key.startswith("max")) for asked in server.asked] == [
+        ["max_tokens"],
+        ["max_completion_tokens"],
+    ]
+
+
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 

@@ -84,6 +84,14 @@ def test_one_waits_for_the_one_before(experiment, port, marker):
         assert len(Told().start(companions)) == 2
 
 
+def test_one_that_is_the_runs_own_is_not_mistaken_for_another_that_answers_at_its_port(experiment, port, marker):
+    with Companions([server(port, marker)], experiment) as first:
+        Told().start(first)
+        error = failing(server(port, marker, port_key="engine.vllm.port"), experiment.parent / "other")
+    assert f"answers already at http://127.0.0.1:{port}, and a run starts one of its own" in error.message
+    assert "set engine.vllm.port to another port" in error.hint
+
+
 def failing(companion: Companion, experiment: Path) -> CompanionError:
     with pytest.raises(CompanionError) as caught, Companions([companion], experiment) as companions:
         Told().start(companions)
