@@ -17,7 +17,7 @@ from astune.numerics.check import NumericsCheck, NumericsReport
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
-from astune.task_reader import TaskOrder
+from astune.task_reader import TaskOrder, how_to_hold_out
 from astune.trainer.handover_proof import prove_handover
 from astune.trainer.local import LocalTrainer, LoopState, TrainingObserver
 from astune.trainer.policy import PolicyTrainer
@@ -73,9 +73,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
 async def evaluate(config: AstuneConfig, parts: UserParts, observer: RolloutObserver) -> list[EpisodeGroup]:
     """Run every held-out task `validation.num_repeat` times with the weights that the engine has."""
     if not parts.validation_tasks:
-        raise ConfigError(
-            "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
-        )
+        raise ConfigError("there are no held-out tasks to evaluate on", hint=how_to_hold_out(config.task_reader))
     async with open_model(config) as opened:
         return await _rollouts(opened, parts, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
