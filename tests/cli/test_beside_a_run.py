@@ -174,7 +174,6 @@ def test_kill_ends_a_run_that_hangs_with_all_that_it_started(start, marker, tmp_
     [
         (["--with", "env"], "there is no companion called env"),
         (["--with", "=x"], "does not have the form NAME=COMMAND"),
-        (["--with-logview"], "the log viewer is not there yet"),
         (["--with-appworld"], "APPWORLD_PATH is not set"),
     ],
 )
