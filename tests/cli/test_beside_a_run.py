@@ -26,9 +26,9 @@ WORK = """
 import asyncio, sys
 from pathlib import Path
 from rich.console import Console
-from astune.cli._beside import beside_run, telling_the_end
-from astune.cli._errors import Interrupted, exit_with
-from astune.cli._interrupt import run_until_interrupted
+from astune.cli._beside import known_as_run, started, telling_the_end
+from astune.cli._errors import exit_with
+from astune.cli._interrupt import Interrupts
 from astune.launcher.companion import Companion
 from astune.runs import RunDirectory
 
@@ -43,12 +43,17 @@ async def train():
 def work():
     companion = Companion("tools", tuple(sys.argv[1:]))
     console = Console(width=300)
-    with beside_run([companion], Path("launcher_record/demo").resolve(), console) as beside:
+    experiment = Path("launcher_record/demo").resolve()
+    with (
+        known_as_run(experiment, console),
+        Interrupts() as interrupts,
+        started([companion], experiment, console) as beside,
+    ):
         with RunDirectory.create(Path("launcher_record"), "demo") as run, telling_the_end(run, console):
             beside.belong_to(run.path)
             try:
-                run_until_interrupted(beside.guard(train()))
-            except (Interrupted, KeyboardInterrupt):
+                interrupts.run(beside.guard(train()))
+            except KeyboardInterrupt:
                 run.finish("interrupted")
                 return 130
             except BaseException as error:
