@@ -68,7 +68,9 @@ except typer.Exit as left:
     sys.exit(left.exit_code)
 """
 COMPANION = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
 print("Starting server on 1")
 time.sleep(600)
@@ -88,9 +90,9 @@ def start(tmp_path: Path, marker: str):
     """A run that waits beside a companion with a child: launcher, guardian, companion, child."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_run(cleaning: str = "pass") -> subprocess.Popen[str]:
+    def start_run(cleaning: str = "pass", *stubborn: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            python(WORK.format(cleaning=cleaning), *python(COMPANION, marker)),
+            python(WORK.format(cleaning=cleaning), *python(COMPANION, marker, *stubborn)),
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")},
             stdout=subprocess.PIPE,
@@ -138,6 +140,15 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(start, marker, tmp_path
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 130
     eventually(lambda: with_marker(marker) == [], "every process ends")
+
+
+def test_ctrl_c_again_while_companions_end_ends_at_once_and_leaves_no_process(start, marker, tmp_path):
+    process = start("pass", "stubborn")
+    process.send_signal(signal.SIGINT)
+    eventually(lambda: status_of(tmp_path)["status"] == "interrupted", "its end is recorded")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=5) == 130
+    eventually(lambda: with_marker(marker) == [], "every process ends", timeout_s=30)
 
 
 def test_kill_9_leaves_no_process(start, marker):
