@@ -124,6 +124,18 @@ def without_learning(config: AstuneConfig) -> AstuneConfig:
 
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     """Refuse what could run but not train, before anything expensive starts."""
+    check_settings(config)
+    if len(parts.training_tasks) < config.trainer.tasks_per_step + config.trainer.dynamic_sampling.max_extra_tasks:
+        raise ConfigError(
+            f"a step takes {config.trainer.tasks_per_step} tasks and up to "
+            f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
+            hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
+        )
+    task_order(config, parts)
+
+
+def check_settings(config: AstuneConfig) -> None:
+    """Refuse what could run but not train, whatever the tasks are."""
     if config.engine.type != "in_process":
         _require_what_servers_can(config)
     if config.rollout.top_p < 1:
@@ -135,13 +147,6 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
         raise ConfigError(
             "rollout.num_repeat is 1: an episode has no group to be compared with", hint="set it to 8, at least to 2"
         )
-    if len(parts.training_tasks) < config.trainer.tasks_per_step + config.trainer.dynamic_sampling.max_extra_tasks:
-        raise ConfigError(
-            f"a step takes {config.trainer.tasks_per_step} tasks and up to "
-            f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
-            hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
-        )
-    task_order(config, parts)
 
 
 def _require_what_servers_can(config: AstuneConfig) -> None:

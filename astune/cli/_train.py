@@ -19,6 +19,7 @@ from astune.cli._errors import EXIT_INTERRUPTED
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
+from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, collector_at_rest
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def train_or_plan(request: Request) -> int:
 
 def _print_plan(start: _Start, flags: CompanionFlags, console: Console) -> int:
     companions = companions_of(flags, start.config, start.experiment.parent)
-    parts = _parts(start, console)
+    parts = _parts(start, console, with_tasks=not (companions and _service_of_tasks_is_away(start.config)))
     console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
     for line in plan(start.config, parts, start.run_path, companions):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -96,16 +97,23 @@ def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
         return _train(config, ready, recorded, console)
 
 
-def _parts(start: _Start, console: Console) -> UserParts:
+def _service_of_tasks_is_away(config: AstuneConfig) -> bool:
+    reader = config.task_reader
+    url = reader.env_service.env_url if reader.type == "env_service" else None
+    return url is not None and why_not_answering(f"{url.rstrip('/')}/healthz") is not None
+
+
+def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserParts:
     """What the user brings; tasks may come from a companion."""
     with console.status("importing the workflow, reading the tasks") as status, collector_at_rest():
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.base_dir, status.update)
+        parts = load_parts(start.config, start.base_dir, status.update, with_tasks=with_tasks)
         if start.config.backbone != "debug":
-            from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
+            # It imports torch: after what is likelier to be wrong.
+            from astune.backbone.local import check_settings, check_trainable
 
-            check_trainable(start.config, parts)
+            check_trainable(start.config, parts) if with_tasks else check_settings(start.config)
     return parts
 
 
@@ -122,7 +130,7 @@ def packaged_tutorial(name: str) -> Path:
 def plan(
     config: AstuneConfig, parts: UserParts, run_path: Path | None, companions: Sequence[Companion] = ()
 ) -> list[str]:
-    """What a run will do, in words."""
+    """What a run will do, in words; without training tasks, these are still to be asked for."""
     beside = [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
     if config.engine.type == "vllm" and not config.engine.base_url:
         beside.append(f"  companion  vllm: a server of {config.model.path} on port {config.engine.vllm.port}")
@@ -130,36 +138,54 @@ def plan(
         return [*_debug_plan(config, parts), *beside]
     trainer, rollout = config.trainer, config.rollout
     episodes = trainer.tasks_per_step * rollout.num_repeat
-    epochs = trainer.total_steps * trainer.tasks_per_step / max(1, len(parts.training_tasks))
-    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
+    tasks, epochs = _known_when_asked(config), ""
+    if n_tasks := len(parts.training_tasks):
+        tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
-    measured = f"{held_out} tasks x {trainer.validation.num_repeat} before training, every {trainer.test_freq} steps"
     judge = config.task_judge.judge_protocol or "the workflow's own"
     lines = [
         "plan",
         f"  backbone   {config.backbone}, {trained} of {config.model.path}",
         f"  workflow   {rollout.workflow}",
         f"  reward     {judge}",
-        f"  training   {len(parts.training_tasks)} tasks; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
-        f" x {rollout.num_repeat} episodes = {episodes} episodes a step, {epochs:.2g} epochs",
-        f"  held out   {f'{measured} and at the end' if held_out else 'no tasks: nothing is measured'}",
+        f"  training   {tasks}; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
+        f" x {rollout.num_repeat} episodes = {episodes} episodes a step{epochs}",
+        f"  held out   {_measured(config, parts)}",
         f"  saved      every {trainer.save_freq} steps, in "
         f"{run_path or f'{config.record_dir}/{config.experiment_name}/<time>/'}",
     ]
-    if trainer.validation.stop_at_success is not None and held_out:
+    if trainer.validation.stop_at_success is not None and parts.validation_tasks:
         lines.append(f"  ends early at {trainer.validation.stop_at_success:.0%} held-out success")
     return lines + beside
 
 
+def _measured(config: AstuneConfig, parts: UserParts) -> str:
+    trainer = config.trainer
+    if not parts.training_tasks and config.task_reader.env_service.validation_split:
+        return _known_when_asked(config)
+    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
+    if not held_out:
+        return "no tasks: nothing is measured"
+    when = f"before training, every {trainer.test_freq} steps and at the end"
+    return f"{held_out} tasks x {trainer.validation.num_repeat} {when}"
+
+
+def _known_when_asked(config: AstuneConfig) -> str:
+    return f"tasks: known when {config.task_reader.env_service.env_url} answers"
+
+
 def _debug_plan(config: AstuneConfig, parts: UserParts) -> list[str]:
-    n_tasks = min(config.debug.debug_first_n_tasks, len(parts.training_tasks))
+    n_tasks, first_n = len(parts.training_tasks), config.debug.debug_first_n_tasks
+    tasks = f"the first {min(first_n, n_tasks)} of {n_tasks} training tasks"
+    if not n_tasks:
+        tasks = f"the first {first_n} {_known_when_asked(config)}"
     judge = config.task_judge.judge_protocol or "the workflow's own"
     return [
         "plan",
         f"  backbone   debug: nothing is trained, one thread, no deadlines; answers from {config.model.path}",
         f"  workflow   {config.rollout.workflow}",
         f"  reward     {judge}",
-        f"  episodes   the first {n_tasks} of {len(parts.training_tasks)} training tasks, one episode each, "
+        f"  episodes   {tasks}, one episode each, "
         f"{config.debug.debug_max_parallel if parts.workflow.is_async() else 1} at once",
         f"  saved      in {config.record_dir}/{config.experiment_name}/<time>/",
     ]
