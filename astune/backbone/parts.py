@@ -10,13 +10,16 @@ from astune.config.imports import import_class
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, Task
 from astune.task_judge import JudgeBase, load_judge
-from astune.task_reader import open_task_reader
+from astune.task_reader import TaskSplits, open_task_reader
 from astune.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
 class UserParts:
-    """What the user brings. `judge` is None where the workflow returns its own reward."""
+    """What the user brings. `judge` is None where the workflow returns its own reward.
+
+    There is always a training task, except in a plan made before there is anybody to ask for tasks.
+    """
 
     training_tasks: list[Task]
     validation_tasks: list[Task]
@@ -25,11 +28,15 @@ class UserParts:
 
 
 def load_parts(
-    config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object] = lambda _: None
+    config: AstuneConfig,
+    base_dir: Path | None,
+    tell: Callable[[str], object] = lambda _: None,
+    *,
+    with_tasks: bool = True,
 ) -> UserParts:
     """Import and read what the configuration names; `base_dir` is the folder of the YAML file.
 
-    `tell` hears which tasks are being fetched and read.
+    `tell` hears which tasks are being fetched and read; `with_tasks` False leaves them out.
 
     Raises:
         ConfigError: a name does not import, or is not what it should be.
@@ -42,5 +49,6 @@ def load_parts(
         )
     workflow = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
     judge = load_judge(config, base_dir=base_dir)
-    tasks = open_task_reader(config.task_reader, base_dir=base_dir).read(tell)
+    reader = open_task_reader(config.task_reader, base_dir=base_dir)
+    tasks = reader.read(tell) if with_tasks else TaskSplits([], [])
     return UserParts(tasks.training, tasks.validation, workflow, judge)

@@ -35,6 +35,7 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
     engine = config.engine
     environment = {
         "PYTHONPATH": str(WORKER) if takes_weights else "",  # a path of this environment's has no business in vLLM's
+        "PYTHONSAFEPATH": "1",  # nor has a module of the working directory; Pythons before 3.11 do not know -P
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(engine.kv_cache_gb)),
         **({"VLLM_SERVER_DEV_MODE": "1"} if takes_weights else {}),

@@ -3,24 +3,75 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from astune.cli._interrupt import Interrupts
 from astune.config import AstuneConfig
-from astune.launcher.companion import Companion
+from astune.launcher.companion import Companion, CompanionFlags, companions_of
 from astune.launcher.companions import Companions
 from astune.launcher.end_message import missing_gateway, send_end_message
 from astune.launcher.guarded_process import GRACE_S
 from astune.launcher.process_registry import forget, record
 from astune.runs import RunDirectory
 
+if TYPE_CHECKING:
+    from astune.backbone.parts import UserParts
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All that work needs: what the user brings, and the companions that run."""
+
+    parts: UserParts
+    companions: Companions
+    interrupts: Interrupts
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, until it ends, a signal comes, or a companion dies.
+
+        Raises:
+            KeyboardInterrupt: a signal came.
+            CompanionError: a companion died that the work needs.
+        """
+        self.interrupts.run(self.companions.guard(work))
+
 
 @contextmanager
-def beside_run(companions: Sequence[Companion], experiment: Path, console: Console) -> Iterator[Companions]:
-    """Start the companions, and end them when the block ends; this process is recorded so that `--kill` finds it.
+def made_ready(
+    config: AstuneConfig,
+    flags: CompanionFlags,
+    console: Console,
+    load: Callable[[], UserParts],
+    *,
+    takes_weights: bool,
+    experiment: Path | None = None,
+) -> Iterator[Ready]:
+    """Load what the user brings and start the companions, in the order in which mistakes show soonest; end them after.
+
+    Args:
+        load: makes the user's parts; called before anything slow starts, unless tasks may come from a companion.
+        takes_weights: whether a server that we start is trained with.
+        experiment: the folder of the experiment's runs, where it is not the configuration's.
+    """
+    experiment = experiment or experiment_of(config)
+    with Interrupts() as interrupts:
+        companions = companions_of(flags, config, experiment.parent)
+        early = None if companions else load()
+        # The model is looked for before a new run's folder hides the experiment's last good one.
+        companions += engine_server(config, console, takes_weights=takes_weights)
+        with started(companions, experiment, console) as beside:
+            yield Ready(early or load(), beside, interrupts)
+
+
+@contextmanager
+def known_as_run(experiment: Path, console: Console) -> Iterator[None]:
+    """This process is recorded as a run while the block lasts, so that `--kill` finds it.
 
     Args:
         experiment: the folder of the experiment's runs.
@@ -30,8 +81,7 @@ def beside_run(companions: Sequence[Companion], experiment: Path, console: Conso
         console.print(missing, markup=False, highlight=False, soft_wrap=True)
     own = record(os.getpid(), name="run", run=str(experiment))
     try:
-        with started(companions, experiment, console) as beside:
-            yield beside
+        yield
     finally:
         if own is not None:
             forget(own)

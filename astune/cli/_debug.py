@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,38 +19,31 @@ from rich.table import Table
 from rich.text import Text
 
 from astune.cli._episode_text import draw_episode
-from astune.cli._errors import EXIT_FAILED, EXIT_INTERRUPTED, Interrupted
+from astune.cli._errors import EXIT_FAILED
 from astune.cli._report import visible
 from astune.config import AstuneConfig
 from astune.runs import RunDirectory
 from astune.schema import Episode, EpisodeGroup, Task
 
 if TYPE_CHECKING:
-    from astune.backbone.parts import UserParts
-    from astune.launcher.companions import Companions
+    from astune.cli._beside import Ready
 
 
 def debug_episodes(
-    config: AstuneConfig, parts: UserParts, run: RunDirectory, beside: Companions, console: Console
+    config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console
 ) -> int:
     """Run the episodes and print them; 1 where every one of them ended in an error."""
     from astune.backbone.debug import debug
-    from astune.cli._interrupt import run_until_interrupted
 
     groups: list[EpisodeGroup] = []
     narrator = Narrator(console)
+    with recorded as run, told_tracebacks(console):
+        console.print(f"run {run.path}", markup=False, highlight=False, soft_wrap=True)
 
-    async def work() -> None:
-        groups.extend(await debug(config, parts, run, narrator))
+        async def work() -> None:
+            groups.extend(await debug(config, ready.parts, run, narrator))
 
-    console.print(f"run {run.path}", markup=False, highlight=False, soft_wrap=True)
-    try:
-        with told_tracebacks(console):
-            run_until_interrupted(beside.guard(work()))
-    except (Interrupted, KeyboardInterrupt):
-        run.finish("interrupted")
-        return EXIT_INTERRUPTED
-    run.finish("finished")
+        ready.run(work())
     episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
     console.print(episodes_table(episodes))
     if narrator.first_answer_s is not None:

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from astune.schema import AstuneError
 
 
-class Interrupted(Exception):
-    """The user ended the work; everything up to the last whole step is on disk."""
-
-
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_INTERRUPTED = 130
@@ -41,7 +37,7 @@ def exit_with(work: Callable[[], int]) -> NoReturn:
             raise
         _print_error(f"this needs {error.name}, which is not installed", "pip install 'astune[local,agentscope]'")
         status = EXIT_CONFIG
-    except (Interrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         _print_error("interrupted", "")
         status = EXIT_INTERRUPTED
     raise typer.Exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -10,11 +11,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from astune.cli._beside import engine_server, experiment_of, started
+from astune.cli._beside import made_ready
 from astune.cli._errors import EXIT_FAILED
 from astune.cli._report_data import wilson_interval
 from astune.config import AstuneConfig, load_config
-from astune.launcher.companion import CompanionFlags, companions_of
+from astune.launcher.companion import CompanionFlags
 from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
 
 
@@ -22,7 +23,6 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flag
     config = load_config(conf, overrides)
     from astune.backbone.local import evaluate
     from astune.backbone.parts import load_parts
-    from astune.cli._interrupt import run_until_interrupted
     from astune.cli._train import silence_progress_bars
 
     silence_progress_bars()
@@ -30,19 +30,16 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flag
     if model is not None:
         config = _with_model(config, model)
     groups: list[EpisodeGroup] = []
-    companions = companions_of(flags, config)
-    early = None if companions else load_parts(config, conf.parent)  # tasks may need a companion
-    companions += engine_server(config, console, takes_weights=False)
-    with started(companions, experiment_of(config), console) as beside:
-        parts = early or load_parts(config, conf.parent)
-        n_tasks = len(parts.validation_tasks[: config.trainer.validation.max_tasks])
+    load = partial(load_parts, config, conf.parent)
+    with made_ready(config, flags, console, load, takes_weights=False) as ready:
+        n_tasks = len(ready.parts.validation_tasks[: config.trainer.validation.max_tasks])
 
         async def work() -> None:
             with Progress(console=console, transient=True) as progress:
                 observer = _Bar(progress, n_tasks * config.trainer.validation.num_repeat)
-                groups.extend(await evaluate(config, parts, observer))
+                groups.extend(await evaluate(config, ready.parts, observer))
 
-        run_until_interrupted(beside.guard(work()))
+        ready.run(work())
     episodes = [episode for group in groups if group.dropped is None for episode in group.episodes]
     dropped = [group.dropped for group in groups if group.dropped is not None]
     name = f"the model at {', '.join(config.engine.base_url)}" if config.engine.base_url else config.model.path

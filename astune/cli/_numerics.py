@@ -12,10 +12,10 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from astune.cli._beside import engine_server, experiment_of, started
+from astune.cli._beside import made_ready
 from astune.cli._errors import EXIT_FAILED
 from astune.config import load_config
-from astune.launcher.companion import CompanionFlags, companions_of
+from astune.launcher.companion import CompanionFlags
 from astune.schema import Episode, Split, Task
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def check_numerics(conf: Path, overrides: Sequence[str], flags: CompanionFlags, 
     config = load_config(conf, overrides)
     from astune.backbone import local
     from astune.backbone.parts import load_parts
-    from astune.cli._interrupt import run_until_interrupted
     from astune.cli._train import silence_progress_bars
 
     silence_progress_bars()
@@ -52,18 +51,16 @@ def check_numerics(conf: Path, overrides: Sequence[str], flags: CompanionFlags, 
         local.check_trainable(config, parts)
         return parts
 
-    companions = companions_of(flags, config)
-    early = None if companions else parts_checked()  # before anything slow starts; tasks may need a companion
-    companions += engine_server(config, console, takes_weights=True)
-    with started(companions, experiment_of(config), console) as beside:
-        parts = early or parts_checked()
-        with console.status("loading the model") as status:
+    with (
+        made_ready(config, flags, console, parts_checked, takes_weights=True) as ready,
+        console.status("loading the model") as status,
+    ):
 
-            async def work() -> None:
-                observer = _Says(status)
-                reports.append(await local.check_numerics(config, parts, observer, steps=steps, tasks=tasks))
+        async def work() -> None:
+            observer = _Says(status)
+            reports.append(await local.check_numerics(config, ready.parts, observer, steps=steps, tasks=tasks))
 
-            run_until_interrupted(beside.guard(work()))
+        ready.run(work())
     [report] = reports
     show_numerics(report, console)
     return 0 if report.passed else EXIT_FAILED

@@ -6,19 +6,20 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from astune.cli._beside import beside_run, engine_server, experiment_of, telling_the_end
-from astune.cli._errors import EXIT_INTERRUPTED, Interrupted
+from astune.cli._beside import Ready, experiment_of, known_as_run, made_ready, telling_the_end
+from astune.cli._errors import EXIT_INTERRUPTED
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
-from astune.launcher.companions import Companions
+from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, collector_at_rest
 
 if TYPE_CHECKING:
@@ -62,38 +63,57 @@ def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
     start = _resolve(request)
-    companions = companions_of(request.companions, start.config, start.experiment.parent)
     if request.dry_run:
-        parts = _parts(start, console)
-        console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
-        for line in plan(start.config, parts, start.run_path, companions):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return 0
-    parts = None if companions else _parts(start, console)  # before anything slow starts; tasks may need a companion
-    # The model is looked for before a new run's folder hides the experiment's last good one.
-    companions += engine_server(start.config, console, takes_weights=start.config.backbone == "local")
-    with beside_run(companions, start.experiment, console) as beside:
-        parts = parts or _parts(start, console)
-        if start.config.backbone != "debug" or start.config.engine.type == "in_process":
+        return _print_plan(start, request.companions, console)
+    try:
+        return _run(start, request.companions, console)
+    except KeyboardInterrupt:  # what there is to say of it was said
+        return EXIT_INTERRUPTED
+
+
+def _print_plan(start: _Start, flags: CompanionFlags, console: Console) -> int:
+    companions = companions_of(flags, start.config, start.experiment.parent)
+    parts = _parts(start, console, with_tasks=not (companions and _service_of_tasks_is_away(start.config)))
+    console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
+    for line in plan(start.config, parts, start.run_path, companions):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
+    config, experiment, takes_weights = start.config, start.experiment, start.config.backbone == "local"
+    load = partial(_parts, start, console)
+    with (
+        known_as_run(experiment, console),
+        made_ready(config, flags, console, load, takes_weights=takes_weights, experiment=experiment) as ready,
+    ):
+        if config.backbone != "debug" or config.engine.type == "in_process":
             silence_progress_bars()
-        with _recorded(start, parts, beside, console) as run:
-            if start.config.backbone == "debug":
-                from astune.cli._debug import debug_episodes
+        recorded = _recorded(start, ready, console)
+        if config.backbone == "debug":
+            from astune.cli._debug import debug_episodes
 
-                return debug_episodes(start.config, parts, run, beside, console)
-            return _train(start.config, parts, run, beside, console)
+            return debug_episodes(config, ready, recorded, console)
+        return _train(config, ready, recorded, console)
 
 
-def _parts(start: _Start, console: Console) -> UserParts:
+def _service_of_tasks_is_away(config: AstuneConfig) -> bool:
+    reader = config.task_reader
+    url = reader.env_service.env_url if reader.type == "env_service" else None
+    return url is not None and why_not_answering(f"{url.rstrip('/')}/healthz") is not None
+
+
+def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserParts:
     """What the user brings; tasks may come from a companion."""
     with console.status("importing the workflow, reading the tasks") as status, collector_at_rest():
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.base_dir, status.update)
+        parts = load_parts(start.config, start.base_dir, status.update, with_tasks=with_tasks)
         if start.config.backbone != "debug":
-            from astune.backbone.local import check_trainable  # imports torch: after what is likelier to be wrong
+            # It imports torch: after what is likelier to be wrong.
+            from astune.backbone.local import check_settings, check_trainable
 
-            check_trainable(start.config, parts)
+            check_trainable(start.config, parts) if with_tasks else check_settings(start.config)
     return parts
 
 
@@ -110,7 +130,7 @@ def packaged_tutorial(name: str) -> Path:
 def plan(
     config: AstuneConfig, parts: UserParts, run_path: Path | None, companions: Sequence[Companion] = ()
 ) -> list[str]:
-    """What a run will do, in words."""
+    """What a run will do, in words; without training tasks, these are still to be asked for."""
     beside = [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
     if config.engine.type == "vllm" and not config.engine.base_url:
         beside.append(f"  companion  vllm: a server of {config.model.path} on port {config.engine.vllm.port}")
@@ -118,36 +138,54 @@ def plan(
         return [*_debug_plan(config, parts), *beside]
     trainer, rollout = config.trainer, config.rollout
     episodes = trainer.tasks_per_step * rollout.num_repeat
-    epochs = trainer.total_steps * trainer.tasks_per_step / max(1, len(parts.training_tasks))
-    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
+    tasks, epochs = _known_when_asked(config), ""
+    if n_tasks := len(parts.training_tasks):
+        tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
-    measured = f"{held_out} tasks x {trainer.validation.num_repeat} before training, every {trainer.test_freq} steps"
     judge = config.task_judge.judge_protocol or "the workflow's own"
     lines = [
         "plan",
         f"  backbone   {config.backbone}, {trained} of {config.model.path}",
         f"  workflow   {rollout.workflow}",
         f"  reward     {judge}",
-        f"  training   {len(parts.training_tasks)} tasks; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
-        f" x {rollout.num_repeat} episodes = {episodes} episodes a step, {epochs:.2g} epochs",
-        f"  held out   {f'{measured} and at the end' if held_out else 'no tasks: nothing is measured'}",
+        f"  training   {tasks}; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
+        f" x {rollout.num_repeat} episodes = {episodes} episodes a step{epochs}",
+        f"  held out   {_measured(config, parts)}",
         f"  saved      every {trainer.save_freq} steps, in "
         f"{run_path or f'{config.record_dir}/{config.experiment_name}/<time>/'}",
     ]
-    if trainer.validation.stop_at_success is not None and held_out:
+    if trainer.validation.stop_at_success is not None and parts.validation_tasks:
         lines.append(f"  ends early at {trainer.validation.stop_at_success:.0%} held-out success")
     return lines + beside
 
 
+def _measured(config: AstuneConfig, parts: UserParts) -> str:
+    trainer = config.trainer
+    if not parts.training_tasks and config.task_reader.env_service.validation_split:
+        return _known_when_asked(config)
+    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
+    if not held_out:
+        return "no tasks: nothing is measured"
+    when = f"before training, every {trainer.test_freq} steps and at the end"
+    return f"{held_out} tasks x {trainer.validation.num_repeat} {when}"
+
+
+def _known_when_asked(config: AstuneConfig) -> str:
+    return f"tasks: known when {config.task_reader.env_service.env_url} answers"
+
+
 def _debug_plan(config: AstuneConfig, parts: UserParts) -> list[str]:
-    n_tasks = min(config.debug.debug_first_n_tasks, len(parts.training_tasks))
+    n_tasks, first_n = len(parts.training_tasks), config.debug.debug_first_n_tasks
+    tasks = f"the first {min(first_n, n_tasks)} of {n_tasks} training tasks"
+    if not n_tasks:
+        tasks = f"the first {first_n} {_known_when_asked(config)}"
     judge = config.task_judge.judge_protocol or "the workflow's own"
     return [
         "plan",
         f"  backbone   debug: nothing is trained, one thread, no deadlines; answers from {config.model.path}",
         f"  workflow   {config.rollout.workflow}",
         f"  reward     {judge}",
-        f"  episodes   the first {n_tasks} of {len(parts.training_tasks)} training tasks, one episode each, "
+        f"  episodes   {tasks}, one episode each, "
         f"{config.debug.debug_max_parallel if parts.workflow.is_async() else 1} at once",
         f"  saved      in {config.record_dir}/{config.experiment_name}/<time>/",
     ]
@@ -176,38 +214,46 @@ def _resolved(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(config: AstuneConfig, parts: UserParts, run: RunDirectory, beside: Companions, console: Console) -> int:
+def _train(config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console) -> int:
     from astune.backbone.local import train
     from astune.cli._display import open_display
-    from astune.cli._interrupt import run_until_interrupted
     from astune.cli._report import report_run
 
-    try:
-        with open_display(config, run, validation_tasks=len(parts.validation_tasks), console=console) as observer:
-            run_until_interrupted(beside.guard(train(config, parts, run, observer)))
-    except (Interrupted, KeyboardInterrupt):
-        run.finish("interrupted")
-        return _say_interrupted(run, console)
-    run.finish("finished")
+    with recorded as run:
+        held_out = len(ready.parts.validation_tasks)
+        with open_display(config, run, validation_tasks=held_out, console=console) as observer:
+            ready.run(train(config, ready.parts, run, observer))
     report_run(run, console)
     return 0
 
 
 @contextmanager
-def _recorded(start: _Start, parts: UserParts, beside: Companions, console: Console) -> Iterator[RunDirectory]:
-    """The run's folder, with a copy of everything that made it; what fails within is recorded as its end."""
-    with _run_directory(start) as run, telling_the_end(run, console):
-        beside.belong_to(run.path)
+def _recorded(start: _Start, ready: Ready, console: Console) -> Iterator[RunDirectory]:
+    """The run's folder, with a copy of everything that made it, and in the end with how it ended."""
+    with _run_directory(start) as run, telling_the_end(run, console), _recording_the_end(run, console):
+        ready.companions.belong_to(run.path)
         _say_what_changed(start, run, console)
         resolved = dump(start.config)
         run.save_config(resolved)
+        parts = ready.parts
         classes = [parts.workflow, *([] if parts.judge is None else [type(parts.judge)]), *_own_reader(start)]
         back_up(run.backup, config_path=start.conf, resolved=resolved, classes=classes, command=sys.argv)
-        try:
-            yield run
-        except BaseException as error:
-            run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
-            raise
+        yield run
+
+
+@contextmanager
+def _recording_the_end(run: RunDirectory, console: Console) -> Iterator[None]:
+    """How the block ends is how the run ended; Ctrl-C is no failure, wherever it comes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.finish("interrupted")
+        _say_interrupted(run, console)
+        raise
+    except BaseException as error:
+        run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
+        raise
+    run.finish("finished")
 
 
 def _own_reader(start: _Start) -> list[type]:
@@ -254,10 +300,9 @@ def _flat(data: dict[str, object], prefix: str = "astune.") -> dict[str, object]
     return flat
 
 
-def _say_interrupted(run: RunDirectory, console: Console) -> int:
+def _say_interrupted(run: RunDirectory, console: Console) -> None:
     checkpoint = run.checkpoints.latest()
-    done = f"the checkpoint of step {checkpoint.step} is saved" if checkpoint else "no step was finished"
+    done = f"the checkpoint of step {checkpoint.step} is saved" if checkpoint else f"what was recorded is in {run.path}"
     console.print(f"interrupted: {done}", markup=False, soft_wrap=True)
     if checkpoint is not None:
         console.print(f"go on with: astune --resume {run.path}", markup=False, highlight=False, soft_wrap=True)
-    return EXIT_INTERRUPTED

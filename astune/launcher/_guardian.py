@@ -3,7 +3,7 @@
 Run as `python -I -S _guardian.py LAUNCHER_PID GRACE_S LOG COMMAND...`, with the standard library alone, so that it is
 there within some tens of milliseconds. It knows nothing of what it guards.
 
-    stdin   nothing is ever written: its end, and the end of the launcher itself, are the order to end everything
+    stdin   nothing is ever written: its end is the order to end everything, as are SIGTERM and the launcher's own end
     stdout  one JSON object a line: {"pid"} the command runs, {"status"} it ended; then nothing, when nothing is left
 
 It leads a session of its own, and so does the command: a Ctrl-C at the terminal reaches neither. Under Linux, orphans

@@ -105,6 +105,7 @@ class GuardedProcess:
         self._closing = True
         if self._guardian.stdin is not None:
             self._guardian.stdin.close()
+        self._guardian.terminate()  # a process forked from this one may hold the pipe open
         deadline = time.monotonic() + self._grace_s + _guardian.KILL_S + 5.0
         try:
             self._guardian.wait(max(0.0, deadline - time.monotonic()))

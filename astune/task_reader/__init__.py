@@ -8,6 +8,7 @@ from astune.task_reader.task_reader_base import (
     TaskReaderJsonl,
     TaskSplits,
     content_id,
+    how_to_hold_out,
     open_task_reader,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "TaskReaderJsonl",
     "TaskSplits",
     "content_id",
+    "how_to_hold_out",
     "open_task_reader",
 ]

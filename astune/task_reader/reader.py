@@ -24,14 +24,14 @@ class TaskSplits:
     validation: list[Task]
 
 
-def say_nothing(_: str) -> None:
+def unheard(_: str) -> None:
     """For whoever has no display."""
 
 
 class TaskReaderBase(ABC):
     """`read` is what a run calls; a reader of your own defines the two splits, and takes `config.params`."""
 
-    tell: Callable[[str], object] = staticmethod(say_nothing)
+    tell: Callable[[str], object] = staticmethod(unheard)
     """Called with what is being read, in words, where that takes a while."""
 
     def __init__(self, config: TaskReaderConfig, *, base_dir: Path | None = None) -> None:
@@ -45,7 +45,7 @@ class TaskReaderBase(ABC):
     def validation_tasks(self) -> list[Task]:
         """Held-out tasks; an empty list where nothing is measured."""
 
-    def read(self, tell: Callable[[str], object] = say_nothing) -> TaskSplits:
+    def read(self, tell: Callable[[str], object] = unheard) -> TaskSplits:
         """Both splits, checked; `tell` hears what is being read.
 
         Raises:

@@ -20,6 +20,7 @@ __all__ = [
     "TaskReaderJsonl",
     "TaskSplits",
     "content_id",
+    "how_to_hold_out",
     "open_task_reader",
 ]
 
@@ -28,6 +29,12 @@ READERS: dict[str, type[TaskReaderBase]] = {
     "huggingface": TaskReaderHuggingFace,
     "env_service": TaskReaderEnvService,
 }
+HELD_OUT_BY = {
+    "jsonl": "jsonl.validation.file_path",
+    "huggingface": "huggingface.validation_split",
+    "env_service": "env_service.validation_split",
+}
+"""The key of each reader that says which tasks are held out."""
 
 
 def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) -> TaskReaderBase:
@@ -46,3 +53,9 @@ def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) 
         f"task_reader.type is {config.type!r}, which is no reader",
         hint=f"use {', '.join(READERS)}, or a reader of your own: 'module->Class' or 'path/file.py->Class'",
     )
+
+
+def how_to_hold_out(config: TaskReaderConfig) -> str:
+    """What a user does to have held-out tasks, in words."""
+    key = HELD_OUT_BY.get(READER_ALIASES.get(config.type, config.type))
+    return f"set task_reader.{key}" if key else f"return some from validation_tasks of {config.type}"

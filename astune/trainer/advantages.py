@@ -54,7 +54,7 @@ def advantages_of(groups: Sequence[EpisodeGroup], *, normalise: bool) -> list[li
     return [_of_group(group, normalise=normalise) for group in groups]
 
 
-def say_nothing(advantages: Sequence[Advantage]) -> bool:
+def teaches_nothing(advantages: Sequence[Advantage]) -> bool:
     """Whether a group's advantages are all zero, or of episodes without a reward: there is nothing to learn from it."""
     values = [value for one in advantages for value in (one.values() if isinstance(one, dict) else (one,))]
     return all(value == 0 or isnan(value) for value in values)

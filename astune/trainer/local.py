@@ -17,7 +17,7 @@ from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
 from astune.schema import Advantage, EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
-from astune.trainer.advantages import advantages_of, say_nothing
+from astune.trainer.advantages import advantages_of, teaches_nothing
 from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.policy import PolicyTrainer
@@ -193,7 +193,7 @@ class LocalTrainer:
             tasks, step=step, split="train", num_repeat=rollout.num_repeat, temperature=rollout.temperature
         )
         for group in groups:
-            if group.dropped is None and say_nothing(self._advantages([group])[0]):
+            if group.dropped is None and teaches_nothing(self._advantages([group])[0]):
                 group.dropped = NO_VARIANCE
         return groups
 

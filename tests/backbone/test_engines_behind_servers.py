@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from astune.backbone import vllm
-from astune.backbone.local import check_trainable
+from astune.backbone.local import check_trainable, evaluate
 from astune.backbone.parts import UserParts
 from astune.config.schema import AstuneConfig
+from astune.rollout import NullObserver
 from astune.schema import ConfigError, Task
 from astune.workflow import Workflow
 
@@ -53,6 +55,21 @@ def test_answers_under_a_grammar_are_trained_where_their_masks_can_be_computed_a
     assert config(engine={"type": engine}, **REPLAY).constrained_tokens == "replay"
 
 
+@pytest.mark.parametrize(
+    ("reader", "hint"),
+    [
+        ("dataset_file", "set task_reader.jsonl.validation.file_path"),
+        ("huggingface", "set task_reader.huggingface.validation_split"),
+        ("env_service", "set task_reader.env_service.validation_split"),
+        ("mine.py->Mine", "return some from validation_tasks of mine.py->Mine"),
+    ],
+)
+def test_an_evaluation_without_held_out_tasks_names_the_setting_of_its_reader(reader: str, hint: str):
+    with pytest.raises(ConfigError, match="no held-out tasks") as told:
+        asyncio.run(evaluate(config(task_reader={"type": reader}), PARTS, NullObserver()))
+    assert told.value.hint == hint
+
+
 def words(takes_weights: bool, **sections: dict[str, object]) -> list[str]:
     server = vllm.vllm_server(config(**sections), Path("/models/m"), takes_weights=takes_weights)
     assert server is not None
@@ -71,6 +88,14 @@ def test_a_server_can_be_given_weights_only_where_it_is_trained_with_and_listens
     assert (vllm.WORKER / "astune_weights.py").is_file()
     assert not {"VLLM_SERVER_DEV_MODE=1", "--worker-extension-cls"} & set(plain)
     assert "PYTHONPATH=" in plain
+
+
+def test_no_module_of_the_working_directory_stands_in_for_one_of_its_own(tmp_path: Path):
+    (tmp_path / "shadow.py").write_text("")
+    command = words(True, engine={"type": "vllm", "vllm": {"python": sys.executable}})
+    before = command[: command.index("-m") + 1]
+    ended = subprocess.run([*before, "shadow"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "No module named shadow" in ended.stderr
 
 
 def test_it_computes_in_the_trainers_format():

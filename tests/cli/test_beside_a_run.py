@@ -26,9 +26,9 @@ WORK = """
 import asyncio, sys
 from pathlib import Path
 from rich.console import Console
-from astune.cli._beside import beside_run, telling_the_end
-from astune.cli._errors import Interrupted, exit_with
-from astune.cli._interrupt import run_until_interrupted
+from astune.cli._beside import known_as_run, started, telling_the_end
+from astune.cli._errors import exit_with
+from astune.cli._interrupt import Interrupts
 from astune.launcher.companion import Companion
 from astune.runs import RunDirectory
 
@@ -43,12 +43,17 @@ async def train():
 def work():
     companion = Companion("tools", tuple(sys.argv[1:]))
     console = Console(width=300)
-    with beside_run([companion], Path("launcher_record/demo").resolve(), console) as beside:
+    experiment = Path("launcher_record/demo").resolve()
+    with (
+        known_as_run(experiment, console),
+        Interrupts() as interrupts,
+        started([companion], experiment, console) as beside,
+    ):
         with RunDirectory.create(Path("launcher_record"), "demo") as run, telling_the_end(run, console):
             beside.belong_to(run.path)
             try:
-                run_until_interrupted(beside.guard(train()))
-            except (Interrupted, KeyboardInterrupt):
+                interrupts.run(beside.guard(train()))
+            except KeyboardInterrupt:
                 run.finish("interrupted")
                 return 130
             except BaseException as error:
@@ -63,7 +68,9 @@ except typer.Exit as left:
     sys.exit(left.exit_code)
 """
 COMPANION = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
 print("Starting server on 1")
 time.sleep(600)
@@ -83,9 +90,9 @@ def start(tmp_path: Path, marker: str):
     """A run that waits beside a companion with a child: launcher, guardian, companion, child."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_run(cleaning: str = "pass") -> subprocess.Popen[str]:
+    def start_run(cleaning: str = "pass", *stubborn: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            python(WORK.format(cleaning=cleaning), *python(COMPANION, marker)),
+            python(WORK.format(cleaning=cleaning), *python(COMPANION, marker, *stubborn)),
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")},
             stdout=subprocess.PIPE,
@@ -135,6 +142,15 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(start, marker, tmp_path
     eventually(lambda: with_marker(marker) == [], "every process ends")
 
 
+def test_ctrl_c_again_while_companions_end_ends_at_once_and_leaves_no_process(start, marker, tmp_path):
+    process = start("pass", "stubborn")
+    process.send_signal(signal.SIGINT)
+    eventually(lambda: status_of(tmp_path)["status"] == "interrupted", "its end is recorded")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=5) == 130
+    eventually(lambda: with_marker(marker) == [], "every process ends", timeout_s=30)
+
+
 def test_kill_9_leaves_no_process(start, marker):
     process = start()
     process.kill()
@@ -174,7 +190,6 @@ def test_kill_ends_a_run_that_hangs_with_all_that_it_started(start, marker, tmp_
     [
         (["--with", "env"], "there is no companion called env"),
         (["--with", "=x"], "does not have the form NAME=COMMAND"),
-        (["--with-logview"], "the log viewer is not there yet"),
         (["--with-appworld"], "APPWORLD_PATH is not set"),
     ],
 )

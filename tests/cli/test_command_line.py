@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,28 @@ def test_a_dry_run_prints_the_configuration_and_the_plan_and_starts_nothing(fold
     assert "3 steps of 8 tasks x 8 episodes = 64 episodes a step" in out
     assert "experiment_name: agent" in out
     assert not (folder / "launcher_record").exists()
+
+
+@pytest.mark.parametrize(
+    ("backbone", "says"), [("local", "training   tasks: {}; 3 steps of 8"), ("debug", "the first 2 tasks: {}, one")]
+)
+def test_a_plan_with_tasks_from_a_companion_that_is_yet_to_start_says_when_they_are_known(
+    backbone, says, folder, astune
+):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    reader = {"env_type": "world", "env_url": url, "validation_split": "dev"}
+    words = ["--set", "task_reader.type=env_service", "--set", "trainer.total_steps=3"]
+    words += [word for key, value in reader.items() for word in ("--set", f"task_reader.env_service.{key}={value}")]
+    words = ["--conf", "agent.yaml", "--backbone", backbone, "--with", "world=python world.py", "--dry-run", *words]
+    status, out, err = astune(*words)
+    assert status == 0, err
+    assert says.format(f"known when {url} answers") in out
+    assert ("held out   tasks: known when" in out) == (backbone == "local")
+    assert "companion  world: " in out
+    status, _, err = astune(*words, "--set", "rollout.workflow=agent.py->Nobody")
+    assert (status, "Nobody" in err) == (2, True)
 
 
 @pytest.mark.parametrize("command", [["report"], ["export", "--to", "out"], ["chat"]])

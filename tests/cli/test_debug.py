@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from astune_command import MAIN, ROOT, astune, start
 from debug_session import DebugSession
 from token_server import serving
 
+from astune.cli._app import run
 from astune.engine.scripted import ScriptedEngine
 from astune.engine.tokenizer import ModelTokenizer
 from astune.runs import RunDirectory, balance_of, resolve_run
@@ -179,6 +181,30 @@ def test_when_every_episode_fails_it_says_where_and_exits_with_1(folder):
     assert "Traceback" in out
     line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "raise KeyError" in text)
     assert f"agent.py:{line}" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_ended_before_anything_runs_is_interrupted(number, folder):
+    process = start(folder, "--conf", "talk.yaml", "--backbone", "debug", XDG_STATE_HOME=str(folder / "state"))
+    while not (saved := list(folder.glob("launcher_record/talk/[0-9]*/config.yaml"))):
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert RunDirectory.open(saved[0].parent).info().status == "interrupted"
+    assert "Traceback" not in err
+
+
+def test_what_fails_after_the_end_does_not_make_a_finished_run_a_failed_one(folder, monkeypatch):
+    def broken(_episodes: object) -> None:
+        raise OSError("the table cannot be drawn")
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("astune.cli._debug.episodes_table", broken)
+    with pytest.raises(OSError, match="cannot be drawn"):
+        run(["--conf", "talk.yaml", "--backbone", "debug"])
+    assert RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record")).info().status == "finished"
 
 
 def test_a_debug_run_is_not_resumed(folder):

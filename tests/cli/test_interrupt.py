@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from astune.cli._interrupt import Interrupts
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import asyncio, sys, time
-from astune.cli._errors import Interrupted
-from astune.cli._interrupt import run_until_interrupted
+from astune.cli._interrupt import Interrupts
 
 async def work():
     try:
@@ -25,10 +26,12 @@ async def work():
         {cleaning}
         sys.stdout.write("clean\\n"); sys.stdout.flush()
 
-try:
-    run_until_interrupted(work())
-except Interrupted:
-    sys.exit(7)
+with Interrupts() as interrupts:
+    try:
+        interrupts.run(work())
+    except KeyboardInterrupt:
+        {afterwards}
+        sys.exit(7)
 """
 
 
@@ -36,8 +39,8 @@ except Interrupted:
 def start():
     started: list[subprocess.Popen[str]] = []
 
-    def start_script(cleaning: str) -> subprocess.Popen[str]:
-        script = SCRIPT.format(cleaning=cleaning)
+    def start_script(cleaning: str, afterwards: str = "pass") -> subprocess.Popen[str]:
+        script = SCRIPT.format(cleaning=cleaning, afterwards=afterwards)
         process = subprocess.Popen(
             [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -67,3 +70,19 @@ def test_the_second_signal_ends_at_once(start):
     assert process.stdout.readline() == "cleaning\n"
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(timeout=30) == 130
+
+
+def test_the_second_signal_ends_at_once_when_the_work_is_over_too(start):
+    process = start("pass", "print('over', flush=True); time.sleep(60)")
+    os.kill(process.pid, signal.SIGINT)
+    assert [process.stdout.readline() for _ in range(3)] == ["cleaning\n", "clean\n", "over\n"]
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_outside_of_the_work_the_first_signal_is_a_keyboard_interrupt_and_afterwards_the_process_is_as_it_was(number):
+    former = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is former

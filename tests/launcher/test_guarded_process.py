@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -130,6 +131,23 @@ def test_a_launcher_whose_pipe_somebody_else_holds_is_still_seen_to_be_gone(log,
         eventually(lambda: [p.pid for p in with_marker(marker)] == [copies[0].pid], "all but the copy end")
     finally:
         copies[0].kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forking this process is safe enough under Linux only")
+def test_closing_ends_it_though_a_forked_process_holds_its_pipe(log, marker):
+    process = launch(log, *python(FAMILY, marker, "escaped"))
+    wait_for_line(log, "family is there")
+    eventually(lambda: len(with_marker(marker)) == 3, "guardian, command and child run")
+    holder = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    holder.start()
+    try:
+        began = time.monotonic()
+        process.close()
+        assert time.monotonic() - began < 5
+        assert with_marker(marker) == []
+    finally:
+        holder.kill()
+        holder.join()
 
 
 def test_a_killed_guardian_is_noticed_and_what_it_guarded_is_ended(log, marker):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
 from astune.schema import Episode, TrainerError
-from astune.trainer.advantages import advantages_of, group_advantages, say_nothing
+from astune.trainer.advantages import advantages_of, group_advantages, teaches_nothing
 
 NAN = float("nan")
 
@@ -144,7 +144,7 @@ def test_a_group_with_two_kinds_of_rewards_is_refused() -> None:
 
 def test_a_group_says_something_where_any_of_its_advantages_does() -> None:
     def says_nothing(episodes: list[Episode]) -> bool:
-        return say_nothing(advantages_of([group(episodes)], normalise=True)[0])
+        return teaches_nothing(advantages_of([group(episodes)], normalise=True)[0])
 
     assert says_nothing([talk(["agent"], per_turn=[1.0]), talk(["agent"], per_turn=[1.0])])
     assert not says_nothing([talk(["agent"] * 2, per_turn=[1.0, 0.0]), talk(["agent"] * 2, per_turn=[0.0, 1.0])])
