@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from astune.cli import let_openmp_spin_briefly
 
 let_openmp_spin_briefly()
+settings.register_profile("astune", deadline=None)  # a busy machine is no defect
+settings.load_profile("astune")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="astune-tests-")  # the user's record of processes is not ours
 

@@ -57,7 +57,7 @@ def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache / "tokenizers"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.lists(st.sampled_from(SPECIAL) | st.text(max_size=20), max_size=6).map("".join), added=st.booleans())
 def test_tokens_are_those_of_transformers(ours: ModelTokenizer, theirs: Any, text: str, added: bool) -> None:
     ids = ours.encode(text, add_special_tokens=added)

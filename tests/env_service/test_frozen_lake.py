@@ -23,7 +23,7 @@ def say(environment: FrozenLake, text: str):
     return environment.step({"role": "assistant", "content": text})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     actions=st.lists(st.integers(0, 3), min_size=1, max_size=40),

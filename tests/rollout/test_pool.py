@@ -319,7 +319,7 @@ plans = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(plans, min_size=1, max_size=4),
     num_repeat=st.integers(1, 3),

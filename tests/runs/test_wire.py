@@ -100,7 +100,7 @@ def through_the_wire(episode: Episode) -> Episode:
     return unpack(pack(snapshot(episode), zstandard.ZstdCompressor()))
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
 def test_any_episode_comes_back_as_it_was(episode: Episode) -> None:
     back = through_the_wire(episode)
@@ -108,7 +108,6 @@ def test_any_episode_comes_back_as_it_was(episode: Episode) -> None:
     assert list(back.forest.replay()) == list(episode.forest.replay())
 
 
-@settings(deadline=None)
 @given(values)
 def test_any_value_that_json_cannot_hold_is_wrapped_and_unwrapped(value: Any) -> None:
     assert from_json(to_json(value)) == value

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import config, episode, group, node, random_batch
 
@@ -23,7 +23,6 @@ def mismatch(differences: list[float], versions: list[int] | None = None) -> Mis
 
 
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=200))
-@settings(deadline=None)
 def test_quantiles_are_exact_and_the_kl_estimate_is_never_negative(differences: list[float]) -> None:
     measured = mismatch(differences)
     ordered = np.sort(np.abs(np.array(differences)))

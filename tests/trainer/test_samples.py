@@ -30,7 +30,7 @@ def weights(batch: TrainingBatch, scheme: str) -> dict[str, float]:
 
 
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_by_default_every_group_and_every_episode_of_it_weighs_the_same(seed: int) -> None:
     batch = random_batch(seed)
     n_groups = len(batch.groups)

@@ -64,7 +64,7 @@ def kernels(dim: int) -> TreeKernels:
 @pytest.mark.slow
 @needs_kernels
 @given(tree=trees(), heads=st.integers(1, 3), group=st.sampled_from([1, 3, 4, 30]), dim=st.sampled_from([64, 128]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_kernels_are_nearer_to_float64_than_the_matrix_products(
     tree: PrefixTree, heads: int, group: int, dim: int
 ) -> None:
@@ -126,7 +126,7 @@ def test_the_kernels_are_for_bfloat16_and_whole_heads_only() -> None:
 
 
 @given(trees(), st.integers(1, 9), st.integers(1, 50))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_tile_lets_each_token_see_exactly_its_own_path(tree: PrefixTree, group: int, rows: int) -> None:
     plan: AttentionPlan = plan_attention(tree, torch.device("cpu"))
     tiles = plan.tiles(group, rows)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.trainer import attention_plan
@@ -35,7 +35,6 @@ def test_a_tree_holds_each_distinct_beginning_once_and_gives_every_sequence_back
 
 
 @given(sequences, st.integers(1, 5), st.integers(1, 5), st.integers(1, 60))
-@settings(deadline=None)
 def test_a_plan_lets_each_token_see_exactly_its_own_path(
     given_sequences: list[list[int]], shortest_shared: int, longest_piece: int, scores: int
 ) -> None:

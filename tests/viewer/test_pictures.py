@@ -211,7 +211,7 @@ def test_a_tree_is_drawn_as_the_trainer_lays_it_out():
         assert segment.parent is None or areas[segment.parent].right == pytest.approx(area.left, abs=0.02)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(drawn=messages)
 def test_any_forest_fits_on_the_paper(drawn):
     forest = drawn_forest(drawn)
@@ -222,7 +222,7 @@ def test_any_forest_fits_on_the_paper(drawn):
     read(timelines_svg(forest.timelines()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sequences=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), min_size=1, max_size=12))
 def test_any_tree_fits_on_the_paper(sequences):
     tree = build_tree(sequences)
