@@ -1,4 +1,4 @@
-"""Writes episodes as beast-logger's users write them, with its own calls and in its own environment; imports nothing of ours.
+"""Writes episodes as beast-logger's users write them, with its own calls, in its own environment, without ours.
 
     .venv-beast-logger/bin/python benchmarks/beast_logger_peer.py FOLDER < LINES
 
@@ -17,7 +17,9 @@ from typing import Any
 
 def main() -> None:
     beast_logger: Any = import_module("beast_logger")
-    beast_logger.register_logger(non_console_mods=["rollout"], base_log_path=os.path.abspath(sys.argv[1]), rotation="1 GB")
+    beast_logger.register_logger(
+        non_console_mods=["rollout"], base_log_path=os.path.abspath(sys.argv[1]), rotation="1 GB"
+    )
     for line in sys.stdin:
         episode = json.loads(line)
         items = {

@@ -28,14 +28,18 @@ _FLAGS = [
 ]
 """Scrolling at once: how long an animation takes is no property of a page."""
 _TIMEOUT_S = 60
+_EVENTS = ["pointerdown", "keydown", "input", "change"]
+"""The last one of these is what the reader did."""
 _WATCH = """
-    const begun = BEGUN
+    const called = performance.now()
+    let begun = BEGUN
+    const note = event => { begun = event.timeStamp }
+    if (begun === null) for (const kind of EVENTS) addEventListener(kind, note, true)
     window.painted = new Promise((resolve, reject) => {
-        const note = event => { begun.at = event.timeStamp }
-        if (begun.at < 0) for (const kind of ['pointerdown', 'keydown', 'input', 'change']) addEventListener(kind, note, true)
+        const end = () => resolve(performance.now() - begun)
         const look = () => {
-            if (performance.now() - Math.max(begun.at, 0) > TIMEOUT) reject(new Error('nothing came'))
-            else if (begun.at >= 0 && (SHOWN)) requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - begun.at)))
+            if (begun !== null && (SHOWN)) requestAnimationFrame(() => requestAnimationFrame(end))
+            else if (performance.now() - called > TIMEOUT) reject(new Error('nothing came'))
             else requestAnimationFrame(look)
         }
         requestAnimationFrame(look)
@@ -44,14 +48,14 @@ _WATCH = """
 
 
 class Screen:
-    """One tab. `shown` is always an expression in JavaScript that becomes true when what was asked for is in the page."""
+    """One tab. `shown` is an expression in JavaScript that becomes true when what was asked for is in the page."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
 
     def opens(self, url: str, shown: str) -> float:
         """Milliseconds from the navigation on, in a tab that is new."""
-        self.page.add_init_script(_watch("{at: 0}", shown))
+        self.page.add_init_script(f"(() => {{ {_watch('0', shown)} }})()")
         self.page.goto(url)
         return self._painted()
 
@@ -61,13 +65,13 @@ class Screen:
 
     def takes(self, act: Callable[[], object], shown: str) -> float:
         """Milliseconds from the last event that `act` causes."""
-        self.page.evaluate(f"() => {{ {_watch('{at: -1}', shown)} }}")
+        self.page.evaluate(f"() => {{ {_watch('null', shown)} }}")
         act()
         return self._painted()
 
     def runs(self, action: str, shown: str) -> float:
         """Milliseconds from a statement in JavaScript on, for what has no event, as a scrollbar that is drawn."""
-        self.page.evaluate(f"() => {{ {action}; {_watch('{at: performance.now()}', shown)} }}")
+        self.page.evaluate(f"() => {{ {_watch('called', shown)}; {action} }}")
         return self._painted()
 
     def _painted(self) -> float:
@@ -75,7 +79,11 @@ class Screen:
 
 
 def _watch(begun: str, shown: str) -> str:
-    return _WATCH.replace("BEGUN", begun).replace("TIMEOUT", str(1000 * _TIMEOUT_S)).replace("SHOWN", shown)
+    named = {"BEGUN": begun, "EVENTS": json.dumps(_EVENTS), "TIMEOUT": str(1000 * _TIMEOUT_S), "SHOWN": shown}
+    script = _WATCH
+    for name, value in named.items():
+        script = script.replace(name, value)
+    return script
 
 
 def quoted(text: str) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import Episode, EpisodeStatus, Forest, MessageNode, Reward, Split, Task, Vocabulary
 
+EPISODE_TOKENS = 3000
 LONG_TOKENS = 100_000
 REPEATS = 8
 TASKS_PER_STEP = 50
@@ -25,12 +26,7 @@ MEASURED_TASKS = 400
 """Held-out tasks at the end, one episode each."""
 _OWN_WORDS = 200
 """Two of them name a task."""
-_STATUSES: tuple[tuple[EpisodeStatus, float], ...] = (
-    ("success", 0.45),
-    ("failed", 0.49),
-    ("truncated", 0.04),
-    ("error", 0.02),
-)
+_STATUSES: dict[EpisodeStatus, float] = {"success": 0.45, "failed": 0.49, "truncated": 0.04, "error": 0.02}
 _BRANCHED = {7: (2, "solver", "message edited")}
 _TWO_AGENTS = {7: (0, "critic", "another agent")}
 """The message that begins a branch: its parent, who asks from there on, and why."""
@@ -118,7 +114,7 @@ def _episode(
     talk: Talk, split: Split, step: int, task: int, repeat: int, number: int, *, long: bool = False
 ) -> Episode:
     chance = random.Random(number)
-    [status] = chance.choices([name for name, _ in _STATUSES], [weight for _, weight in _STATUSES])
+    status: EpisodeStatus = chance.choices(list(_STATUSES), list(_STATUSES.values()))[0]
     failed = status == "error"
     task_id = f"task-{task:06d}"
     return Episode(
@@ -129,7 +125,7 @@ def _episode(
         repeat=repeat,
         attempt=1,
         seed=number,
-        forest=Forest(_nodes(talk, task, number, step, LONG_TOKENS if long else 3000)),
+        forest=Forest(_nodes(talk, task, number, step, LONG_TOKENS if long else EPISODE_TOKENS)),
         status=status,
         reward=None if failed else Reward(raw_reward=round(chance.random(), 3), is_success=status == "success"),
         error="EnvError: the service did not answer within 60 s" if failed else None,
@@ -142,6 +138,8 @@ def _episode(
 def _nodes(talk: Talk, task: int, number: int, step: int, n_tokens: int) -> list[MessageNode]:
     """A question of 500 tokens, turns of 500, and an answer of 500."""
     branches = _BRANCHED if number % 4 == 3 else _TWO_AGENTS if number % 10 == 0 else {}
+    if n_tokens > EPISODE_TOKENS:
+        branches = {}
     nodes = [talk.read(0, None, "system", 200, "solver"), talk.read(1, 0, "user", 300, "solver", task=task)]
     agent = "solver"
     for _ in range((n_tokens - 1000) // 500):
@@ -156,24 +154,27 @@ def _nodes(talk: Talk, task: int, number: int, step: int, n_tokens: int) -> list
 
 def trainer_logprobs(episode: Episode) -> NDArray[np.float32]:
     """As a trainer computes them: close to the engine's."""
-    return np.concatenate([np.asarray(node.logprobs, np.float32) - 0.01 for node in episode.forest.nodes if node.sampled])
+    return np.concatenate(
+        [np.asarray(node.logprobs, np.float32) - 0.01 for node in episode.forest.nodes if node.sampled]
+    )
 
 
 def written(folder: Path, n: int, vocabulary: Vocabulary) -> RunDirectory:
-    """The run of `n` episodes in `folder`, a record of its own; one that is whole is used again."""
-    experiment = f"of_{n}"
-    if (folder / experiment).exists():
-        found = RunDirectory.open(resolve_run(folder / experiment))
+    """The run of `n` episodes, whose record is `folder`; one that is whole is used again."""
+    if folder.exists():
+        found = RunDirectory.open(resolve_run(folder))
         if found.info().status == "finished":
             return found
-        shutil.rmtree(folder / experiment)
-    with RunDirectory.create(folder, experiment) as run:
+        shutil.rmtree(folder)
+    chance = random.Random(n)
+    with RunDirectory.create(folder, f"{n}_episodes") as run:
         run.save_config(_CONFIG)
         run.save_vocabulary(vocabulary)
         with run.open_episodes() as store, run.open_metrics() as metrics:
             for episode in episodes(n, Talk(vocabulary)):
-                store.append(episode, None if episode.reward is None else [round(random.gauss(0, 1), 3)])
-                if episode.split == "train" and episode.reward is not None:
+                is_trained = episode.split == "train" and episode.reward is not None
+                store.append(episode, [round(chance.gauss(0, 1), 3)] if is_trained else None)
+                if is_trained:
                     store.annotate_logprobs(episode.episode_id, trainer_logprobs(episode))
             store.flush()
             for summary in store.summaries("train"):

@@ -182,7 +182,7 @@ def _node_to_json(node: MessageNode) -> dict[str, Any]:
 
 def _node_from_json(data: dict[str, Any]) -> MessageNode:
     logprobs = data.get("logprobs")
-    if logprobs and any(isinstance(value, dict) for value in logprobs):
+    if logprobs and dict in map(type, logprobs):
         data["logprobs"] = from_json(logprobs)
     for key in _TEXTS:
         if key in data:
