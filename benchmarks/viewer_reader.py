@@ -20,6 +20,7 @@ Times = dict[str, list[float]]
 
 _ROWS = "document.querySelectorAll('[data-episode]').length >= 8"
 _ROW_HEIGHT = 62
+_WITHIN = 60
 _LIST = ".episode-pane .scroller"
 _THEIR_ROWS = 15
 _ENTRIES = f"document.querySelectorAll('.entry-list-container .ant-list-item').length === {_THEIR_ROWS}"
@@ -55,10 +56,14 @@ def _opened(browser: Chromium, url: str) -> float:
 
 
 def _rows_far_away(screen: Screen, n: int, repeats: int) -> list[float]:
-    """Places one after another, each beyond the rows that are there; as many as `repeats` fit into `n`."""
-    places = [n * (number + 1) // (repeats + 1) for number in range(repeats)]
+    """Places one after another, each beyond the rows that are there."""
     shown = f"document.querySelector('{_LIST} [data-index=\"{{}}\"] [data-episode]')"
-    return [screen.runs(_scrolled_to(at), shown.format(at + 5)) for at in places]
+    return [screen.runs(_scrolled_to(at), shown.format(at + 5)) for at in _places(n, repeats)]
+
+
+def _places(n: int, repeats: int) -> list[int]:
+    """Rows of a list of `n`, far from each other and, as most rows are, not where two answers of the server meet."""
+    return [n * (number + 1) // (repeats + 1) + _WITHIN for number in range(repeats)]
 
 
 def _scrolled_to(row: int) -> str:
@@ -163,7 +168,7 @@ def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tu
         with browser.screen() as our_screen, browser.screen() as their_screen:
             our_screen.opens(f"{our_url}#face=tokens", _ROWS)
             their_screen.opens(address, _ENTRIES)
-            for number, at in enumerate(len(rows) * (n + 1) // (repeats + 1) for n in range(repeats)):
+            for number, at in enumerate(_places(len(rows), repeats)):
                 _our_page(our_screen, ours, at, rows[at + 5])
                 _their_page(their_screen, theirs, rows[_THEIR_ROWS * (number + 1) + 5])
     return ours, theirs
