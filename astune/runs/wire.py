@@ -36,7 +36,7 @@ import base64
 import math
 import numbers
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -151,10 +151,7 @@ def unpack(blob: bytes) -> Episode:
 
 
 def _node_to_json(node: MessageNode) -> dict[str, Any]:
-    logprobs = node.logprobs
-    if logprobs and not math.isfinite(sum(logprobs)):
-        logprobs = to_json(logprobs)
-    data = {
+    data: dict[str, Any] = {
         "node_id": node.node_id,
         "parent": node.parent,
         "role": to_json(node.role),
@@ -162,27 +159,16 @@ def _node_to_json(node: MessageNode) -> dict[str, Any]:
         "agent": to_json(node.agent),
         "token_ids": node.token_ids,
     }
-    optional = {
-        "name": to_json(node.name),
-        "reasoning": to_json(node.reasoning),
-        "malformed_calls": to_json(node.malformed_calls),
-        "tool_calls": to_json(node.tool_calls),
-        "tools": to_json(node.tools),
-        "tool_call_id": to_json(node.tool_call_id),
-        "images": [list(image) for image in node.images],
-        "logprobs": logprobs,
-        "finish_reason": node.finish_reason,
-        "weights_version": node.weights_version,
-        "trainable": node.trainable,
-        "fork_cause": to_json(node.fork_cause),
-        "constraint": _constraint_to_json(node.constraint),
-    }
-    return data | {key: value for key, value in optional.items() if value != _OPTIONAL[key]}
+    for key, default in _OPTIONAL.items():
+        value = getattr(node, key)
+        if value != default:
+            data[key] = _OWN_FORM.get(key, to_json)(value)
+    return data
 
 
 def _node_from_json(data: dict[str, Any]) -> MessageNode:
     logprobs = data.get("logprobs")
-    if logprobs and any(isinstance(value, dict) for value in logprobs):
+    if logprobs and dict in map(type, logprobs):
         data["logprobs"] = from_json(logprobs)
     for key in _TEXTS:
         if key in data:
@@ -194,15 +180,30 @@ def _node_from_json(data: dict[str, Any]) -> MessageNode:
     return MessageNode(**data)
 
 
-def _constraint_to_json(constraint: Constraint | None) -> dict[str, Any] | None:
-    if constraint is None:
-        return None
+def _images_to_json(images: list[tuple[int, str]]) -> list[list[Any]]:
+    return [list(image) for image in images]
+
+
+def _logprobs_to_json(logprobs: list[float]) -> list[Any]:
+    """Shared where JSON can hold them all."""
+    return logprobs if math.isfinite(sum(logprobs)) else to_json(logprobs)
+
+
+def _constraint_to_json(constraint: Constraint) -> dict[str, Any]:
     grammar = constraint.grammar
     return {"kind": grammar.kind, "text": to_json(grammar.text), "stop_token_ids": list(constraint.stop_token_ids)}
 
 
 def _constraint_from_json(data: dict[str, Any]) -> Constraint:
     return Constraint(Grammar(data["kind"], from_json(data["text"])), tuple(data["stop_token_ids"]))
+
+
+_OWN_FORM: dict[str, Callable[[Any], Any]] = {
+    "images": _images_to_json,
+    "logprobs": _logprobs_to_json,
+    "constraint": _constraint_to_json,
+}
+"""How a value of a node is written that is not written as it is."""
 
 
 def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:

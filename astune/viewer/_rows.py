@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +13,7 @@ from astune.viewer._run import ViewedRun
 
 _ERROR_CHARACTERS = 500
 """Of an error in a list; the episode itself has all of it."""
+_SHOWN = [field.name for field in fields(EpisodeRow) if field.name != "advantages"]
 
 
 def page_of(
@@ -32,12 +33,10 @@ def page_of(
 
 
 def row_json(row: EpisodeRow, snippet: Snippet | None = None) -> dict[str, Any]:
-    shown = asdict(row)
-    advantages: list[float] | None = shown.pop("advantages")
-    shown["error_text"] = row.error_text[:_ERROR_CHARACTERS] if row.error_text is not None else None
-    shown["agents"] = row.agents or []
-    return shown | {
-        "advantage": advantage_of(advantages),
+    return {name: getattr(row, name) for name in _SHOWN} | {
+        "error_text": row.error_text[:_ERROR_CHARACTERS] if row.error_text is not None else None,
+        "agents": row.agents or [],
+        "advantage": advantage_of(row.advantages),
         "snippet": asdict(snippet) if snippet is not None else None,
     }
 

@@ -72,16 +72,16 @@ def character_runs(token_ids: Sequence[int], vocabulary: Vocabulary) -> Iterator
     part = {token: piece for token in set(token_ids) if not _is_text(piece := vocabulary.piece(token))}
     position = 0
     while position < len(token_ids):
+        if token_ids[position] not in part:
+            position += 1
+            continue
         start, text, decoder = position, "", codecs.getincrementaldecoder("utf-8")("replace")
         while position < len(token_ids) and (piece := part.get(token_ids[position])) is not None:
             text += decoder.decode(piece)
             position += 1
             if not decoder.getstate()[0]:
                 break
-        if position > start:
-            yield start, position, text + decoder.decode(b"", final=True)
-        else:
-            position += 1
+        yield start, position, text + decoder.decode(b"", final=True)
 
 
 def _reading(token_ids: Sequence[int], vocabulary: Vocabulary | None) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
 import { EpisodeOutcome } from '../common/Status'
 import { Tabs } from '../common/Tabs'
-import type { Episode } from '../data/types'
+import type { Episode, Tokens } from '../data/types'
 import { useCommands } from '../state/commands'
 import { COLOURINGS, FACES, go, usePlace, type Colouring, type Face } from '../state/place'
-import { useResource } from '../state/resource'
+import { useResource, type Resource } from '../state/resource'
 import { useSource } from '../state/source'
 import { duration, integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
@@ -24,8 +24,11 @@ const SETTLED_MS = 250
 
 export function Interaction() {
   const source = useSource()
-  const { run, id } = usePlace()
+  const { run, id, face, ...place } = usePlace()
   const answer = useResource(id ? `episode ${run} ${id}` : null, () => source.episode(run ?? '', id))
+  const timeline = answer.data ? Math.min(place.timeline, Math.max(0, answer.data.timelines.length - 1)) : place.timeline
+  /** Asked for beside the episode rather than after it. */
+  const tokens = useResource(id && face === 'tokens' ? `tokens ${run} ${id} ${timeline}` : null, () => source.tokens(run ?? '', id, timeline))
   return (
     <section class="pane interaction" aria-label={t('interaction')}>
       {id === '' ? (
@@ -33,7 +36,7 @@ export function Interaction() {
       ) : answer.error ? (
         <Failure error={answer.error} again={answer.again} />
       ) : answer.data ? (
-        <Opened key={id} episode={answer.data} />
+        <Opened key={id} episode={answer.data} timeline={timeline} tokens={tokens} />
       ) : (
         <Loading />
       )}
@@ -41,11 +44,10 @@ export function Interaction() {
   )
 }
 
-function Opened({ episode }: { episode: Episode }) {
+function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: number; tokens: Resource<Tokens> }) {
   const place = usePlace()
   const commands = useRef<FaceCommands>(null)
   const { onNode, current } = useTopMessage(place.node)
-  const timeline = Math.min(place.timeline, Math.max(0, episode.timelines.length - 1))
   const shared = { episode, timeline, node: place.node, onNode, current, commands }
   const { face } = place
 
@@ -63,7 +65,7 @@ function Opened({ episode }: { episode: Episode }) {
       <Heading episode={episode} timeline={timeline} />
       <div class="face" role="tabpanel" aria-label={t(wordOf(face))}>
         {face === 'chat' && <ChatFace {...shared} />}
-        {face === 'tokens' && <TokensFace {...shared} />}
+        {face === 'tokens' && <TokensFace {...shared} answer={tokens} />}
         {face === 'branches' && <BranchesFace episode={episode} />}
         {face === 'compare' && <CompareFace episode={episode} />}
         {face === 'details' && <DetailsFace episode={episode} />}

@@ -3,10 +3,10 @@
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
+import type { Tokens } from '../data/types'
 import { VirtualList, type ListHandle } from '../list/VirtualList'
 import { go, usePlace } from '../state/place'
-import { useResource } from '../state/resource'
-import { useSource } from '../state/source'
+import type { Resource } from '../state/resource'
 import { integer } from '../text/format'
 import { t } from '../text/translate'
 import { greatestAdvantage } from '../tokens/colour'
@@ -23,17 +23,13 @@ import type { FaceProps } from './face'
 export const LINE = 24
 const HEADING = 40
 
-export function TokensFace(props: FaceProps) {
+export function TokensFace({ answer, ...props }: FaceProps & { answer: Resource<Tokens> }) {
   const { episode, timeline } = props
-  const source = useSource()
-  const { run } = usePlace()
-  const id = episode.row.episode_id
-  const answer = useResource(`tokens ${run} ${id} ${timeline}`, () => source.tokens(run ?? '', id, timeline))
   const columns = useMemo(() => answer.data && new Columns(answer.data), [answer.data])
   if (episode.timelines.length === 0) return <Empty title={t('nothing')} />
   if (answer.error) return <Failure error={answer.error} again={answer.again} />
   if (!columns) return <Loading />
-  return <TokenText key={`${id}/${timeline}`} {...props} columns={columns} />
+  return <TokenText key={`${episode.row.episode_id}/${timeline}`} {...props} columns={columns} />
 }
 
 function TokenText({ episode, timeline, node, onNode, current, commands, columns }: FaceProps & { columns: Columns }) {

@@ -1,6 +1,6 @@
 /** Rows of a long answer, asked for a page at a time as they come into the window. */
 
-import { useCallback, useEffect, useReducer, useRef } from 'preact/hooks'
+import { useCallback, useLayoutEffect, useReducer, useRef } from 'preact/hooks'
 
 import type { EpisodePage, EpisodeRow } from '../data/types'
 
@@ -63,7 +63,7 @@ export function useRows(key: string, ask: (offset: number, limit: number) => Pro
     for (const page of [...state.current.pages.keys()]) if (!shown.includes(page)) state.current.pages.delete(page)
     shown.forEach(fetchPage)
   }, [key])
-  useEffect(() => need(0, 1), [key])
+  useLayoutEffect(() => need(0, 1), [key])
   return {
     total: state.current.total,
     error: state.current.error,

@@ -75,7 +75,7 @@ export function VirtualList(props: Props) {
     }
   }, [heights, onTop])
 
-  useEffect(() => onWindow?.(shown.first, shown.end), [shown.first, shown.end, identity, length])
+  useLayoutEffect(() => onWindow?.(shown.first, shown.end), [shown.first, shown.end, identity, length])
 
   useEffect(() => {
     if (!measured) return

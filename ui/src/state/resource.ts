@@ -1,6 +1,6 @@
 /** Something that is asked for and arrives, or does not. */
 
-import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
+import { useCallback, useLayoutEffect, useRef, useState } from 'preact/hooks'
 
 export interface Resource<T> {
   /** The newest answer; that of an earlier question is gone at once. */
@@ -11,7 +11,7 @@ export interface Resource<T> {
   again: () => void
 }
 
-/** Asks whenever `key` changes; null asks nothing. */
+/** Asks whenever `key` changes, without waiting for what is drawn meanwhile; null asks nothing. */
 export function useResource<T>(key: string | null, ask: () => Promise<T>): Resource<T> {
   const [answer, setAnswer] = useState<{ key: string | null; data: T | null; error: Error | null }>({
     key: null,
@@ -20,7 +20,7 @@ export function useResource<T>(key: string | null, ask: () => Promise<T>): Resou
   })
   const [times, setTimes] = useState(0)
   const latest = useRef(0)
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (key === null) return
     const number = ++latest.current
     const isLatest = (): boolean => number === latest.current
