@@ -66,8 +66,9 @@ function GroupTable({ group, here, other }: { group: GroupMember[]; here: string
               <td>
                 <EpisodeOutcome status={member.status} />
               </td>
-              <td class="number">
-                <meter min={0} max={greatest} value={Math.max(0, member.reward ?? 0)} aria-hidden="true" /> {number(member.reward)}
+              <td class="number with-meter">
+                <meter min={0} max={greatest} value={Math.max(0, member.reward ?? 0)} aria-hidden="true" />
+                <span>{number(member.reward)}</span>
               </td>
               <td class="number">{signed(member.advantage)}</td>
               <td>

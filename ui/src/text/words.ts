@@ -149,7 +149,7 @@ export const WORDS = {
   this_episode: ['This one', '当前'],
   same_tokens: ['Both have the same tokens.', '两者的词元完全相同。'],
   first_difference: ['First difference at token {n}: {message}', '第一处不同在第 {n} 个词元：{message}'],
-  same_before: ['{n} tokens are the same before it', '之前的 {n} 个词元相同'],
+  same_before: ['{n} equal tokens before it are left out', '之前相同的 {n} 个词元未显示'],
   to_first_difference: ['Go to the first difference', '跳到第一处不同'],
   other_timeline: ['Its timeline', '它的时间线'],
   key_only_this: ['only in this one', '只在当前回合'],
