@@ -41,6 +41,7 @@ ONE_BLOCK = "Only the first block of your answer was run."
 
 class AppWorldEnvironment(Environment):
     forks: ClassVar[bool] = True
+    variables: ClassVar[frozenset[str] | None] = engine.VARIABLES
 
     def __init__(self, task: Task, seed: int) -> None:
         super().__init__(task, seed)

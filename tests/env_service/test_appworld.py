@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from appworld_stage import (
     COUNT_NOTES,
     LOGIN,
     SCRIPT,
+    SECRET,
     WRITE_EGGS,
     WRITE_MILK,
     fenced,
@@ -27,6 +29,8 @@ from appworld_stage import (
 from service_stage import Service, is_running, wait_for
 
 pytestmark = pytest.mark.slow
+
+CAPTURED: Any = {"capture_output": True, "text": True, "check": False}
 
 MODULES = "import appworld.environment as engine\nmodules = engine.sys.modules\nposix = modules['posix']\n"
 """How code gets around AppWorld's own guard, which forbids imports and functions by their names."""
@@ -229,6 +233,40 @@ def test_the_servers_environment_is_not_the_codes(service, instance):
     assert "APPWORLD_ROOT" in read
     assert "APPWORLD_PATH" not in read
     assert "PYTHONPATH" not in read
+
+
+STARTED_WITH = """
+ctypes = modules['ctypes']
+address = ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'program_invocation_name').value
+while found := ctypes.string_at(address):
+    print(found.decode())
+    address += len(found) + 1
+"""
+"""Command line and variables, which the system laid on the process's stack when its program was started."""
+
+
+def test_the_servers_environment_is_not_in_the_worlds_memory(service, instance):
+    read = run(service, instance, MODULES + STARTED_WITH)
+    assert "astune.env_service._worker" in read
+    assert "APPWORLD_PATH=" in read
+    assert SECRET not in read
+
+
+def test_a_file_of_variables_above_appworlds_package_is_not_read(appworld_python, appworld_root, tmp_path):
+    """AppWorld looks for a `.env` from its own folder upward, which finds the user's where its Python is in a project."""
+    (tmp_path / ".env").write_text(f"OPENAI_API_KEY={SECRET}\n")
+    found = subprocess.run([appworld_python, "-c", "import appworld; print(appworld.__path__[0])"], **CAPTURED)
+    packages = tmp_path / ".venv" / "packages"
+    packages.mkdir(parents=True)
+    (packages / "appworld").symlink_to(found.stdout.strip())
+    (packages / "astune").symlink_to(SCRIPT.parents[2] / "astune")
+    preparing = (
+        "import os; from astune.env_service._appworld_engine import prepare; prepare(); print(sorted(os.environ))"
+    )
+    variables = {"PYTHONPATH": str(packages), "APPWORLD_PATH": str(appworld_root), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([appworld_python, "-c", preparing], env=variables, cwd=tmp_path, **CAPTURED)
+    assert "APPWORLD_ROOT" in done.stdout, done.stderr
+    assert "OPENAI_API_KEY" not in done.stdout
 
 
 def test_memory_is_bounded(service, instance):
