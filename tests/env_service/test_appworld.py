@@ -30,8 +30,6 @@ from service_stage import Service, is_running, wait_for
 
 pytestmark = pytest.mark.slow
 
-CAPTURED: Any = {"capture_output": True, "text": True, "check": False}
-
 MODULES = "import appworld.environment as engine\nmodules = engine.sys.modules\nposix = modules['posix']\n"
 """How code gets around AppWorld's own guard, which forbids imports and functions by their names."""
 
@@ -253,20 +251,21 @@ def test_the_servers_environment_is_not_in_the_worlds_memory(service, instance):
 
 
 def test_a_file_of_variables_above_appworlds_package_is_not_read(appworld_python, appworld_root, tmp_path):
-    """AppWorld looks for a `.env` from its own folder upward, which finds the user's where its Python is in a project."""
+    """AppWorld looks for it from its own folder upward, and finds the user's where its Python is in a project."""
     (tmp_path / ".env").write_text(f"OPENAI_API_KEY={SECRET}\n")
-    found = subprocess.run([appworld_python, "-c", "import appworld; print(appworld.__path__[0])"], **CAPTURED)
     packages = tmp_path / ".venv" / "packages"
     packages.mkdir(parents=True)
-    (packages / "appworld").symlink_to(found.stdout.strip())
+    (packages / "appworld").symlink_to(asked(appworld_python, "import appworld; print(appworld.__path__[0])"))
     (packages / "astune").symlink_to(SCRIPT.parents[2] / "astune")
-    preparing = (
-        "import os; from astune.env_service._appworld_engine import prepare; prepare(); print(sorted(os.environ))"
-    )
+    preparing = "import astune.env_service._appworld_engine as e; e.prepare(); print(sorted(e.os.environ))"
     variables = {"PYTHONPATH": str(packages), "APPWORLD_PATH": str(appworld_root), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([appworld_python, "-c", preparing], env=variables, cwd=tmp_path, **CAPTURED)
-    assert "APPWORLD_ROOT" in done.stdout, done.stderr
-    assert "OPENAI_API_KEY" not in done.stdout
+    found = asked(appworld_python, preparing, env=variables, cwd=tmp_path)
+    assert "APPWORLD_ROOT" in found
+    assert "OPENAI_API_KEY" not in found
+
+
+def asked(python: Path, code: str, **settings: Any) -> str:
+    return subprocess.check_output([python, "-c", code], text=True, **settings).strip()
 
 
 def test_memory_is_bounded(service, instance):
