@@ -2,8 +2,8 @@
 
 It is started and told what to do by `_workers.py`, over the socket CHANNEL. First it says
 `{"ready": {"pid": int, "fresh_process": bool, "forks": bool}}`, or why it cannot host ENV. One that `forks` hosts
-nothing: over the socket CONTROL it gets a channel and a lifeline for each process that it is to fork. It knows nothing
-of HTTP.
+nothing: over the socket CONTROL it gets, for each process that it is to fork, a folder for its temporary files, a
+channel and a lifeline. It knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ from astune.schema import AstuneError, EnvError, Task
 
 _ANEW = "anew"
 """The last word on the command line of a process that was started again, with few variables."""
+_LONGEST_PATH = 4096
 CAN_FORK = sys.platform == "linux"
 """Elsewhere nobody can tell when a process that is no child has ended."""
 
@@ -59,11 +61,11 @@ def ready(hosted: type[Environment], *, forks: bool) -> bytes:
 
 
 def fork_for(link: Link, control: socket.socket) -> Link:
-    """Fork a process for each pair of descriptors; returns in such a process, with its own channel for `link`."""
+    """Fork a process for each folder with descriptors; returns in such a process, with its own channel for `link`."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server sees by itself when one has ended
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
-        if not message:
+        folder, descriptors, _, _ = socket.recv_fds(control, _LONGEST_PATH, 2)
+        if not folder:
             os._exit(0)
         if os.fork() == 0:
             channel, lifeline = descriptors
@@ -73,6 +75,7 @@ def fork_for(link: Link, control: socket.socket) -> Link:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(lifeline, sys.stdin.fileno())
             close_all_but(channel)
+            tempfile.tempdir = os.environ["TMPDIR"] = os.fsdecode(folder)
             end_with_the_server()
             return Link(socket.socket(fileno=channel))
         for descriptor in descriptors:
