@@ -30,7 +30,7 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
     generation_config.json changes what is sampled from. One that takes weights can be made to do anything by whoever
     reaches its port, which is why it listens to this machine alone.
     """
-    if config.engine.type != "vllm" or config.engine.base_url:
+    if not is_managed(config):
         return None
     engine = config.engine
     environment = {
@@ -42,7 +42,7 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
     }
     command = [
         *("env", *(f"{name}={value}" for name, value in environment.items())),
-        *(_python(engine.vllm.python), "-m", "vllm.entrypoints.openai.api_server"),
+        *(interpreter(config), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(folder), "--served-model-name", config.model.path),
         *("--dtype", _trainers_dtype(config) if takes_weights else config.model.dtype),
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
@@ -58,6 +58,16 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
     return Companion(
         NAME, tuple(command), health_url=health_url, timeout_s=STARTS_WITHIN_S, port_key="engine.vllm.port"
     )
+
+
+def is_managed(config: AstuneConfig) -> bool:
+    return config.engine.type == "vllm" and not config.engine.base_url
+
+
+def interpreter(config: AstuneConfig) -> str:
+    """The Python that the server is started with."""
+    beside = Path(".venv-vllm/bin/python")
+    return config.engine.vllm.python or (str(beside.absolute()) if beside.is_file() else sys.executable)
 
 
 def _for_its_device(config: AstuneConfig) -> list[str]:
@@ -79,10 +89,3 @@ def _trainers_dtype(config: AstuneConfig) -> str:
     from astune.engine.device import pick_device, pick_dtype
 
     return str(pick_dtype(config.model.dtype, pick_device(config.model.device))).removeprefix("torch.")
-
-
-def _python(named: str) -> str:
-    if named:
-        return named
-    beside = Path(".venv-vllm/bin/python")
-    return str(beside.absolute()) if beside.is_file() else sys.executable

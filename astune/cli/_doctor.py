@@ -19,7 +19,7 @@ from astune.cli._doctor_machine import (
     ports,
     sandbox,
 )
-from astune.cli._doctor_software import engines, python, services, versions
+from astune.cli._doctor_software import engines, managed_vllm, python, services, versions
 from astune.cli._errors import EXIT_FAILED
 from astune.config import AstuneConfig, load_config
 from astune.schema import ConfigError
@@ -64,9 +64,10 @@ def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> I
     yield memory()
     yield from disks(config)
     yield from ports()
-    yield sandbox()
+    yield sandbox(config.sandbox)
     if has_experiment:
         yield from engines(config)
+        yield from managed_vllm(config)
 
 
 def _table(found: list[Finding]) -> Table:

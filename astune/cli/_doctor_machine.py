@@ -1,8 +1,8 @@
-"""What `astune doctor` looks at in the machine: processor, accelerator, memory, disks, ports, the kernel's sandbox."""
+"""What `astune doctor` looks at in the machine: processor, accelerator, memory, disks, ports, the sandbox."""
 
 from __future__ import annotations
 
-import ctypes
+import asyncio
 import os
 import platform
 import re
@@ -19,7 +19,10 @@ import psutil
 
 from astune.config import AstuneConfig
 from astune.config.cache import cache_dir
+from astune.config.schema import SandboxConfig
 from astune.launcher.health import describe_listener, port_is_free
+from astune.sandbox import Sandbox
+from astune.schema import SandboxError
 
 MEMORY_GB = 4.5
 """What the demo needs: its peak was 4.1 GiB, and 2.6 GiB with LoRA adapters of rank 16."""
@@ -27,8 +30,6 @@ DISK_GB = 5.0
 """Two checkpoints of the demo, 1.8 GiB each, and room for episodes."""
 PORTS = {8080: "environment service", 8181: "log viewer"}
 _NVIDIA_SMI_S = 20.0
-_LANDLOCK_CREATE_RULESET = 444
-_LANDLOCK_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +131,17 @@ def ports() -> Iterator[Finding]:
             yield Finding(f"port {port}", "note", f"the {what}'s, taken by {describe_listener(port)}")
 
 
-def sandbox() -> Finding:
-    """What the kernel offers to confine model-written code."""
-    offers: list[str] = []
-    if sys.platform == "linux":
-        landlock = ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
-        offers += [f"landlock {landlock}"] if landlock > 0 else []
-        offers += ["seccomp"] if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else []
-    bubblewrap = shutil.which("bwrap")
-    offers += [f"bubblewrap at {bubblewrap}"] if bubblewrap else []
-    if {"seccomp"} < {offer.partition(" ")[0] for offer in offers}:
-        return Finding("sandbox", "ok", ", ".join(offers))
-    detail = f"only {', '.join(offers)}" if offers else "nothing that confines code"
-    if sys.platform != "linux":
-        return Finding("sandbox", "note", f"{detail}: {platform.system()} has none that is supported")
-    return Finding("sandbox", "problem", detail, "sudo apt install bubblewrap")
+def sandbox(config: SandboxConfig) -> Finding:
+    """What a run would confine model-written code with: the first backend that runs a line of code here."""
+    try:
+        backend = asyncio.run(_sandbox_backend(config))
+    except SandboxError as failure:
+        return Finding("sandbox", "problem" if sys.platform == "linux" else "note", failure.message, failure.hint)
+    if backend == "rlimits":
+        return Finding("sandbox", "note", "none: code runs without isolation, which sandbox.allow_unsafe allows")
+    return Finding("sandbox", "ok", f"{backend}: a line of code ran in it")
+
+
+async def _sandbox_backend(config: SandboxConfig) -> str:
+    async with Sandbox.open(config) as opened:
+        return opened.backend

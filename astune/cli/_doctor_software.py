@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
@@ -11,13 +13,15 @@ from urllib.parse import urlsplit
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from astune.backbone import vllm
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
 from astune.launcher.companion import running_ray_head
-from astune.launcher.health import port_of, why_not_answering
+from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
 
 _CORE = "core"
 _SERVICES = {"ray": "verl and trinity", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
+_IMPORT_S = 180.0
 
 
 def python() -> Finding:
@@ -67,6 +71,44 @@ def engines(config: AstuneConfig) -> Iterator[Finding]:
             yield Finding(what, "ok", f"{address} answers")
         else:
             yield Finding(what, "problem", f"{address} does not answer: {why}", mend)
+
+
+def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
+    """Whether the vLLM server that the experiment starts can be started: its Python, and its port."""
+    if not vllm.is_managed(config):
+        return
+    python = vllm.interpreter(config)
+    found, why = _imported("vllm", python)
+    if found is None:
+        mend = "make vllm-cpu, or --set engine.vllm.python=/the/environment/of/vLLM/bin/python"
+        yield Finding("engine's vLLM", "problem", f"{python}: {why}", mend)
+    else:
+        yield Finding("engine's vLLM", "ok", f"{found} in {python}")
+    port = config.engine.vllm.port
+    what = f"port {port}"
+    if port_is_free(port):
+        yield Finding(what, "ok", "free, for the engine's vLLM")
+    else:
+        detail = f"the engine's vLLM's, taken by {describe_listener(port)}"
+        yield Finding(
+            what, "problem", detail, "--set engine.vllm.port=ANOTHER, or engine.base_url to that address if it is meant"
+        )
+
+
+def _imported(package: str, python: str) -> tuple[str | None, str]:
+    """The version of a package that an interpreter imports; or None, and why it does not."""
+    asking = [python, "-c", f"import {package}; print({package}.__version__)"]
+    try:
+        asked = subprocess.run(
+            asking, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, timeout=_IMPORT_S, check=False
+        )
+    except OSError as cause:
+        return None, cause.strerror or str(cause)
+    except subprocess.TimeoutExpired:
+        return None, f"importing {package} took longer than {_IMPORT_S:g} s"
+    last = (asked.stdout if asked.returncode == 0 else asked.stderr).strip().splitlines()[-1:]
+    said = last[0] if last else f"it ended with status {asked.returncode}"
+    return (said, "") if asked.returncode == 0 else (None, said)
 
 
 def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:

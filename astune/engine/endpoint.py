@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from astune.schema import ConfigError, EngineError
+from astune.schema import ConfigError, EngineError, retry_after_s
 
 _BUSY = frozenset({429, 502, 503, 504})
 """Answers that another try may change."""
@@ -100,7 +100,7 @@ class Endpoint:
             answer = await self._request(method, address, body, timeout_s=timeout_s)
             if answer.status_code not in _BUSY or number == _TRIES:
                 return self._content(answer, address)
-            await asyncio.sleep(min(_LONGEST_PAUSE_S, _retry_after_s(answer) or pause_s))
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, retry_after_s(answer.headers) or pause_s))
             pause_s *= 2
         raise AssertionError
 
@@ -171,13 +171,6 @@ def key_from(variable: str) -> str | None:
             hint=f"export {variable}=..., or write it into .env",
         )
     return key
-
-
-def _retry_after_s(answer: httpx.Response) -> float | None:
-    try:
-        return float(answer.headers["Retry-After"])
-    except (KeyError, ValueError):
-        return None
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -38,6 +38,10 @@ from astune.schema import EnvError
 
 APPWORLD_PATH = "APPWORLD_PATH"
 """The variable that names the folder which holds AppWorld's `data`."""
+VARIABLES = frozenset(
+    {APPWORLD_PATH, "PATH", "PYTHONPATH", "PYTHONSAFEPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ"}
+)
+"""All that an agent's code may find of the server's environment in its process's memory."""
 PAGE = "docs/en/appworld.md"
 
 MEMORY_MB = 2048
@@ -134,7 +138,7 @@ def prepare() -> Path:
     world = World(_tasks_of(data)[0], settings)
     try:
         world.make_root()
-        os.environ.update(world.variables())
+        os.environ.update(world.variables(), PYTHON_DOTENV_DISABLED="1")  # any .env above the package is the user's
         opened = _open_world(world.task_id)
         opened.execute(_WARMING_UP)
         opened.close()

@@ -7,7 +7,7 @@ import time
 import httpx
 
 from astune.env_service._wire import shortened
-from astune.schema import EnvError
+from astune.schema import EnvError, retry_after_s
 
 UNHEARD_S = 10.0
 """Seconds without any answer after which a server is given up: one that is started anew knows no instance of before."""
@@ -82,7 +82,7 @@ class Effort:
         status = response.status_code
         reason = f"{status} {_detail_of(response)}"
         if status in _BUSY:
-            asked_s = _retry_after_s(response)
+            asked_s = retry_after_s(response.headers)
             return self._wait(reason, _NO_PLACE, self._next_wait_s() if asked_s is None else asked_s)
         if status in GONE:
             raise EnvError(f"{self._what}: {reason}", hint=_NO_INSTANCE)
@@ -108,10 +108,3 @@ def _detail_of(response: httpx.Response) -> str:
         return shortened(str(response.json()["detail"]))
     except (ValueError, TypeError, KeyError):
         return shortened(response.text) or response.reason_phrase
-
-
-def _retry_after_s(response: httpx.Response) -> float | None:
-    try:
-        return max(0.0, float(response.headers["Retry-After"]))
-    except (KeyError, ValueError):
-        return None

@@ -29,6 +29,10 @@ class Ended(Exception):
     """The process ended before it answered, or was ended since it took too long."""
 
 
+class Raised(EnvError):
+    """The target's method raised, as the process says."""
+
+
 class Forked:
     """A child that answers requests by the target's methods, one at a time.
 
@@ -51,7 +55,8 @@ class Forked:
         """What the target's method returns.
 
         Raises:
-            EnvError: it raised, or the system ended the process.
+            Raised: it raised.
+            EnvError: the system ended the process.
             Ended: the process ended by itself, or did not answer in time.
         """
         try:
@@ -65,7 +70,7 @@ class Forked:
         if answer is None:
             raise self._ending()
         if "data" not in answer:
-            raise EnvError(f"{self._name}, {call}: {answer.get('refused') or answer.get('failed')}")
+            raise Raised(f"{self._name}, {call}: {answer.get('refused') or answer.get('failed')}")
         return answer["data"]
 
     def end(self) -> None:
@@ -106,6 +111,14 @@ def close_all_but(descriptor: int) -> None:
     os.closerange(descriptor + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
+def _leave_standard_streams() -> None:
+    """The parent's are its log, which whoever holds it can write to, and cut."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    os.close(nothing)
+
+
 def _serve(channel: int, target: object, parent: int) -> NoReturn:
     """What the child does, until its channel is closed; nothing of the parent's own work is done again."""
     try:
@@ -113,6 +126,7 @@ def _serve(channel: int, target: object, parent: int) -> NoReturn:
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             close_all_but(channel)
+            _leave_standard_streams()
             serve(Link(socket.socket(fileno=channel)), target)
     finally:
         os._exit(0)

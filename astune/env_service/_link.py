@@ -38,7 +38,7 @@ class Link:
 
         Raises:
             TimeoutError: it was not there, or not whole, within `timeout_s`.
-            ValueError: it is larger than expected, or no JSON.
+            ValueError: it is larger than expected, or no JSON object.
         """
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         head = self._exactly(LENGTH.size, give_up)
@@ -48,7 +48,7 @@ class Link:
         if size > self._largest:
             raise ValueError(f"a frame of {size} bytes")
         body = self._exactly(size, give_up)
-        return None if body is None else json.loads(body)
+        return None if body is None else _object_in(body)
 
     def close(self) -> None:
         self._channel.close()
@@ -66,6 +66,16 @@ class Link:
                 return None
             parts += part
         return parts
+
+
+def _object_in(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except RecursionError as cause:
+        raise ValueError("a frame that is nested too deeply") from cause
+    if not isinstance(found, dict):
+        raise ValueError(f"a frame with {type(found).__name__}")
+    return found
 
 
 def serve(link: Link, target: object) -> None:

@@ -45,13 +45,16 @@ class Request:
 
 def encoded(value: Any) -> bytes:
     """JSON without blanks, whole numbers of any size among it; numpy's numbers and arrays are numbers and lists, dates
-    and decimals are text.
+    and decimals are text. Half a character, which models and programs write and no tokenizer reads, becomes �.
 
     Raises:
         TypeError, ValueError: something in it has no place in JSON, as NaN.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-    return text.encode()
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 class MalformedRequest(ValueError):

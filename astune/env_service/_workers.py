@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -81,18 +82,26 @@ class Worker:
 
     Args:
         exited: the process's exit status once it has ended, None where only its parent knows.
+        folder: of its temporary files, which end with it.
         pid: 0 where the process itself will say.
         control: where it `forks`, the socket over which it gets what a process needs.
     """
 
     def __init__(
-        self, cord: Cord, exited: asyncio.Future[int | None], *, pid: int = 0, control: socket.socket | None = None
+        self,
+        cord: Cord,
+        exited: asyncio.Future[int | None],
+        *,
+        folder: tempfile.TemporaryDirectory[str],
+        pid: int = 0,
+        control: socket.socket | None = None,
     ) -> None:
         self.reusable = False
         self.forks = False
         self.idle_since = 0.0
         self._cord = cord
         self._exited = exited
+        self._folder = folder
         self._pid = pid
         self._control = control
 
@@ -104,6 +113,7 @@ class Worker:
             Unusable: it cannot be hosted, as the process says.
             WorkerLost: the process ended, or was not ready in time.
         """
+        folder = _new_folder()
         cord, channel, lifeline = await Cord.new()
         control, its_control = socket.socketpair()
         passed = [channel.fileno(), its_control.fileno()]
@@ -113,17 +123,19 @@ class Worker:
                 stdin=lifeline,
                 stdout=_STDERR,
                 pass_fds=passed,
+                env={**os.environ, "TMPDIR": folder.name},
                 start_new_session=True,
             )
         except BaseException:
             cord.cut()
             control.close()
+            folder.cleanup()
             raise
         finally:
             channel.close()
             its_control.close()
             os.close(lifeline)
-        worker = cls(cord, asyncio.ensure_future(_status(process)), pid=process.pid, control=control)
+        worker = cls(cord, asyncio.ensure_future(_status(process)), folder=folder, pid=process.pid, control=control)
         await worker._get_ready()
         return worker
 
@@ -133,17 +145,20 @@ class Worker:
         Raises:
             OSError, WorkerLost: one of the two has ended.
         """
-        assert self._control is not None
+        if self._control is None:
+            raise WorkerLost("a process that was forked forks no others")
+        folder = _new_folder()
         cord, channel, lifeline = await Cord.new()
         try:
-            socket.send_fds(self._control, [b"1"], [channel.fileno(), lifeline])
+            socket.send_fds(self._control, [os.fsencode(folder.name)], [channel.fileno(), lifeline])
         except BaseException:
             cord.cut()
+            folder.cleanup()
             raise
         finally:
             channel.close()
             os.close(lifeline)
-        worker = Worker(cord, asyncio.get_running_loop().create_future())
+        worker = Worker(cord, asyncio.get_running_loop().create_future(), folder=folder)
         await worker._get_ready()
         return worker
 
@@ -166,7 +181,7 @@ class Worker:
         raise CallFailed(answer["refused" if is_refusal else "failed"], is_refusal=is_refusal)
 
     async def end(self) -> None:
-        """Kill the process and what it started; again, it does nothing."""
+        """Kill the process and what it started, and remove its files; again, it does nothing."""
         self._cord.cut()  # this alone ends it, where the system can do that
         if self._control is not None:
             self._control.close()
@@ -175,6 +190,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             await asyncio.wait({self._exited}, timeout=ENDS_S)
+        await asyncio.to_thread(self._folder.cleanup)
 
     async def _get_ready(self) -> None:
         try:
@@ -335,6 +351,11 @@ class WorkerPool:
 
 async def _status(process: asyncio.subprocess.Process) -> int | None:
     return await process.wait()
+
+
+def _new_folder() -> tempfile.TemporaryDirectory[str]:
+    """For a process's temporary files, since one that is killed removes none."""
+    return tempfile.TemporaryDirectory(prefix="astune-env-", ignore_cleanup_errors=True)
 
 
 def _settle_at_end(exited: asyncio.Future[int | None], pid: int) -> None:

@@ -4,7 +4,8 @@ It needs AppWorld's own Python, so a service hosts it: `astune --with-appworld`,
 `tutorial/example_appworld/appworld_server.py`. Engine, tasks and tests are AppWorld's; this file only translates. One
 message is one piece of code:
 
-    a block between ```python and ```    is run, and what it printed is the answer; of several blocks, the first
+    a block between ```python and ```    is run, and what it printed is the answer; of several blocks, the first. One
+                                         without a language is Python, one of another language is prose
     no block                             nothing is run, and the answer says what is expected
     `apis.supervisor.complete_task()`    in the code ends the episode; so does code that ends or hangs its world
 
@@ -19,7 +20,7 @@ import re
 from typing import Any, ClassVar
 
 from astune.env_service import _appworld_engine as engine
-from astune.env_service._forked import Ended, Forked
+from astune.env_service._forked import Ended, Forked, Raised
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
 from astune.schema import EnvError, Message, Task
 
@@ -29,7 +30,14 @@ STEP_S = engine.CODE_S + 20.0
 """Seconds after which a world is ended whose code AppWorld itself could not stop."""
 EVALUATION_S = 120.0
 
-_CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.S | re.I)
+_BLOCK = re.compile(
+    r"^(?:[ \t]*`{3,}[ \t]*|[^`\n]*`{3,}(?=\w+\s*$))"  # on a line of its own, or after text and before a language
+    r"([^\s`]*)[^`\n]*\n"
+    r"(.*?)(?:`{3,}[ \t\r]*$|\Z)",
+    re.M | re.S,
+)
+"""A language and what it is the language of, perhaps nothing. Blocks follow each other, so no end is a beginning."""
+_PYTHON = ("", "python", "python3", "py")
 
 REQUEST = """I am {first_name} {last_name}, my e-mail address is {email} and my phone number is {phone_number}.
 It is {now}. My request:
@@ -41,6 +49,7 @@ ONE_BLOCK = "Only the first block of your answer was run."
 
 class AppWorldEnvironment(Environment):
     forks: ClassVar[bool] = True
+    variables: ClassVar[frozenset[str] | None] = engine.VARIABLES
 
     def __init__(self, task: Task, seed: int) -> None:
         super().__init__(task, seed)
@@ -65,18 +74,19 @@ class AppWorldEnvironment(Environment):
     def step(self, action: Message) -> EnvStep:
         if self._process is None:
             raise EnvError("the world is not open")
-        blocks = _CODE.findall(text_of(action))
+        blocks = code_in(text_of(action))
         if not blocks:
             return EnvStep([{"role": "user", "content": NO_CODE}], reward=0.0, is_terminated=False)
         self._steps += 1
         try:
-            ran = self._process.ask("run", timeout_s=STEP_S, code=blocks[0])
+            output, is_completed = _ran(self._process.ask("run", timeout_s=STEP_S, code=blocks[0]))
         except Ended as how:
-            self._ended = f"the code's world {how}"
-            return EnvStep([], reward=0.0, is_terminated=True, info={"ended": self._ended})
-        if ran["is_completed"]:
-            return EnvStep([], reward=0.0, is_terminated=True, info={"output": ran["output"]})
-        said = f"Output:\n```\n{ran['output'].rstrip()}\n```"
+            return self._end_of_world(f"the code's world {how}")
+        except Raised as said:  # the agent's code can say so too
+            return self._end_of_world(said.message)
+        if is_completed:
+            return EnvStep([], reward=0.0, is_terminated=True, info={"output": output})
+        said = f"Output:\n```\n{output.rstrip()}\n```"
         content = f"{said}\n{ONE_BLOCK}" if len(blocks) > 1 else said
         return EnvStep([{"role": "user", "content": content}], reward=0.0, is_terminated=False)
 
@@ -107,6 +117,12 @@ class AppWorldEnvironment(Environment):
             self._process.end()
             self._world.remove_root()
 
+    def _end_of_world(self, reason: str) -> EnvStep:
+        if self._process is not None:
+            self._process.end()
+        self._ended = reason
+        return EnvStep([], reward=0.0, is_terminated=True, info={"ended": reason})
+
     @classmethod
     def prepare(cls) -> None:
         engine.prepare()
@@ -114,6 +130,24 @@ class AppWorldEnvironment(Environment):
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
         return engine.task_ids(split)
+
+
+def code_in(text: str) -> list[str]:
+    """The blocks of Python in an answer; the last one may lack its end."""
+    return [code for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
+
+
+def _ran(answer: Any) -> tuple[str, bool]:
+    """The output of code, and whether it completed the task.
+
+    Raises:
+        Ended: that is not what the answer holds.
+    """
+    if isinstance(answer, dict):
+        output, is_completed = answer.get("output"), answer.get("is_completed")
+        if isinstance(output, str) and isinstance(is_completed, bool):
+            return output, is_completed
+    raise Ended("gave another answer than the engine's")
 
 
 def _request(specification: dict[str, Any]) -> str:

@@ -45,6 +45,10 @@ class Environment(ABC):
     """True where `prepare` leaves nothing open that a fork would break, as threads and connections. A service then
     prepares one process, and forks the others from it: they are there in milliseconds, and share its memory."""
 
+    variables: ClassVar[frozenset[str] | None] = None
+    """The variables that a service's processes are started with; None: all. For one that runs code which nobody has
+    read: a variable that a process removes stays in its memory."""
+
     variant: ClassVar[str] = ""
     """What follows the colon in a name such as `reasoning_gym:leg_counting`; set on the class that is instantiated."""
 

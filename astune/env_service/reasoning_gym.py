@@ -12,17 +12,14 @@ import re
 from importlib import import_module
 from typing import Any, ClassVar
 
+from astune.env_service._own_tasks import SPLITS, split_and_index, task_ids
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
 from astune.env_service.math_answer import last_boxed
 from astune.schema import EnvError, Message, Task
 
-SPLITS = {"train": (0, 1000), "validation": (1_000_000, 200)}
-"""Seed and number of questions of each split; question i is made from seed + i, so that the splits do not meet."""
-
 INSTRUCTION = "Write the final answer between <answer> and </answer>."
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_OWN_ID = re.compile(rf"({'|'.join(SPLITS)})-(\d+)")
 
 
 class ReasoningGym(Environment):
@@ -52,10 +49,9 @@ class ReasoningGym(Environment):
 
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
-        if split not in SPLITS:
-            raise EnvError(f"{cls.variant} has no split {split!r}", hint=f"use {' or '.join(SPLITS)}")
+        ids = task_ids(split, whose=cls.variant)
         _create(cls.variant, seed=0, size=1)
-        return [f"{split}-{index}" for index in range(SPLITS[split][1])]
+        return ids
 
 
 def answer_in(text: str) -> str:
@@ -68,11 +64,11 @@ def answer_in(text: str) -> str:
 
 
 def _dataset_of(task: Task, variant: str) -> tuple[Any, int]:
-    own = _OWN_ID.fullmatch(task.task_id)
+    own = split_and_index(task.task_id)
     if "index" not in task.metadata and own:
-        seed, size = SPLITS[own[1]]
-        if int(own[2]) < size:
-            return _create(variant, seed=seed, size=size), int(own[2])
+        split, index = own
+        seed, size = SPLITS[split]
+        return _create(variant, seed=seed, size=size), index
     try:
         index, seed = int(task.metadata["index"]), int(task.metadata.get("seed", 0))
         config = dict(task.metadata.get("config", {}))

@@ -27,11 +27,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from astune.config.cache import cache_dir
+from astune.env_service._own_tasks import SPLITS, split_and_index, task_ids
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
 from astune.schema import EnvError, Message, Task
-
-SPLITS = {"train": (0, 1000), "validation": (1_000_000, 200)}
-"""First game seed and number of games of each split."""
 
 DEFAULT_MAX_TURNS = 50
 CUSTOM = "custom"
@@ -42,7 +40,6 @@ REQUIRED = {
 }
 """Settings that a challenge must be given, where a task gives none."""
 
-_OWN_ID = re.compile(rf"({'|'.join(SPLITS)})-(\d+)")
 _PROMPT = re.compile(r"\n*>[^\n]*\Z")
 _making = threading.Lock()
 """TextWorld makes games with one random generator for the whole process."""
@@ -90,10 +87,9 @@ class TextWorld(Environment):
 
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
-        if split not in SPLITS:
-            raise EnvError(f"textworld:{cls.variant} has no split {split!r}", hint=f"use {' or '.join(SPLITS)}")
+        ids = task_ids(split, whose=f"textworld:{cls.variant}")
         _require_challenge(cls.variant)
-        return [f"{split}-{number}" for number in range(SPLITS[split][1])]
+        return ids
 
     def _observation(self) -> str:
         text = read_as_prose(self._state.feedback, self._state.objective)
@@ -110,11 +106,12 @@ def read_as_prose(feedback: str, objective: str) -> str:
 
 
 def _game_seed(task: Task) -> int:
-    own = _OWN_ID.fullmatch(task.task_id)
     if "game_seed" in task.metadata:
         return int(task.metadata["game_seed"])
-    if own and int(own[2]) < SPLITS[own[1]][1]:
-        return SPLITS[own[1]][0] + int(own[2])
+    own = split_and_index(task.task_id)
+    if own:
+        split, index = own
+        return SPLITS[split][0] + index
     raise EnvError(
         f"task {task.task_id} names no game",
         hint="let task_reader.type be env_service, or give the task metadata 'game_seed'",

@@ -10,6 +10,8 @@ FOLDER = Path(__file__).parent
 """Where the package `inside` is; the interpreter imports it from here and then forgets the folder."""
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+_PARTS = ("bin", "lib", "lib64", "include", "share", "pyvenv.cfg")
+"""Of a Python's folder, which may be a project's or a home folder, as after `python -m venv .`."""
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} import main; del sys.path[0]; main()"
 
 
@@ -32,12 +34,12 @@ def command(module: str, *words: str, folder: Path = FOLDER) -> list[str]:
 
 
 def readable_folders() -> list[str]:
-    """What an interpreter needs to read: its own folders and the system's libraries; no home folder, no project."""
+    """What an interpreter needs to read: its own parts and the system's libraries; no home folder, no project."""
     real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
-    asked = [*_SYSTEM, sys.base_prefix, sys.prefix, real]
+    parts = [os.path.join(folder, part) for folder in (sys.base_prefix, sys.prefix, real) for part in _PARTS]
     found: list[str] = []
-    for path in asked:
+    for path in (*_SYSTEM, *parts):
         inside_another = any(path == other or path.startswith(f"{other}/") for other in found)
-        if os.path.exists(path) and path != "/" and not inside_another:
+        if os.path.exists(path) and not inside_another:
             found.append(path)
     return found

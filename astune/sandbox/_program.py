@@ -99,7 +99,7 @@ class BubblewrapBackend(_ProgramBackend):
     async def start(self) -> None:
         self._bwrap = shutil.which("bwrap")
         if self._bwrap is None:
-            raise SandboxError("bwrap is not installed")
+            raise SandboxError("bwrap is not installed", hint="sudo apt install bubblewrap")
 
     def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
         words = command("program", *program, folder=_PROGRAM)

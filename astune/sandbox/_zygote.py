@@ -148,4 +148,7 @@ def _require_readable_by_all(paths: Iterable[str]) -> None:
     for path in map(Path, paths):
         closed = [parent for parent in path.parents if not parent.stat().st_mode & stat.S_IXOTH]
         if closed:
-            raise SandboxError(f"without namespaces code runs as nobody, to whom {path} is closed by {closed[0]}")
+            raise SandboxError(
+                f"without namespaces code runs as nobody, to whom {path} is closed by {closed[0]}",
+                hint=f"chmod o+x {closed[0]}",
+            )

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from astune.config.schema import SandboxConfig, SandboxLimits
+from astune.sandbox._mending import mending
 from astune.sandbox._program import BubblewrapBackend, RlimitsBackend
 from astune.sandbox._zygote import ZygoteBackend
 from astune.sandbox.base import Backend, SandboxResult
@@ -20,11 +21,6 @@ _log = logging.getLogger(__name__)
 BACKENDS = ("zygote", "zygote-landlock", "bubblewrap", "rlimits")
 """In the order in which they are tried; the last one isolates nothing and is tried only where the user says so."""
 
-_HINT = (
-    "on Linux 5.13 or later let this user make namespaces (sysctl user.max_user_namespaces, "
-    "kernel.apparmor_restrict_unprivileged_userns) or switch on Landlock; or install bubblewrap "
-    "(scripts/install_debian.sh); or run code without isolation by astune.sandbox.allow_unsafe: true"
-)
 _PROBE = SandboxLimits(timeout_s=30.0)
 
 
@@ -63,6 +59,7 @@ class Sandbox:
         """`open` without a block: call `aclose` in the end. What was left open ends with this process."""
         config = config or SandboxConfig()
         reasons: list[str] = []
+        hints: list[str] = []
         for candidate in _candidates(config, backend):
             try:
                 await candidate.start()
@@ -70,12 +67,13 @@ class Sandbox:
             except SandboxError as cause:
                 await candidate.aclose()
                 reasons.append(f"{candidate.name}: {cause.message}")
+                hints += [cause.hint] if cause.hint else []
                 continue
             if isinstance(candidate, RlimitsBackend):
                 why = f" ({'; '.join(reasons)})" if reasons else ""
                 _log.warning("code runs WITHOUT isolation, since sandbox.allow_unsafe is true%s", why)
             return cls(config, candidate)
-        raise SandboxError(f"no sandbox works on this machine ({'; '.join(reasons)})", hint=_HINT)
+        raise SandboxError(f"no sandbox works on this machine ({'; '.join(reasons)})", hint=mending(hints))
 
     @property
     def backend(self) -> str:

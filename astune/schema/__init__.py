@@ -31,6 +31,7 @@ from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
+from astune.schema.retry import retry_after_s
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
 from astune.schema.threads import call_user_code, is_stepped, start_in_thread, stepped
@@ -84,6 +85,7 @@ __all__ = [
     "collector_at_rest",
     "is_stepped",
     "number_of_call",
+    "retry_after_s",
     "stable_seed",
     "start_in_thread",
     "stepped",

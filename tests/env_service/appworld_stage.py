@@ -10,6 +10,8 @@ from service_stage import ROOT, Service, running
 
 SCRIPT = ROOT / "tutorial" / "example_appworld" / "appworld_server.py"
 
+SECRET = "the-servers-key"
+
 LOGIN = 'token = apis.simple_note.login(username="joe.hill@example.com", password="winter-12")["access_token"]\n'
 WRITE_MILK = LOGIN + 'apis.simple_note.create_note(access_token=token, title="Groceries", content="milk")'
 WRITE_EGGS = LOGIN + 'apis.simple_note.create_note(access_token=token, title="Groceries", content="eggs")'
@@ -24,7 +26,7 @@ def fenced(code: str) -> str:
 @contextlib.contextmanager
 def serving(python: Path, root: Path, temporary: Path, *arguments: str) -> Iterator[Service]:
     """The server script in AppWorld's own Python, with its temporary files in `temporary`."""
-    variables = {"APPWORLD_PATH": str(root), "TMPDIR": str(temporary), "PYTHONPATH": ""}
+    variables = {"APPWORLD_PATH": str(root), "TMPDIR": str(temporary), "PYTHONPATH": "", "OPENAI_API_KEY": SECRET}
     with running("appworld", *arguments, program=(python, SCRIPT), variables=variables) as service:
         yield service
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -62,6 +63,9 @@ class Counter(Environment):
     def do_numpy(self) -> dict[str, Any]:
         return {"ten": np.int64(10), "rows": np.zeros((1, 2)), 3: "three"}
 
+    def do_half_a_character(self) -> dict[str, Any]:
+        return {"half": "a\ud83d", "halves": "\ud83d\ude00b"}
+
     def do_nan(self) -> dict[str, Any]:
         return {"nan": float("nan")}
 
@@ -76,6 +80,9 @@ class Counter(Environment):
 
     def do_bad_info(self) -> dict[str, Any]:
         return {"world": self}
+
+    def do_temporary(self) -> dict[str, Any]:
+        return {"file": tempfile.mkstemp()[1]}
 
     def do_sleep(self) -> None:
         sys.stderr.write(f"{self.task.task_id} falls asleep\n")

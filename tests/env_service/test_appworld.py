@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from appworld_stage import (
     COUNT_NOTES,
     LOGIN,
     SCRIPT,
+    SECRET,
     WRITE_EGGS,
     WRITE_MILK,
     fenced,
@@ -45,10 +47,14 @@ def service(appworld_python: Path, appworld_root: Path, temporary: Path) -> Iter
 
 
 @pytest.fixture(scope="module")
-def killed_service(appworld_python: Path, appworld_root: Path, tmp_path_factory) -> Iterator[Service]:
+def killed_temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("killed")
+
+
+@pytest.fixture(scope="module")
+def killed_service(appworld_python: Path, appworld_root: Path, killed_temporary: Path) -> Iterator[Service]:
     """One that allows a call ten seconds, for two tests, of which the second kills it."""
-    temporary = tmp_path_factory.mktemp("killed")
-    with serving(appworld_python, appworld_root, temporary, "--call-timeout-s", "10", "--warm", "1") as service:
+    with serving(appworld_python, appworld_root, killed_temporary, "--call-timeout-s", "10", "--warm", "1") as service:
         yield service
 
 
@@ -155,6 +161,13 @@ def test_code_that_raises_is_answered_and_changes_no_score(service, instance):
         ("```\nprint(3)\n```", "Output:\n```\n3\n```"),
         ("```py\nprint(4)", "Output:\n```\n4\n```"),
         ("```python\n```", "No code available"),
+        ("```python\nprint(5)```\nDone.", "Output:\n```\n5\n```"),
+        ("```python3\nprint(6)\n```\nDone.", "Output:\n```\n6\n```"),
+        ("```Python title=a.py\r\nprint(7)\r\n```\r\nDone.", "Output:\n```\n7\n```"),
+        ("I write: ```python\nprint(8)\n```\nDone.", "Output:\n```\n8\n```"),
+        ('```json\n{"a": 1}\n```\nNow:\n```python\nprint(9)\n```', "Output:\n```\n9\n```"),
+        ("```json\n{}\n```\nThat is all.", "There is no code in your answer."),
+        ("Put it between ```python and ```.\nprint(10)", "There is no code in your answer."),
     ],
 )
 def test_what_is_code_in_an_answer(text, read, service, request):
@@ -171,14 +184,16 @@ def test_long_output_is_cut(service, instance):
     assert len(read) < 10_200
 
 
-def test_the_worlds_clock_stands_still_and_the_servers_does_not(killed_service):
+def test_the_worlds_clock_stands_still_and_the_servers_does_not(killed_service, killed_temporary):
     service = killed_service
+    before = worlds_below(killed_temporary)
     [first, second] = play(service, "slow", "print(DateTime.now())", "print(DateTime.now())")
     assert first == second == "Output:\n```\n2023-05-08 09:00:00\n```"
     began = time.monotonic()
     answer = service.step("slow", fenced("while True: pass"))
     assert (answer.status_code, 10 <= time.monotonic() - began < 30) == (500, True)
     assert "took longer than 10 s" in answer.json()["detail"]
+    assert worlds_below(killed_temporary) == before
     assert play(service, "next", "print(1)") == ["Output:\n```\n1\n```"]
 
 
@@ -231,19 +246,76 @@ def test_the_servers_environment_is_not_the_codes(service, instance):
     assert "PYTHONPATH" not in read
 
 
+STARTED_WITH = """
+ctypes = modules['ctypes']
+address = ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'program_invocation_name').value
+while found := ctypes.string_at(address):
+    print(found.decode())
+    address += len(found) + 1
+"""
+"""Command line and variables, which the system laid on the process's stack when its program was started."""
+
+
+def test_the_servers_environment_is_not_in_the_worlds_memory(service, instance):
+    read = run(service, instance, MODULES + STARTED_WITH)
+    assert "astune.env_service._worker" in read
+    assert "APPWORLD_PATH=" in read
+    assert SECRET not in read
+
+
+def test_a_file_of_variables_above_appworlds_package_is_not_read(appworld_python, appworld_root, tmp_path):
+    """AppWorld looks for it from its own folder upward, and finds the user's where its Python is in a project."""
+    (tmp_path / ".env").write_text(f"OPENAI_API_KEY={SECRET}\n")
+    packages = tmp_path / ".venv" / "packages"
+    packages.mkdir(parents=True)
+    (packages / "appworld").symlink_to(asked(appworld_python, "import appworld; print(appworld.__path__[0])"))
+    (packages / "astune").symlink_to(SCRIPT.parents[2] / "astune")
+    preparing = "import astune.env_service._appworld_engine as e; e.prepare(); print(sorted(e.os.environ))"
+    variables = {"PYTHONPATH": str(packages), "APPWORLD_PATH": str(appworld_root), "TMPDIR": str(tmp_path)}
+    found = asked(appworld_python, preparing, env=variables, cwd=tmp_path)
+    assert "APPWORLD_ROOT" in found
+    assert "OPENAI_API_KEY" not in found
+
+
+def asked(python: Path, code: str, **settings: Any) -> str:
+    return subprocess.check_output([python, "-c", code], text=True, **settings).strip()
+
+
 def test_memory_is_bounded(service, instance):
     assert "MemoryError" in run(service, instance, "held = bytearray(3 << 30)")
     assert run(service, instance, "print(1)") == "Output:\n```\n1\n```"
 
 
+FORGE = """
+body = %s
+for number in range(3, 64):
+    try:
+        if modules['stat'].S_ISSOCK(posix.fstat(number).st_mode):
+            posix.write(number, len(body).to_bytes(8, 'big') + body)
+    except OSError:
+        pass
+"""
+"""An answer in the engine's name."""
+
+
 @pytest.mark.parametrize(
-    ("code", "how"), [("posix._exit(3)", "with status 3"), ("modules['ctypes'].string_at(0)", "by SIGSEGV")]
+    ("code", "how"),
+    [
+        ("posix._exit(3)", "the code's world ended with status 3"),
+        ("modules['ctypes'].string_at(0)", "the code's world ended by SIGSEGV"),
+        (FORGE % "b'[' * 200_000", "the code's world stopped answering"),
+        (FORGE % """b'{"data": 1}'""", "the code's world gave another answer than the engine's"),
+        (
+            "engine.AppWorld.task_completed = None",
+            "the world of task groceries_1, run: TypeError: 'NoneType' object is not callable",
+        ),
+    ],
 )
 def test_code_that_ends_its_world_ends_the_episode_and_is_scored(code, how, service, request):
     play(service, request.node.name, WRITE_EGGS)
     data = service.step(request.node.name, fenced(MODULES + code)).json()["data"]
     assert data["is_terminated"]
-    assert data["info"] == {"ended": f"the code's world ended {how}"}
+    assert data["info"] == {"ended": how}
     assert score(service, request.node.name, sparse=False) == 0.75
 
 
@@ -260,7 +332,7 @@ def test_nothing_is_written_beside_the_users_data_and_nothing_is_left(appworld_p
     with serving(appworld_python, appworld_root, tmp_path) as service:
         play(service, "played", WRITE_MILK, COMPLETE)
         score(service, "played", sparse=True)
-        worlds = list(tmp_path.glob("astune-appworld-*/appworld-*/data"))
+        worlds = worlds_below(tmp_path)
         assert len(worlds) == 1
         service.post("release", instance_id="played")
         assert not worlds[0].exists()
@@ -305,6 +377,10 @@ def started(python: Path, **variables: str) -> str:
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def worlds_below(temporary: Path) -> list[Path]:
+    return list(temporary.glob("astune-appworld-*/**/appworld-*/experiments"))
 
 
 def _state_of(folder: Path) -> dict[str, tuple[int, float]]:

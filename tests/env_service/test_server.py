@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,10 +10,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 from service_stage import ROOT, Service, children_of, is_running, running, wait_for, world
+
+from astune.env_service import EnvStep
+from astune.env_service._wire import ANY_ENV
+from astune.env_service.client import ServiceHandle
+from astune.schema import Task
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 
@@ -212,6 +219,22 @@ class TestInstances:
             service.post("release", instance_id="again")
         assert len(set(pids)) <= 3
 
+    def test_half_a_character_becomes_a_sign_for_it(self, service):
+        service.create("half")
+        assert service.info_of("half", "half_a_character") == {"half": "a\ufffd", "halves": "\U0001f600b"}
+        service.post("release", instance_id="half")
+
+    def test_half_a_character_of_a_models_is_no_failure(self, service):
+        async def step() -> EnvStep:
+            handle = ServiceHandle(service.url, ANY_ENV, Task("a", main_query="?"), 0, timeout_s=20)
+            await handle.create()
+            try:
+                return await handle.step({"role": "assistant", "content": "say \ud83d"})
+            finally:
+                await handle.release()
+
+        assert not asyncio.run(step()).is_terminated
+
     def test_what_an_environment_prints_is_no_answer(self, service):
         service.create("loud")
         assert service.step("loud", "print").json()["data"]["state"][0]["content"] == "step 1"
@@ -287,6 +310,13 @@ class TestInstances:
         info = service.info_of("parent", "child")
         service.step("parent", "kill")
         wait_for(lambda: not is_running(info["child"]), "the child to end")
+
+    def test_temporary_files_of_one_that_is_killed_are_removed(self, service):
+        service.create("untidy")
+        file = Path(service.info_of("untidy", "temporary")["file"])
+        assert file.is_file()
+        service.step("untidy", "kill")
+        assert not file.parent.exists()
 
 
 @pytest.mark.slow
@@ -369,10 +399,12 @@ class TestForks:
         with running(world("Prepared")) as service:
             for instance_id in ("well", "ill"):
                 service.create(instance_id)
+            files = [Path(service.info_of(instance_id, "temporary")["file"]) for instance_id in ("well", "ill")]
             answer = service.step("ill", action)
             assert (answer.status_code, said in answer.json()["detail"]) == (500, True)
             assert service.step("ill", "go").status_code == 410
             assert service.step("well", "go").status_code == 200
+            assert [file.is_file() for file in files] == [True, False]
             assert service.create("next").status_code == 200
 
     def test_a_prepared_process_that_died_is_replaced(self):

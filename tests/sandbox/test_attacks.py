@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import site
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 from astune.sandbox._interpreter import readable_folders
 
+ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import ctypes, errno, os, socket, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -492,3 +495,32 @@ except OSError as full:
 """
     )
     assert result.stdout.strip() == "28"  # no space left
+
+
+IN_A_PROJECT = """
+import asyncio, sys
+from astune.sandbox import Sandbox
+async def main():
+    async with Sandbox.open() as sandbox:
+        print(await sandbox.run(f"import sys; print(sys.prefix); print(open({sys.argv[1]!r}).read())"))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_project_that_python_was_installed_into_is_not_read(box, tmp_path):
+    """`python -m venv .` makes the project's folder, with all that lies there, the interpreter's."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("the answer is 42")
+    paths = os.pathsep.join([str(ROOT), *site.getsitepackages()])
+    done = subprocess.run(
+        [tmp_path / "bin" / "python", "-c", IN_A_PROJECT, answers],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(tmp_path) in done.stdout
+    assert "FileNotFoundError" in done.stdout or "PermissionError" in done.stdout
+    assert "42" not in done.stdout.replace(str(tmp_path), "")

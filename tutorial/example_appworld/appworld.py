@@ -80,7 +80,8 @@ class ExampleAppWorldLearn(AgentScopeLearnProtocol):
         msg = Msg("user", init_messages[-1]["content"], "user")
         for _ in range(config.rollout.multi_turn.max_steps):
             reply = await agent(msg)
-            obs, _reward, terminate, _info = astune_proxy.gym_step({"role": "assistant", "content": reply.content})
+            action: Message = {"role": "assistant", "content": reply.content}
+            obs, _reward, terminate, _info = await astune_proxy.agym_step(action)
             if terminate or astune_proxy.context_overflow:
                 break
             msg = Msg("user", obs, "user")

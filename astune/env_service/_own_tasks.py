@@ -1,0 +1,34 @@
+"""The tasks that environments make from seeds: how they are counted, and called (`train-17`, `validation-3`)."""
+
+from __future__ import annotations
+
+import re
+
+from astune.schema import EnvError
+
+SPLITS = {"train": (0, 1000), "validation": (1_000_000, 200)}
+"""First seed and number of tasks of each split; task i is made from that seed + i, so that the splits do not meet."""
+
+_ID = re.compile(rf"({'|'.join(SPLITS)})-(\d+)")
+
+
+def task_ids(split: str, *, whose: str) -> list[str]:
+    """The ids of a split's tasks.
+
+    Args:
+        whose: the environment, for the error.
+
+    Raises:
+        EnvError: there is no such split.
+    """
+    if split not in SPLITS:
+        raise EnvError(f"{whose} has no split {split!r}", hint=f"use {' or '.join(SPLITS)}")
+    return [f"{split}-{index}" for index in range(SPLITS[split][1])]
+
+
+def split_and_index(task_id: str) -> tuple[str, int] | None:
+    """Where the task of this id stands in which split; None where it is none of theirs."""
+    own = _ID.fullmatch(task_id)
+    if own is None or int(own[2]) >= SPLITS[own[1]][1]:
+        return None
+    return own[1], int(own[2])
