@@ -14,8 +14,8 @@ install: ## the environment in .venv, with pinned versions; at once where nothin
 demo: install ## a small real model learns to use a calculator, in a few minutes on a laptop
 	@$(VENV)/astune --conf tutorial/example_calculator/calculator.yaml
 
-test: install ## all tests
-	@$(VENV)/python -m pytest
+test: install ## all tests, as many at once as there are cores, up to four
+	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: install ## format, lint, types and the fast tests
 	@$(VENV)/ruff format --check .
