@@ -40,7 +40,7 @@ class Replicas:
         self._home: dict[str, ServedEngine] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._looks: set[asyncio.Task[None]] = set()
-        self.ended: EngineError | None = None
+        self.ended: EngineError | DeadlineExceeded | None = None
         """Why nothing is asked any more."""
         self._all_away_since: float | None = None
 
@@ -78,7 +78,10 @@ class Replicas:
         for engine, failure in zip(asked, given, strict=True):
             if failure is None:
                 continue
-            if not isinstance(failure, _FAILURES) or await engine.answers():
+            if not isinstance(failure, _FAILURES):
+                raise failure
+            if await engine.answers():
+                self.ended = failure
                 raise failure
             _log.warning("%s took no weights version %d, does not answer and is left out", engine.name, source.version)
         self._watch()

@@ -127,7 +127,7 @@ async def test_weights_that_did_not_arrive_are_seen_by_what_the_server_says(one,
         await one.engine.load_weights(Bigrams.random(0).moved(layers=1.0, head=1.0))
     assert server.url in told.value.message
     assert "from the trainer's in the mean, and rounding explains 0.05" in told.value.message
-    with pytest.raises(EngineError, match="left out"):
+    with pytest.raises(EngineError, match="does not compute with weights version 1"):
         await one.ask()
 
 
@@ -178,13 +178,17 @@ async def test_a_server_that_refuses_weights_is_named_with_its_reason_and_the_fo
     assert str(one.folder) in told.value.hint
 
 
-async def test_a_cache_that_is_never_empty_and_a_worker_that_never_answers_end_at_their_deadlines(one, monkeypatch):
+async def test_a_cache_that_is_never_empty_ends_at_its_deadline(one, monkeypatch):
     (server,) = one.all
     monkeypatch.setattr(handover, "FORGETS_WITHIN_S", 0.2)
     server.holds_blocks = 1 << 30
     with pytest.raises(DeadlineExceeded, match=r"forgetting what it cached .* took longer than 0\.2 s") as told:
         await one.engine.load_weights(Bigrams.random(0))
     assert "one run alone" in told.value.hint
+
+
+async def test_a_worker_that_never_answers_ends_at_its_deadline(one, monkeypatch):
+    (server,) = one.all
     monkeypatch.setattr(handover, "READS_WITHIN_S", 0.2)
     server.can_read = asyncio.Event()
     with pytest.raises(DeadlineExceeded, match=rf"{server.url}: reading weights version 0 took longer than 0\.2 s"):
