@@ -84,7 +84,8 @@ def data_folder() -> Path:
     raise EnvError(
         problem,
         hint=f"download it with `appworld download data --root {path or 'FOLDER'}` in AppWorld's own environment, and "
-        f"set {APPWORLD_PATH} to that folder; see {PAGE}",
+        f"set {APPWORLD_PATH} to that folder; a run asks a service there (--with-appworld, or "
+        f"task_reader.env_service.env_url): see {PAGE}",
     )
 
 

@@ -57,7 +57,7 @@ def test_the_calculator_brings_tasks_that_do_not_meet():
     ("env_service", "said"),
     [
         ({"env_type": ""}, "set task_reader.env_service.env_type"),
-        ({"env_type": "appworld"}, "no environment 'appworld' in this process; .*env_url"),
+        ({"env_type": "appworld"}, "APPWORLD_PATH is not set; .*env_url"),
         ({"env_type": "frozenlake"}, "FrozenLake brings no tasks of its own"),
         ({"env_type": "calculator", "training_split": "test1"}, "no split 'test1'; use train to train"),
         ({"training_split": "nothing"}, "has no task in split 'nothing'"),
