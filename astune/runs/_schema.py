@@ -61,9 +61,9 @@ CREATE TABLE trainer_logprobs (seq INTEGER PRIMARY KEY REFERENCES episodes ON DE
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
-_DERIVED = ("n_branches", "agents")
+_DERIVED = ("n_trained", "n_branches", "agents")
 COPIED = ", ".join(column for column in COLUMNS if column not in _DERIVED)
-"""The columns of version 1, the blob last."""
+"""The columns of version 1 that are taken as they stand, the blob last; `n_trained` was once counted wrongly."""
 _INSERT_COPY = f"INSERT INTO episodes ({COPIED}, {', '.join(_DERIVED)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
@@ -136,7 +136,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 class RowCopy:
-    """Inserts rows of any version into an empty store; what version 1 lacks is found in the episode itself."""
+    """Inserts rows of any version into an empty store; what can be found in the episode itself is found there."""
 
     def __init__(self, into: sqlite3.Connection) -> None:
         self._into = into
@@ -148,9 +148,10 @@ class RowCopy:
         Raises:
             RunStoreError: the episode itself is damaged; nothing is inserted.
         """
-        forest = unpack(values[-1]).forest
+        episode = unpack(values[-1])
+        forest = episode.forest
         text = self._zstd.compress(folded(forest_text(forest)))
-        self._into.execute(_INSERT_COPY, (*values, len(forest.leaves()), agents_of(forest.nodes)))
+        self._into.execute(_INSERT_COPY, (*values, episode.n_trained, len(forest.leaves()), agents_of(forest.nodes)))
         self._into.execute("INSERT INTO texts VALUES (?, ?)", (values[0], text))
 
 

@@ -13,7 +13,12 @@ from astune.schema import EpisodeStatus, Split
 SortKey = Literal[
     "seq", "step", "task", "reward", "seconds", "n_tokens", "n_sampled", "n_trained", "n_turns", "branches"
 ]
-_SORTED_BY = {"task": "task_id", "branches": "n_branches"}
+_SORTED_BY = {
+    "task": "task_id",
+    "branches": "n_branches",
+    "n_trained": "iif(split = 'train' AND status <> 'error' AND not_trained IS NULL, n_trained, 0)",
+}
+"""What is not the column itself; `EpisodeRow.untrained` says of which episodes nothing was trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,7 +313,7 @@ def _columns(episode: Episode) -> tuple[object, ...]:
         error,
         sum(len(node.token_ids) for node in nodes),
         sum(node.n_sampled for node in nodes),
-        sum(node.n_sampled for node in nodes if node.trainable),
+        episode.n_trained,
         sum(node.sampled for node in nodes),
         len(episode.forest.leaves()),
         agents_of(nodes),

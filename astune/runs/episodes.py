@@ -95,6 +95,13 @@ class EpisodeRow:
     advantages: list[float] | None
     not_trained: str | None
 
+    @property
+    def untrained(self) -> str | None:
+        """Why nothing of the episode is trained; None where that was not ruled out."""
+        if self.split == "validation":
+            return "held out"
+        return "the attempt failed" if self.status == "error" else self.not_trained
+
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:

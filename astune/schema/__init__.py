@@ -28,7 +28,7 @@ from astune.schema.errors import (
     boundary,
 )
 from astune.schema.finishing import to_the_end
-from astune.schema.forest import Forest, MessageNode, number_of_call, tool_call_id
+from astune.schema.forest import Forest, MessageNode, is_trained, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.retry import retry_after_s
@@ -84,6 +84,7 @@ __all__ = [
     "closed_schema",
     "collector_at_rest",
     "is_stepped",
+    "is_trained",
     "number_of_call",
     "retry_after_s",
     "stable_seed",

@@ -55,6 +55,11 @@ class Episode:
         return self.forest.timelines(self.constrained_tokens)
 
     @property
+    def n_trained(self) -> int:
+        """Sampled tokens that carry loss if the episode is trained."""
+        return self.forest.trained_tokens(self.constrained_tokens)
+
+    @property
     def trained_messages(self) -> list[MessageNode]:
         """What the trained agents said, in the order of recording."""
         return [node for node in self.forest.nodes if node.sampled and node.trainable]

@@ -107,6 +107,10 @@ class Forest:
     def sampled_tokens(self) -> int:
         return sum(node.n_sampled for node in self.nodes)
 
+    def trained_tokens(self, constrained_tokens: ConstrainedTokens = "replay") -> int:
+        """Sampled tokens that some timeline trains, without flattening any."""
+        return sum(node.n_sampled for node in self.nodes if is_trained(node, constrained_tokens))
+
     def leaves(self) -> list[int]:
         """The last message of each root-to-leaf path on which the model wrote something, in the order of recording."""
         heard: list[bool] = []
@@ -127,24 +131,48 @@ class Forest:
         ones it is masked as "trained in another timeline". One that is no training target is masked everywhere,
         and so is one that was sampled under a grammar where `constrained_tokens` is "mask".
         """
-        trained: set[int] = set()
-        return [_flatten(self.path(leaf), trained, constrained_tokens) for leaf in self.leaves()]
+        first = self.first_timelines()
+        return [
+            _flatten(self.path(leaf), number, first, constrained_tokens) for number, leaf in enumerate(self.leaves())
+        ]
+
+    def timeline(self, number: int, constrained_tokens: ConstrainedTokens = "replay") -> Timeline:
+        """One of `timelines`, without flattening the others."""
+        return _flatten(self.path(self.leaves()[number]), number, self.first_timelines(), constrained_tokens)
+
+    def first_timelines(self) -> dict[int, int]:
+        """The number of the first timeline that passes through each node, by the node's id."""
+        first: dict[int, int] = {}
+        for number, leaf in enumerate(self.leaves()):
+            node_id: int | None = leaf
+            while node_id is not None and node_id not in first:
+                first[node_id] = number
+                node_id = self.nodes[node_id].parent
+        return first
 
 
-def _flatten(path: list[MessageNode], trained: set[int], constrained_tokens: ConstrainedTokens) -> Timeline:
-    """Join one path; adds the sampled nodes whose tokens carry loss here to `trained`."""
+def is_trained(node: MessageNode, constrained_tokens: ConstrainedTokens) -> bool:
+    """Whether the first timeline that passes through the node trains what was sampled in it."""
+    return node.sampled and _masked_everywhere(node, constrained_tokens) is None
+
+
+def _masked_everywhere(node: MessageNode, constrained_tokens: ConstrainedTokens) -> str | None:
+    if not node.trainable:
+        return "not a training target"
+    return "sampled under a grammar" if node.constraint is not None and constrained_tokens == "mask" else None
+
+
+def _flatten(
+    path: list[MessageNode], number: int, first: dict[int, int], constrained_tokens: ConstrainedTokens
+) -> Timeline:
+    """Join the path of timeline `number`; `first` is `Forest.first_timelines`."""
     timeline = Timeline(token_ids=[], loss_mask=[], logprobs=[], agent=path[-1].agent, spans=[])
     for node in path:
         reason: str | None = None
         if node.sampled:
-            if not node.trainable:
-                reason = "not a training target"
-            elif node.constraint is not None and constrained_tokens == "mask":
-                reason = "sampled under a grammar"
-            elif node.node_id in trained:
+            reason = _masked_everywhere(node, constrained_tokens)
+            if reason is None and first[node.node_id] != number:
                 reason = "trained in another timeline"
-            else:
-                trained.add(node.node_id)
         _append(timeline, node, node.prompt_delta, sampled=False, reason=None)
         if node.logprobs is not None:
             _append(timeline, node, node.token_ids[len(node.prompt_delta) :], sampled=True, reason=reason)

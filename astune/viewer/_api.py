@@ -12,7 +12,7 @@ from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
-from astune.viewer._rows import page_of, row_json
+from astune.viewer._rows import page_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._tokens import read_tokens
 
@@ -56,19 +56,32 @@ class Api:
     ) -> dict[str, Any]:
         return page_of(self._library.run(name), wanted, order, text=text, offset=offset, limit=limit)
 
-    def row(self, name: str, episode_id: str) -> dict[str, Any]:
-        return _ask(self._library.run(name), lambda reader: row_json(reader.row(episode_id)))
-
     def episode(self, name: str, episode_id: str) -> dict[str, Any]:
         run = self._library.run(name)
-        return _ask(run, lambda reader: read_episode(reader, episode_id, _vocabulary(run)))
+
+        def read(reader: EpisodeReader) -> dict[str, Any]:
+            return read_episode(reader, reader.row(episode_id), reader.read(episode_id), _vocabulary(run))
+
+        return _ask(run, read)
 
     def tokens(self, name: str, episode_id: str, timeline: int) -> dict[str, Any]:
         run = self._library.run(name)
 
         def read(reader: EpisodeReader) -> dict[str, Any]:
             row, logprobs = reader.row(episode_id), reader.trainer_logprobs(episode_id)
-            return read_tokens(reader.read(episode_id), timeline, _vocabulary(run), row.advantages, logprobs)
+            return read_tokens(reader.read(episode_id), row, timeline, _vocabulary(run), logprobs)
+
+        return _ask(run, read)
+
+    def whole(self, name: str, episode_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What `episode` gives, and what `tokens` gives of each of its timelines; the episode is read once."""
+        run = self._library.run(name)
+
+        def read(reader: EpisodeReader) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            row, episode, vocabulary = reader.row(episode_id), reader.read(episode_id), _vocabulary(run)
+            logprobs, numbers = reader.trainer_logprobs(episode_id), range(len(episode.forest.leaves()))
+            tokens = [read_tokens(episode, row, number, vocabulary, logprobs) for number in numbers]
+            return read_episode(reader, row, episode, vocabulary), tokens
 
         return _ask(run, read)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow
 from astune.runs.wire import to_json
-from astune.schema import Constraint, Episode, MessageNode, Vocabulary
+from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
 from astune.viewer._rows import advantage_of, row_json
 
 
-def read_episode(reader: EpisodeReader, episode_id: str, vocabulary: Vocabulary | None) -> dict[str, Any]:
-    """The episode, and the others of its group."""
-    row, episode = reader.row(episode_id), reader.read(episode_id)
+def read_episode(
+    reader: EpisodeReader, row: EpisodeRow, episode: Episode, vocabulary: Vocabulary | None
+) -> dict[str, Any]:
+    """The episode, and those of its group that did not fail."""
     group = reader.list(split=row.split, step=row.step, task_id=row.task_id)
     reward = episode.reward
     return {
@@ -27,8 +28,8 @@ def read_episode(reader: EpisodeReader, episode_id: str, vocabulary: Vocabulary 
         "metrics": to_json(episode.metrics),
         "judge_inputs": to_json(episode.judge_inputs),
         "messages": messages_of(episode, row, vocabulary),
-        "timelines": timelines_of(episode),
-        "group": [_member(one) for one in sorted(group, key=lambda one: (one.repeat, one.attempt))],
+        "timelines": timelines_of(episode, row),
+        "group": [_member(one) for one in sorted(group, key=lambda one: one.repeat) if one.status != "error"],
     }
 
 
@@ -45,34 +46,31 @@ def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> 
     return dict(zip(trained, advantages if len(advantages) > 1 else [*advantages] * len(trained), strict=False))
 
 
-def timelines_of(episode: Episode) -> list[dict[str, Any]]:
+def timelines_of(episode: Episode, row: EpisodeRow) -> list[dict[str, Any]]:
     """Each root-to-leaf path, and where it leaves the earlier one that it shares most with."""
-    forest = episode.forest
-    paths = [[node.node_id for node in forest.path(leaf)] for leaf in forest.leaves()]
-    return [
-        {
-            "agent": timeline.agent,
-            "target": episode.target_of(timeline.agent),
-            "leaf": path[-1],
-            "path": path,
-            "n_tokens": len(timeline.token_ids),
-            "n_trained": timeline.n_trained,
-            "first_difference": _first_difference(path, paths[:number]),
-        }
-        for number, (timeline, path) in enumerate(zip(episode.timelines, paths, strict=True))
-    ]
+    forest, first = episode.forest, episode.forest.first_timelines()
+    found: list[dict[str, Any]] = []
+    for number, leaf in enumerate(forest.leaves()):
+        path = forest.path(leaf)
+        trained = (node for node in path if first[node.node_id] == number and row.untrained is None)
+        found.append(
+            {
+                "agent": path[-1].agent,
+                "target": episode.target_of(path[-1].agent),
+                "leaf": leaf,
+                "path": [node.node_id for node in path],
+                "n_tokens": sum(len(node.token_ids) for node in path),
+                "n_trained": sum(node.n_sampled for node in trained if is_trained(node, episode.constrained_tokens)),
+                "first_difference": _first_difference(path, number, first),
+            }
+        )
+    return found
 
 
-def _first_difference(path: list[int], earlier: Sequence[list[int]]) -> dict[str, int] | None:
-    """None for the first path, and for one that shares nothing with any."""
-    shared = [_common_beginning(path, other) for other in earlier]
-    most = max(shared, default=0)
-    return {"timeline": shared.index(most), "node": path[most]} if most else None
-
-
-def _common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
-    differs = (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differs, min(len(one), len(other)))
+def _first_difference(path: Sequence[MessageNode], number: int, first: Mapping[int, int]) -> dict[str, int] | None:
+    """Of timeline `number`; None for one that shares nothing with an earlier one. `first` is `first_timelines`."""
+    shared = sum(first[node.node_id] < number for node in path)
+    return {"timeline": first[path[shared - 1].node_id], "node": path[shared].node_id} if shared else None
 
 
 def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary | None) -> dict[str, Any]:

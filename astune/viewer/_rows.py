@@ -34,6 +34,7 @@ def page_of(
 
 def row_json(row: EpisodeRow, snippet: Snippet | None = None) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _SHOWN} | {
+        "n_trained": 0 if row.untrained is not None else row.n_trained,
         "error_text": row.error_text[:_ERROR_CHARACTERS] if row.error_text is not None else None,
         "agents": row.agents or [],
         "advantage": advantage_of(row.advantages),

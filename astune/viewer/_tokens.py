@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from astune.runs import EpisodeRow
 from astune.schema import Episode, Timeline, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import advantages_by_node
@@ -18,26 +19,25 @@ Floats = NDArray[np.float32]
 
 def read_tokens(
     episode: Episode,
+    row: EpisodeRow,
     number: int,
     vocabulary: Vocabulary | None,
-    advantages: Sequence[float] | None,
     trainer_logprobs: Floats | None,
 ) -> dict[str, Any]:
     """All tokens of timeline `number`.
 
     Args:
-        advantages: as the store has them.
         trainer_logprobs: [n_sampled] of the whole episode, as the store has them.
 
     Raises:
         Refusal: there is no such timeline.
     """
-    timelines = episode.timelines
-    if number >= len(timelines):
-        raise Refusal(404, f"the episode has {len(timelines)} timelines, there is no number {number}")
-    timeline = timelines[number]
+    n_timelines = len(episode.forest.leaves())
+    if number >= n_timelines:
+        raise Refusal(404, f"the episode has {n_timelines} timelines, there is no number {number}")
+    timeline = episode.forest.timeline(number, episode.constrained_tokens)
     sampled = [span for span in timeline.spans if span.sampled]
-    known = advantages_by_node(episode, advantages)
+    known = advantages_by_node(episode, row.advantages)
     return {
         "length": len(timeline.token_ids),
         "ids": timeline.token_ids,
@@ -50,12 +50,12 @@ def read_tokens(
                 "role": span.role,
                 "agent": span.agent,
                 "sampled": span.sampled,
-                "mask_reason": span.mask_reason,
+                "mask_reason": (row.untrained or span.mask_reason) if span.sampled else None,
                 "weights_version": span.weights_version,
             }
             for span in timeline.spans
         ],
-        "loss": _with_loss(timeline),
+        "loss": _with_loss(timeline) if row.untrained is None else [],
         "logprobs": np.concatenate([_none(), *(_of(timeline, span.start, span.end) for span in sampled)]),
         "trainer_logprobs": _trainers(episode, timeline, trainer_logprobs),
         "advantages": [known.get(span.node_id) for span in sampled] if known else None,

@@ -55,19 +55,16 @@ def report_html(api: Api, name: str, episode_ids: Sequence[str]) -> str:
         Refusal: the run, or one of the episodes, is not there.
         ConfigError: the page was not built.
     """
-    episodes = {episode_id: api.episode(name, episode_id) for episode_id in episode_ids}
+    whole = {episode_id: api.whole(name, episode_id) for episode_id in episode_ids}
     run = api.run(name)
     data = {
         "open": api.open(),
         "runs": [run["info"]],
         "run": run,
         "metrics": api.metrics([name]),
-        "rows": [api.row(name, episode_id) for episode_id in episodes],
-        "episodes": episodes,
-        "tokens": {
-            episode_id: [api.tokens(name, episode_id, number) for number in range(len(episode["timelines"]))]
-            for episode_id, episode in episodes.items()
-        },
+        "rows": [episode["row"] for episode, _ in whole.values()],
+        "episodes": {episode_id: episode for episode_id, (episode, _) in whole.items()},
+        "tokens": {episode_id: tokens for episode_id, (_, tokens) in whole.items()},
     }
     return _inlined(as_json(data).decode().replace("<", "\\u003c"))
 

@@ -33,7 +33,7 @@ def write_version_1(path: Path, episodes: list[Episode]) -> None:
     connection.executescript(f"PRAGMA journal_mode = WAL; {VERSION_1}")
     for seq, episode in enumerate(episodes, start=1):
         known = (episode.split, episode.step, episode.task.task_id, episode.repeat, episode.attempt, episode.status)
-        counts = (54, 40, 40, 2, 0.5, 1.7e9 + seq, "[0.5]", None)
+        counts = (54, 40, 54, 2, 0.5, 1.7e9 + seq, "[0.5]", None)
         blob = pack(snapshot(episode), zstandard.ZstdCompressor())
         values = (seq, episode.episode_id, *known, 1.0, 1, None, None, *counts, blob)
         connection.execute(f"INSERT INTO episodes VALUES ({', '.join('?' * 21)})", values)
@@ -69,6 +69,7 @@ def test_an_old_store_that_is_gone_on_with_becomes_todays(old: Path, episode) ->
         assert store.rewind(3) == 1
         rows = store.list()
         assert [(row.n_branches, row.agents) for row in rows] == [(1, ["agent"])] * 3
+        assert ([row.n_trained for row in before], [row.n_trained for row in rows]) == ([54] * 3, [40] * 3)
         assert [row.created_at for row in rows] == [row.created_at for row in before]
         assert list(store.search("answer 2")) == [2]
         assert store.read(rows[2].episode_id) == episode(3, answer="answer 3")

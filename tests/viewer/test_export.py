@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from viewer_stage import branching_episode, get, make_episode, serving, write_run
 
-from astune.schema import ConfigError, RunStoreError
+from astune.runs import EpisodeReader
+from astune.schema import ConfigError, Episode, RunStoreError
 from astune.viewer import export
 from astune.viewer.export import write_report
 
@@ -133,3 +134,16 @@ def test_a_page_that_was_not_built_is_said(run, tmp_path, monkeypatch):
         (tmp_path / "static" / name).write_text("<html></html>")
     with pytest.raises(ConfigError, match="of another version"):
         write_report(run, tmp_path / "report.html", [])
+
+
+def test_an_episode_is_read_once_however_many_timelines_it_has(run, tmp_path, monkeypatch):
+    asked: list[str] = []
+    read = EpisodeReader.read
+
+    def counted(reader: EpisodeReader, episode_id: str) -> Episode:
+        asked.append(episode_id)
+        return read(reader, episode_id)
+
+    monkeypatch.setattr(EpisodeReader, "read", counted)
+    write_report(run, tmp_path / "report.html", ["branching"])
+    assert asked == ["branching"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from viewer_stage import BYTES, branching_episode, get, make_episode, read_node, said_node, serving, writing
 
 from astune.schema import Vocabulary
-from astune.viewer._tokens import character_runs
+from astune.viewer._episode import read_episode
+from astune.viewer._tokens import character_runs, read_tokens
 
 
 @pytest.mark.parametrize(
@@ -86,3 +88,68 @@ def test_characters_of_a_run_that_asked_an_endpoint_of_text_read_as_themselves(t
     assert "".join(tokens["texts"][str(token)] for token in tokens["ids"][:4]) == "漢字?🙂"
     assert tokens["logprobs"] == [None, None]
     assert raw[0] == "漢字?"
+
+
+@pytest.mark.parametrize(
+    ("more", "not_trained", "reason"),
+    [
+        ({"split": "validation"}, None, "held out"),
+        ({"error": "ModelError: gone"}, None, "the attempt failed"),
+        ({}, "the group is too old", "the group is too old"),
+    ],
+)
+def test_of_an_episode_that_was_not_trained_no_token_takes_part_in_the_loss(tmp_path: Path, more, not_trained, reason):
+    trained = make_episode(1, answer="so")
+    episode = make_episode(nodes=branching_episode().forest.nodes, **more)
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(trained)
+        store.append(episode, not_trained=not_trained)
+    with serving(run.path) as client:
+        asked = {"run": "", "id": episode.episode_id}
+        shown = get(client, "episode", **asked)
+        tokens = [get(client, "tokens", timeline=number, **asked) for number in range(3)]
+        rows = get(client, "episodes", run="", sort="n_trained")["rows"]
+    assert [one["loss"] for one in tokens] == [[], [], []]
+    spans = [span for one in tokens for span in one["spans"]]
+    assert {span["mask_reason"] for span in spans if span["sampled"]} == {reason}
+    assert {span["mask_reason"] for span in spans if not span["sampled"]} == {None}
+    assert [timeline["n_trained"] for timeline in shown["timelines"]] == [0, 0, 0]
+    assert shown["row"]["n_trained"] == 0
+    assert [(row["repeat"], row["n_trained"]) for row in rows] == [(0, 0), (1, 3)]
+
+
+def test_rows_and_timelines_agree_on_what_is_trained_where_grammars_are_masked(tmp_path: Path):
+    episode = replace(branching_episode(), constrained_tokens="mask")
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode)
+    with serving(run.path) as client:
+        shown = get(client, "episode", run="", id=episode.episode_id)
+    trained = [timeline["n_trained"] for timeline in shown["timelines"]]
+    assert trained == [timeline.n_trained for timeline in episode.timelines] == [len("first") + len("second") + 2, 0, 0]
+    assert shown["row"]["n_trained"] == sum(trained)
+
+
+def test_a_group_is_what_was_compared_without_its_failed_attempts(tmp_path: Path):
+    failed = replace(make_episode(error="ModelError: gone"), episode_id="failed")
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        for episode in (failed, make_episode(), make_episode(1)):
+            store.append(episode)
+    with serving(run.path) as client:
+        for asked in (failed, make_episode()):
+            group = get(client, "episode", run="", id=asked.episode_id)["group"]
+            assert [(one["repeat"], one["status"]) for one in group] == [(0, "success"), (1, "success")]
+
+
+def test_only_the_timeline_that_is_asked_for_is_flattened(tmp_path: Path):
+    episode = branching_episode()
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode)
+    with run.episodes() as reader:
+        row = reader.row(episode.episode_id)
+        told = read_episode(reader, row, episode, None)["timelines"]
+    tokens = [read_tokens(episode, row, number, None, None) for number in range(len(told))]
+    assert "timelines" not in vars(episode)
+    for number, timeline in enumerate(episode.timelines):
+        assert tokens[number]["ids"] == timeline.token_ids == episode.forest.timeline(number).token_ids
+        assert (told[number]["n_tokens"], told[number]["n_trained"]) == (len(timeline.token_ids), timeline.n_trained)
+        assert told[number]["agent"] == timeline.agent
