@@ -1,5 +1,7 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it again. Knows nothing of who trains."""
 
+from astune.runs._files import Stamp
+from astune.runs._schema import stamps_of
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
 from astune.runs.directory import RunDirectory, RunInfo, RunStatus, is_run, resolve_run, runs_below
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
@@ -36,6 +38,7 @@ __all__ = [
     "RunStatus",
     "Snippet",
     "SortKey",
+    "Stamp",
     "StepSummary",
     "balance_metrics",
     "balance_of",
@@ -47,5 +50,6 @@ __all__ = [
     "resolve_run",
     "runs_below",
     "salvage",
+    "stamps_of",
     "total_balance",
 ]

@@ -8,6 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from astune.schema import RunStoreError
@@ -84,3 +85,20 @@ def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
             f"{what}: {reason}{where}",
             hint=FREE_SOME if full else "check that the folder exists and that you may write there",
         ) from cause
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Tells whether a file is still the one that was read."""
+
+    inode: int = -1
+    size: int = -1
+    mtime_ns: int = -1
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        try:
+            status = path.stat()
+        except OSError:
+            return cls()
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)

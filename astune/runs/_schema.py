@@ -15,6 +15,8 @@ from urllib.parse import quote
 import orjson
 import zstandard
 
+from astune.runs._files import Stamp
+from astune.runs._lock import RunLock
 from astune.runs.texts import folded, forest_text
 from astune.runs.wire import unpack
 from astune.schema import MessageNode, RunStoreError
@@ -67,11 +69,10 @@ COPIED = ", ".join(column for column in COLUMNS if column not in _DERIVED)
 _INSERT_COPY = f"INSERT INTO episodes ({COPIED}, {', '.join(_DERIVED)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
-def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
     """A connection that any thread may use, one at a time; transactions begin and end where we say so."""
-    mode = "ro" if read_only else "rwc"
     connection = sqlite3.connect(
-        f"file:{quote(str(path.resolve()))}?mode={mode}",
+        f"file:{quote(str(path.resolve()))}?{mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
@@ -81,9 +82,53 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
+def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """A connection that only reads, and whether it takes the file for one that never changes.
+
+    A reader in WAL mode makes two files beside the store and leaves them, or fails where it may not write. So a store
+    that nobody writes is read as a file that never changes; whoever keeps such a connection opens it anew when
+    `stamps_of` tells something else. Damage is told by the first question.
+    """
+    if not _is_at_rest(path.resolve()):
+        connection = connect(path, "mode=ro")
+        try:
+            connection.execute("PRAGMA schema_version")
+        except sqlite3.Error as error:
+            if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                return connection, False
+            connection.close()
+        else:
+            return connection, False
+    return connect(path, "mode=ro&immutable=1"), True
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's number of an error without its details; 0 for one that Python's module found itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def stamps_of(path: Path) -> tuple[Stamp, Stamp]:
+    """Of the store, and of what its writer has not put into it yet."""
+    path = path.resolve()
+    return Stamp.of(path), Stamp.of(_log_of(path))
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Whether no writer has anything beside the file; an empty log may be left by a reader."""
+    log = Stamp.of(_log_of(path))
+    lock = path.parent.parent / "run.lock"
+    if log != Stamp() and (log.size > 0 or not lock.is_file()):
+        return False
+    return RunLock.holder(lock) is None
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
 def create(path: Path) -> None:
     """Make an empty store where there is no file yet."""
-    connection = connect(path, read_only=False)
+    connection = connect(path)
     try:
         connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_CREATE} COMMIT;")
     finally:

@@ -259,7 +259,7 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
     try:
         if not path.exists():
             _create(path)
-        connection = connect(path, read_only=False)
+        connection = connect(path)
         if version_of(connection, path) == 1:
             migrate(connection)
         connection.execute("PRAGMA synchronous = FULL")

@@ -30,7 +30,8 @@ Beside it lie, for each `seq`,
 
 A store of version 1 is read as one without values in what it lacks; a search in it unpacks every episode.
 
-Readers open the database read-only and never block its writer (WAL); they see what was acknowledged.
+Readers open the database read-only and never block its writer (WAL); they see what was acknowledged. A store that
+nobody writes is read without anything being made beside it, also by who may not write there.
 """
 
 from __future__ import annotations
@@ -50,12 +51,21 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
-from astune.runs._schema import column_text, connect, let_old_read_as_new, version_of
+from astune.runs._schema import (
+    column_text,
+    connect_to_read,
+    let_old_read_as_new,
+    primary_code,
+    stamps_of,
+    version_of,
+)
 from astune.runs.episode_filter import AS_RECORDED, EVERY_EPISODE, EpisodeFilter, EpisodeOrder
 from astune.runs.texts import folded, forest_text
 from astune.runs.wire import unpack
 from astune.schema import Episode, EpisodeStatus, RunStoreError, Split
 
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""Anything else that SQLite says may pass: a lock, a full disk, missing memory."""
 _SEARCHED_AT_ONCE = 256
 """Episodes whose texts are read before others may read; no query is open while texts are looked through."""
 
@@ -152,16 +162,14 @@ class EpisodeReader:
         self._lock = threading.Lock()
         if not path.is_file():
             raise RunStoreError(f"no episodes at {path}", hint="name the folder of a run that has started")
+        self._opened = 0
         with self._query_errors():
-            self._connection = connect(path, read_only=True)
-            self._version = version_of(self._connection, path)
-            if self._version == 1:
-                let_old_read_as_new(self._connection)
+            self._open()
 
     def read(self, episode_id: str) -> Episode:
         """The whole episode, exactly as it was recorded."""
-        with self._query_errors(), self._lock:
-            found = self._connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
+        with self._asking() as connection:
+            found = connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
         if found is None:
             raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
         return unpack(found[0])
@@ -208,8 +216,8 @@ class EpisodeReader:
         """The trainer's log-probabilities [n_sampled]; None where none were recorded."""
         if self._version == 1:
             return None
-        with self._query_errors(), self._lock:
-            found = self._connection.execute(_TRAINER_LOGPROBS, (column_text(episode_id),)).fetchone()
+        with self._asking() as connection:
+            found = connection.execute(_TRAINER_LOGPROBS, (column_text(episode_id),)).fetchone()
         return None if found is None else np.frombuffer(self._decompressed(found[0]), dtype="<f4")
 
     def episodes(self, *, step: int | None = None, split: Split | None = None) -> Iterator[Episode]:
@@ -219,31 +227,31 @@ class EpisodeReader:
 
     def count(self, wanted: EpisodeFilter = EVERY_EPISODE) -> int:
         where, values = wanted.where()
-        with self._query_errors(), self._lock:
-            return self._connection.execute(f"SELECT COUNT(*) FROM episodes WHERE {where}", values).fetchone()[0]
+        with self._asking() as connection:
+            return connection.execute(f"SELECT COUNT(*) FROM episodes WHERE {where}", values).fetchone()[0]
 
     def last(self) -> tuple[int, float] | None:
         """`seq` and `created_at` of the episode recorded last; a step that is run again gives its `seq` anew."""
         query = "SELECT seq, created_at FROM episodes ORDER BY seq DESC LIMIT 1"
-        with self._query_errors(), self._lock:
-            return self._connection.execute(query).fetchone()
+        with self._asking() as connection:
+            return connection.execute(query).fetchone()
 
     def recorded_at(self, seq: int) -> float | None:
         """`created_at` of an episode; None where there is none."""
-        with self._query_errors(), self._lock:
-            found = self._connection.execute("SELECT created_at FROM episodes WHERE seq = ?", (seq,)).fetchone()
+        with self._asking() as connection:
+            found = connection.execute("SELECT created_at FROM episodes WHERE seq = ?", (seq,)).fetchone()
         return found[0] if found is not None else None
 
     def data_version(self) -> int:
         """A number that changes with every commit of a writer."""
-        with self._query_errors(), self._lock:
-            return self._connection.execute("PRAGMA data_version").fetchone()[0]
+        with self._asking() as connection:
+            return self._opened << 32 | connection.execute("PRAGMA data_version").fetchone()[0]
 
     def agents(self) -> list[str]:
         """Everybody who asked the model, by name."""
         query = "SELECT DISTINCT value FROM episodes, json_each(agents) ORDER BY value"
-        with self._query_errors(), self._lock:
-            return [name for (name,) in self._connection.execute(query)]
+        with self._asking() as connection:
+            return [name for (name,) in connection.execute(query)]
 
     def summaries(self, split: Split | None = None) -> list[StepSummary]:
         """One summary a step and split, by step. Attempts that were run again are no episodes of their own."""
@@ -253,8 +261,8 @@ class EpisodeReader:
                    AVG(n_sampled) FILTER (WHERE status != 'error'),
                    AVG(n_turns) FILTER (WHERE status != 'error')
             FROM episodes WHERE ?1 IS NULL OR split = ?1 GROUP BY split, step ORDER BY step, split"""
-        with self._query_errors(), self._lock:
-            found = self._connection.execute(query, (split,)).fetchall()
+        with self._asking() as connection:
+            found = connection.execute(query, (split,)).fetchall()
         return [
             StepSummary(*row[:6], *(float("nan") if value is None else float(value) for value in row[6:]))
             for row in found
@@ -265,8 +273,8 @@ class EpisodeReader:
         query = """
             SELECT split, step, COALESCE(error_type, 'error'), COUNT(*)
             FROM episodes WHERE status = 'error' GROUP BY 1, 2, 3 ORDER BY step, split, 3"""
-        with self._query_errors(), self._lock:
-            return [ErrorCount(*row) for row in self._connection.execute(query)]
+        with self._asking() as connection:
+            return [ErrorCount(*row) for row in connection.execute(query)]
 
     def text(self, episode_id: str) -> str:
         """What a search looks through, as it was written."""
@@ -284,14 +292,14 @@ class EpisodeReader:
         self.close()
 
     def _rows(self, tail: str, values: Sequence[object]) -> list[EpisodeRow]:
-        with self._query_errors(), self._lock:
-            found = self._connection.execute(_SELECT + tail, values).fetchall()
+        with self._asking() as connection:
+            found = connection.execute(_SELECT + tail, values).fetchall()
         return [_row(values) for values in found]
 
     def _texts(self, after: int) -> list[tuple[int, bytes]]:
         query = _TEXTS if self._version > 1 else _TEXTS_OF_1
-        with self._query_errors(), self._lock:
-            return self._connection.execute(query, (after, _SEARCHED_AT_ONCE)).fetchall()
+        with self._asking() as connection:
+            return connection.execute(query, (after, _SEARCHED_AT_ONCE)).fetchall()
 
     def _text_of(self, packed: bytes) -> bytes:
         return self._decompressed(packed) if self._version > 1 else folded(forest_text(unpack(packed).forest))
@@ -302,14 +310,38 @@ class EpisodeReader:
         except zstandard.ZstdError as cause:
             raise DamagedStoreError(f"the episodes at {self.path} cannot be read: {cause}") from cause
 
+    def _open(self) -> None:
+        stamps = stamps_of(self.path)
+        connection, never_changes = connect_to_read(self.path)
+        try:
+            version = version_of(connection, self.path)
+            if version == 1:
+                let_old_read_as_new(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._version, self._opened = connection, version, self._opened + 1
+        self._stamps = stamps if never_changes else None
+
+    @contextmanager
+    def _asking(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time."""
+        with self._query_errors(), self._lock:
+            if self._stamps is not None and stamps_of(self.path) != self._stamps:
+                old = self._connection
+                self._open()
+                old.close()
+            yield self._connection
+
     @contextmanager
     def _query_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as cause:
-            raise DamagedStoreError(
-                f"the episodes at {self.path} cannot be read: {cause}", hint="the file is damaged, or no store of ours"
-            ) from cause
+            said = f"the episodes at {self.path} cannot be read: {cause}"
+            if primary_code(cause) in _DAMAGE:
+                raise DamagedStoreError(said, hint="the file is damaged, or no store of ours") from cause
+            raise RunStoreError(said, hint="ask again; then check the disk and who else holds the file") from cause
 
 
 def _row(values: tuple[object, ...]) -> EpisodeRow:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import zstandard
 
-from astune.runs._schema import COPIED, RowCopy, connect, create
+from astune.runs._schema import COPIED, RowCopy, connect, connect_to_read, create
 from astune.schema import RunStoreError
 
 
@@ -29,7 +29,7 @@ def salvage(damaged: Path, into: Path) -> Salvage:
     log-probabilities are copied where they can be read; what else lies beside an episode is found in it again.
     """
     create(into)
-    source, target = connect(damaged, read_only=True), connect(into, read_only=False)
+    (source, _), target = connect_to_read(damaged), connect(into)
     try:
         source.execute("PRAGMA writable_schema = ON")  # or a file that was cut off is refused as a whole
         target.execute("BEGIN")

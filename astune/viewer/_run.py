@@ -1,17 +1,19 @@
-"""A run as the viewer sees it: opened as far as it goes, with a list of what is missing. It never writes into a run."""
+"""A run as the viewer sees it: opened as far as it goes, with a list of what is missing.
+
+It writes nothing into a run. Beside the episodes of one that is being written, SQLite may keep its two files."""
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from astune.runs import DamagedStoreError, EpisodeReader, RunDirectory, RunInfo, salvage
+from astune.runs import DamagedStoreError, EpisodeReader, RunDirectory, RunInfo, Stamp, salvage, stamps_of
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
@@ -20,23 +22,6 @@ from astune.viewer._search import TextSearch
 
 T = TypeVar("T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """Tells whether a file is still the one that was read."""
-
-    inode: int = -1
-    size: int = -1
-    mtime_ns: int = -1
-
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        try:
-            status = path.stat()
-        except OSError:
-            return cls()
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class ViewedRun:
@@ -53,7 +38,8 @@ class ViewedRun:
         self._files = RunDirectory.look_at(path)
         self._metrics = MetricsFile(self._files.metrics_path)
         self._lock = threading.Lock()
-        self._reader: tuple[int, EpisodeReader] | None = None
+        self._rescuing = threading.Lock()
+        self._reader: tuple[object, EpisodeReader] | None = None
         self._search = TextSearch()
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
@@ -188,13 +174,16 @@ class ViewedRun:
         if path is None:
             problems.append("rollout/episodes.sqlite is missing: there are no episodes")
             return None
-        stamps = Stamp.of(path), Stamp.of(path.with_name(f"{path.name}-wal"))
+        stamps = stamps_of(path)
         if self._counted is None or self._counted[0] != stamps:
             try:
                 with EpisodeReader(path) as reader:
                     self._counted = stamps, reader.count(), ""
-            except RunStoreError as error:
+            except DamagedStoreError as error:
                 self._counted = stamps, None, str(error)
+            except RunStoreError as error:  # which may pass
+                problems.append(str(error))
+                return None
         _, count, problem = self._counted
         problems += [problem] if problem else []
         return count
@@ -206,22 +195,29 @@ class ViewedRun:
                 404, f"the run {self.name or self.path.name} has no episodes", hint="it may not have begun yet"
             )
         with self._lock:
-            inode = path.stat().st_ino
-            if self._reader is None or self._reader[0] != inode:
-                self._reader, self._salvaged, self._damage = (inode, EpisodeReader(path)), None, ""
+            seen = path.stat().st_ino if self._salvaged is None else stamps_of(path)
+            if self._reader is None or self._reader[0] != seen:
+                reader = EpisodeReader(path)
+                self._reader, self._salvaged, self._damage = (path.stat().st_ino, reader), None, ""
                 self._search = TextSearch()
             return self._reader[1]
 
     def _rescue(self, damage: DamagedStoreError) -> None:
-        """From here on, read a copy of what is readable."""
+        """Read a copy of what is readable until the store changes; others may ask meanwhile."""
         path = self._files.episodes_path
-        with self._lock:
-            if self._salvaged is not None:
-                raise damage
-            self._salvaged = tempfile.TemporaryDirectory(prefix="astune-view-")
-            copy = Path(self._salvaged.name) / path.name
-            found = salvage(path, copy)
+        with self._rescuing:
+            stamps = stamps_of(path)
+            if self._salvaged is not None and self._reader is not None and self._reader[0] == stamps:
+                return
+            salvaged = tempfile.TemporaryDirectory(prefix="astune-view-")
+            copy = Path(salvaged.name) / path.name
+            try:
+                found = salvage(path, copy)
+                reader = EpisodeReader(copy)
+            except (sqlite3.Error, OSError) as cause:  # no room for a copy
+                raise damage from cause
             lost = f", at least {found.lost} could not" if found.lost else ""
-            self._damage = f"{damage.message}: {found.kept} episodes could be read{lost}"
-            self._reader = path.stat().st_ino, EpisodeReader(copy)
-            self._search = TextSearch()
+            with self._lock:
+                self._damage = f"{damage.message}: {found.kept} episodes could be read{lost}"
+                self._reader, self._salvaged = (stamps, reader), salvaged
+                self._search = TextSearch()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from viewer_stage import branching_episode, get, make_episode, serving, write_run, writing
 
-from astune.runs import RunDirectory
+from astune.runs import RunDirectory, _schema
 
 N = 60
 
@@ -185,3 +188,72 @@ def test_a_run_that_was_moved_into_place_again_is_read_anew(run, tmp_path):
             shutil.copy(file, run / "rollout" / file.name)
         assert get(client, "episodes", run="", text="fresh")["total"] == 1
         assert RunDirectory.open(run).episodes().count() == 1
+
+
+def test_a_store_that_is_whole_again_is_read_again(run):
+    database = run / "rollout" / "episodes.sqlite"
+    whole = database.read_bytes()
+    overwrite(database, 0.3, 12 * 4096)
+    with serving(run) as client:
+        assert get(client, "episodes", run="", text="word")["total"] < N
+        database.write_bytes(whole)
+        assert get(client, "episodes", run="", text="word")["total"] == N
+        assert get(client, "run", run="")["problems"] == []
+
+
+def test_a_store_that_somebody_holds_is_not_damaged(run, monkeypatch):
+    monkeypatch.setattr(_schema, "BUSY_TIMEOUT_S", 0.05)
+    database = run / "rollout" / "episodes.sqlite"
+    holder = sqlite3.connect(database, isolation_level=None)
+    holder.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; UPDATE episodes SET seconds = 1; COMMIT;")
+    with serving(run) as client:
+        assert "locked" in get(client, "episodes", 500, run="")["error"]
+        assert any("locked" in problem for problem in get(client, "run", run="")["problems"])
+        holder.close()
+        assert get(client, "episodes", run="")["total"] == N
+        answer = get(client, "run", run="")
+        assert (answer["problems"], answer["info"]["episodes"]) == ([], N)
+
+
+def test_looking_at_a_run_that_nobody_writes_leaves_nothing_in_it(run):
+    def files() -> list[tuple[str, int]]:
+        return sorted((str(path), path.stat().st_mtime_ns) for path in run.rglob("*"))
+
+    for left in (run / "rollout").glob("*.sqlite-*"):
+        left.unlink()
+    before = files()
+    with serving(run) as client:
+        assert get(client, "episodes", run="", text="word")["total"] == N
+        assert files() == before
+        with RunDirectory.open(run, write=True) as again, again.open_episodes() as store:
+            store.append(make_episode(N, task="fresh"))
+            store.flush()
+            assert get(client, "episodes", run="")["total"] == N + 1
+        assert get(client, "episodes", run="")["total"] == N + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_run_that_one_may_not_write_is_read_all_the_same(run):
+    """Another user looks, at a run that ended and at one whose writer was killed."""
+    for left in (run / "rollout").glob("*.sqlite-*"):
+        left.unlink()
+    for folder in (run, *run.parents[:3]):
+        folder.chmod(0o755)
+    ask = """
+import os, sys
+from astune.viewer._api import Api
+from astune.viewer._folder import Folder
+from astune.viewer._library import Library
+from pathlib import Path
+os.setuid(65534)
+told = Api(Library(Folder(Path(sys.argv[1])))).run("")
+print(told["info"]["episodes"], len(told["steps"]), told["problems"])
+"""
+    before = sorted(run.rglob("*"))
+    for log in (b"", b"an unfinished log"):
+        if log:
+            (run / "rollout" / "episodes.sqlite-wal").write_bytes(log)
+            before.append(run / "rollout" / "episodes.sqlite-wal")
+        done = subprocess.run([sys.executable, "-c", ask, run], capture_output=True, text=True, check=False)
+        assert done.stdout == f"{N} 1 []\n", done.stderr
+        assert sorted(run.rglob("*")) == sorted(before)
