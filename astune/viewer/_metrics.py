@@ -30,20 +30,24 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._begin(-1)
+        self._begin()
 
     def read(self) -> MetricsSoFar:
-        """Every whole line up to now. A file that was put in the place of an earlier one is read from its start."""
+        """Every whole line up to now.
+
+        A file that was put in the place of an earlier one is read from its start. It may have the earlier one's inode,
+        so the last line that was read has to stand where it stood.
+        """
         with self._lock:
             try:
                 self._go_on()
             except FileNotFoundError:
-                self._begin(-1)
+                self._begin()
             return MetricsSoFar(list(self._lines), list(self._damaged), self._torn)
 
-    def _begin(self, inode: int) -> None:
-        self._inode = inode
+    def _begin(self) -> None:
         self._offset = 0
+        self._last = b""
         self._n_lines = 0
         self._lines: list[MetricsLine] = []
         self._damaged: list[int] = []
@@ -51,15 +55,16 @@ class MetricsFile:
 
     def _go_on(self) -> None:
         with self._path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_ino != self._inode or status.st_size < self._offset:
-                self._begin(status.st_ino)
-            file.seek(self._offset)
+            file.seek(self._offset - len(self._last))
+            if file.read(len(self._last)) != self._last:
+                self._begin()
+                file.seek(0)
             *lines, rest = file.read().split(b"\n")
         self._torn = bool(rest)
         for line in lines:
             self._n_lines += 1
             self._offset += len(line) + 1
+            self._last = line + b"\n"
             try:
                 self._lines.append(parse_line(line))
             except ValueError:

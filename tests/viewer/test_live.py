@@ -117,6 +117,18 @@ def test_a_run_that_goes_on_from_a_checkpoint_tells_its_lines_again(tmp_path: Pa
             assert [line["step"] for line in get(client, "metrics", run="")[0]["lines"]] == [1, 2]
 
 
+def test_metrics_that_took_the_place_of_earlier_ones_are_read_anew_whatever_their_inode(tmp_path: Path):
+    with writing(tmp_path) as run, run.open_metrics() as metrics, serving(run.path) as client:
+        for step in (1, 2, 3):
+            metrics.append(step, "train", {"reward/mean": 0.1})
+        assert len(get(client, "metrics", run="")[0]["lines"]) == 3
+        earlier = run.metrics_path.read_bytes().splitlines(keepends=True)
+        again = [line.replace(b"0.1", b"0.9") for line in earlier]
+        run.metrics_path.write_bytes(b"".join([*earlier[:1], *again[1:], *again[2:]]))  # into the same inode
+        lines = get(client, "metrics", run="")[0]["lines"]
+        assert [line["metrics"]["reward/mean"] for line in lines] == [0.1, 0.9, 0.9, 0.9]
+
+
 def test_a_step_that_is_run_again_is_searched_again(tmp_path: Path):
     with writing(tmp_path) as run, serving(run.path) as client:
         with run.open_episodes() as store:
