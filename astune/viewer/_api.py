@@ -42,12 +42,13 @@ class Api:
         with_episodes: dict[str, Any] = {"steps": [], "agents": [], "errors": []}
         with suppress(Refusal, RunStoreError):  # which `problems` tell
             with_episodes = run.ask(_summed_up)
+        info = run.info()
         return {
             "run": run.name,
-            "info": run.info(),
+            "info": info,
             "config": run.config(),
             **with_episodes,
-            "problems": run.problems(),
+            "problems": run.problems(info),
             "vocabulary": _vocabulary(run) is not None,
         }
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from astune.runs import DamagedStoreError, EpisodeReader, RunDirectory, RunInfo, Stamp, salvage, stamps_of
+from astune.runs import DamagedStoreError, EpisodeReader, MetricsLine, RunDirectory, RunInfo, Stamp, salvage, stamps_of
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
@@ -44,15 +44,18 @@ class ViewedRun:
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
         self._vocabulary: tuple[Stamp, Vocabulary | None] | None = None
+        self._newest: tuple[Stamp, MetricsLine | None] | None = None
         self._ended: tuple[Stamp, RunInfo] | None = None
         self._model: tuple[Stamp, dict[str, Any]] | None = None
         self._counted: tuple[tuple[Stamp, Stamp], int | None, str] | None = None
 
     def info(self) -> dict[str, Any]:
-        """What a list of runs shows of it; everything is read from the ends of files and kept until they change."""
+        """What a list of runs shows of it; each file is read again only when it has changed."""
         problems: list[str] = []
         info = self._info(problems)
-        last = last_of(self._metrics_path, "train") if self._metrics_path is not None else None
+        last = self._last_line()
+        episodes = self._count(problems)
+        begins = info is not None and info.status == "running" and last is None and not episodes
         return {
             "run": self.name,
             "experiment": info.experiment if info is not None else self.path.parent.name,
@@ -61,27 +64,32 @@ class ViewedRun:
             "ended_at": info.ended_at if info is not None else None,
             "status": info.status if info is not None else "killed",
             "message": info.message if info is not None else "",
-            **self._settings(problems),
+            **self._settings([] if begins else problems),
             "steps": last.step if last is not None else None,
-            "episodes": self._count(problems),
+            "episodes": episodes,
             "reward": last.metrics.get("reward/mean") if last is not None else None,
             "problems": problems,
         }
 
-    def problems(self) -> list[str]:
-        """What is missing or damaged, in words."""
-        found: list[str] = self.info()["problems"]
+    def problems(self, info: Mapping[str, Any]) -> list[str]:
+        """What is missing or damaged, in words; a run that begins may not have written everything yet.
+
+        Args:
+            info: what `info` told.
+        """
+        begins = info["status"] == "running" and info["steps"] is None and not info["episodes"]
+        found: list[str] = [*info["problems"]]
         if self._damage:
             found.append(self._damage)
         try:
-            if self.vocabulary() is None:
+            if self.vocabulary() is None and not begins:
                 found.append("rollout/vocabulary.json.zst is missing: tokens are shown as their ids")
         except RunStoreError as error:
             found.append(str(error))
         metrics = self.metrics()
         if metrics.damaged:
             found.append(f"metrics.jsonl cannot be read in line {', '.join(map(str, metrics.damaged))}")
-        if metrics.torn and self.status() != "running":
+        if metrics.torn and info["status"] != "running":
             found.append("metrics.jsonl ends in the middle of a line")
         return found
 
@@ -90,7 +98,7 @@ class ViewedRun:
         return info.status if info is not None else "killed"
 
     def config(self) -> str:
-        """The resolved configuration as it was written."""
+        """The resolved configuration as it was written, decoded as UTF-8 as far as it is; empty where it is missing."""
         path = self._inside(self._files.config_path)
         try:
             return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
@@ -139,6 +147,16 @@ class ViewedRun:
     def _inside(self, path: Path) -> Path | None:
         """The path, where it exists and does not lead out of the folder."""
         return path if path.is_file() and self._folder.holds(path) else None
+
+    def _last_line(self) -> MetricsLine | None:
+        """The newest line of training."""
+        path = self._metrics_path
+        if path is None:
+            return None
+        stamp = Stamp.of(path)
+        if self._newest is None or self._newest[0] != stamp:
+            self._newest = stamp, last_of(path, "train")
+        return self._newest[1]
 
     def _info(self, problems: list[str]) -> RunInfo | None:
         path = self._inside(self.path / "run.json")

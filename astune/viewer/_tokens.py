@@ -85,8 +85,9 @@ def character_runs(token_ids: Sequence[int], vocabulary: Vocabulary) -> Iterator
 
 
 def _reading(token_ids: Sequence[int], vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """Without a vocabulary, tokens read as their ids."""
     if vocabulary is None:
-        return {"texts": {}, "bytes": {}, "characters": []}
+        return {"texts": {token: f"{token} " for token in set(token_ids)}, "bytes": {}, "characters": []}
     pieces = {token: vocabulary.piece(token) for token in set(token_ids)}
     return {
         "texts": {token: piece.decode("utf-8", "replace") for token, piece in pieces.items()},

@@ -17,7 +17,9 @@ import httpx
 import pytest
 from viewer_stage import get, make_episode, serving, writing
 
-from astune.runs import RunDirectory
+from astune.runs import MetricKind, MetricsLine, RunDirectory
+from astune.viewer import _run
+from astune.viewer._metrics import last_of
 
 
 @dataclass
@@ -142,6 +144,23 @@ def test_a_step_that_is_run_again_is_searched_again(tmp_path: Path):
             store.append(make_episode(1, step=2, answer="apples again"))
         assert get(client, "episodes", run="", text="apples")["total"] == 2
         assert get(client, "episodes", run="", text="pears")["total"] == 1
+
+
+def test_the_newest_line_is_looked_for_again_only_when_there_is_another(tmp_path: Path, monkeypatch):
+    asked: list[Path] = []
+
+    def counted(path: Path, kind: MetricKind) -> MetricsLine | None:
+        asked.append(path)
+        return last_of(path, kind)
+
+    monkeypatch.setattr(_run, "last_of", counted)
+    with writing(tmp_path) as run, run.open_metrics() as metrics, serving(run.path) as client:
+        for step in (1, 2):
+            metrics.append(step, "train", {})
+            for _ in range(3):
+                assert get(client, "runs")[0]["steps"] == step
+                assert get(client, "run", run="")["info"]["steps"] == step
+    assert len(asked) == 2
 
 
 def test_a_killed_run_is_said_to_be_killed(tmp_path: Path):
