@@ -1,8 +1,9 @@
 """Who may ask, and what a browser may do with the answers.
 
 On this machine the name in the `Host` header must be this machine's: a page of the internet whose name was made to
-point here (DNS rebinding) is refused. Elsewhere, and wherever a token is set, the API answers only who has it. Every
-answer forbids scripts, styles, frames and connections that are not the viewer's own, and none allows other origins.
+point here (DNS rebinding) is refused. Elsewhere, and wherever a token is set, the API answers only who has it. What a
+page of another site asks of the API is refused. Every answer forbids scripts, styles, frames and connections that are
+not the viewer's own, and none allows other origins.
 """
 
 from __future__ import annotations
@@ -68,8 +69,7 @@ class Access:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                if not scope["path"].startswith("/static/"):
-                    headers["cache-control"] = "no-store"
+                headers["cache-control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
             await send(message)
 
         refusal = self._refusal(scope)
@@ -84,10 +84,20 @@ class Access:
                 "hint": "open it as http://127.0.0.1, or start it with --host to reach it by another name",
             }
             return json_answer(answer, status=403)
-        if self._token is not None and not _is_open(scope["path"]) and not self._has_token(scope, headers):
+        if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") == "cross-site":
+            answer = {"error": "the viewer answers its own page alone", "hint": "open the viewer's page first"}
+            return json_answer(answer, status=403)
+        if self._token is not None and not self._is_open(scope) and not self._has_token(scope, headers):
             answer = {"error": "the viewer wants its token", "hint": "open the address that `astune view` printed"}
             return json_answer(answer, status=401, headers={"www-authenticate": "Bearer"})
         return None
+
+    def _is_open(self, scope: Scope) -> bool:
+        """Others may ask whether the viewer is well, and not which folders there are on its machine."""
+        path: str = scope["path"]
+        if path == "/healthz":
+            return self._loopback or not scope["query_string"]
+        return path in _OPEN_PATHS or path.startswith("/static/")
 
     def _has_token(self, scope: Scope, headers: Headers) -> bool:
         """Compared in a time that does not tell how much of it was right."""
@@ -96,10 +106,6 @@ class Access:
         if kind.lower() != "bearer":
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         return hmac.compare_digest(given.strip().encode(), self._token.encode())
-
-
-def _is_open(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith("/static/")
 
 
 def _name_of(host: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from astune.runs.wire import to_json
 from astune.schema import AstuneError
 
 
@@ -29,6 +31,30 @@ def json_answer(value: object, *, status: int = 200, headers: Mapping[str, str] 
 
 def as_json(value: object) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def plain(value: object) -> Any:
+    """What a user's code left in an episode as JSON that needs no explaining.
+
+        (1, nan)    gives  [1, null]
+
+    What else JSON cannot hold stays wrapped as `astune.runs.wire` says.
+    """
+    return _unwrapped(to_json(value))
+
+
+def _unwrapped(value: Any) -> Any:
+    match value:
+        case [*items]:
+            return [_unwrapped(item) for item in items]
+        case {"$float": _}:
+            return None
+        case {"$tuple": items}:
+            return _unwrapped(items)
+        case {**named}:
+            return {name: _unwrapped(item) for name, item in named.items()}
+        case _:
+            return value
 
 
 def refused(_: Request, refusal: Exception) -> Response:

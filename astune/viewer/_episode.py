@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow
-from astune.runs.wire import to_json
 from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
+from astune.viewer._answers import plain
 from astune.viewer._rows import advantage_of, row_json
 
 
@@ -21,12 +21,12 @@ def read_episode(
     reward = episode.reward
     return {
         "row": row_json(row),
-        "task": to_json(asdict(episode.task)),
-        "reward": to_json(reward.model_dump()) if reward is not None else None,
-        "error": to_json(episode.error),
+        "task": plain(asdict(episode.task)),
+        "reward": plain(reward.model_dump()) if reward is not None else None,
+        "error": plain(episode.error),
         "timings": episode.timings,
-        "metrics": to_json(episode.metrics),
-        "judge_inputs": to_json(episode.judge_inputs),
+        "metrics": plain(episode.metrics),
+        "judge_inputs": plain(episode.judge_inputs),
         "messages": messages_of(episode, row, vocabulary),
         "timelines": timelines_of(episode, row),
         "group": [_member(one) for one in sorted(group, key=lambda one: one.repeat) if one.status != "error"],
@@ -80,13 +80,13 @@ def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary 
         "role": node.role,
         "agent": node.agent,
         "name": node.name,
-        "content": to_json(node.content),
+        "content": plain(node.content),
         "reasoning": node.reasoning,
-        "tool_calls": to_json(node.tool_calls),
+        "tool_calls": plain(node.tool_calls),
         "tool_call_id": node.tool_call_id,
-        "tools": to_json(node.tools),
+        "tools": plain(node.tools),
         "images": [list(image) for image in node.images],
-        "malformed_calls": to_json(node.malformed_calls),
+        "malformed_calls": plain(node.malformed_calls),
         "sampled": node.sampled,
         "trainable": node.trainable,
         "finish_reason": node.finish_reason,

@@ -54,5 +54,8 @@ class Folder:
         return path
 
     def holds(self, path: Path) -> bool:
-        """Whether a path lies in the folder also when its links are followed."""
-        return path.resolve().is_relative_to(self.root)
+        """Whether a path lies in the folder also when its links are followed; what cannot be a path does not."""
+        try:
+            return path.resolve().is_relative_to(self.root)
+        except (OSError, ValueError, RuntimeError):  # too long, with a NUL, a circle of links
+            return False

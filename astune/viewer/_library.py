@@ -25,14 +25,14 @@ class Library:
             return {name: self._known(name, path) for name, path in found.items()}
 
     def run(self, name: str) -> ViewedRun:
-        """One run.
+        """One run, which has one name however it is written: `./demo//x` is `demo/x`.
 
         Raises:
             Refusal: there is none of this name in the folder.
         """
         path = self.folder.run(name)
         with self._lock:
-            return self._known(name.rstrip("/"), path)
+            return self._known("" if path == self.folder.root else path.relative_to(self.folder.root).as_posix(), path)
 
     def _known(self, name: str, path: Path) -> ViewedRun:
         if name not in self._open:

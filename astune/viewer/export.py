@@ -32,6 +32,8 @@ def write_report(run: Path, to: Path, episode_ids: Sequence[str]) -> int:
         RunStoreError: an episode is not there, or the file cannot be written.
         ConfigError: the page was not built.
     """
+    if to.is_dir():
+        raise RunStoreError(f"{to} is a folder", hint="name the report's file, say report.html")
     try:
         data = report_html(Api(Library(Folder(run))), "", episode_ids).encode()
     except Refusal as refusal:

@@ -217,3 +217,29 @@ def test_health_says_which_folder_is_shown(client, record):
     assert client.get("/healthz", params={"folder": str(record)}).status_code == 200
     assert client.get("/healthz", params={"folder": str(record / "demo")}).status_code == 200
     assert client.get("/healthz", params={"folder": str(record.parent)}).status_code == 409
+    for odd in ("\0", "x" * 5000):
+        assert client.get("/healthz", params={"folder": odd}).status_code == 409
+
+
+def test_others_learn_no_folders_from_its_health(record):
+    with serving(record, host="0.0.0.0", token=TOKEN) as client:
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/healthz", params={"folder": str(record)}).status_code == 401
+        assert client.get("/healthz", params={"folder": str(record), "token": TOKEN}).status_code == 200
+
+
+def test_a_page_of_another_site_gets_no_answer_of_the_api(client):
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        assert client.get("/api/open", headers={"sec-fetch-site": site}).status_code == status
+    assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200
+
+
+def test_a_browser_asks_whether_the_page_is_still_the_one_it_knows(client):
+    first = client.get("/static/app.js")
+    assert first.headers["cache-control"] == "no-cache"
+    assert client.get("/static/app.js", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+
+
+def test_a_run_has_one_name_however_it_is_written(client, name):
+    for written in (f"./{name}", name.replace("/", "//"), f"{name}/"):
+        assert get(client, "run", run=written)["run"] == name

@@ -122,6 +122,9 @@ def test_an_episode_that_is_not_there_leaves_no_file(run, tmp_path):
         write_report(run, tmp_path / "report.html", ["nobody"])
     with pytest.raises(RunStoreError, match="writing"):
         write_report(run, tmp_path / "nowhere" / "report.html", [])
+    for folder in (tmp_path, Path()):
+        with pytest.raises(RunStoreError, match="is a folder"):
+            write_report(run, folder, [])
     assert list(tmp_path.rglob("*report*")) == []
 
 

@@ -156,3 +156,13 @@ def test_a_long_episode_and_many_branches_are_no_matter(tmp_path: Path):
         assert len(episode["timelines"]) == episode["row"]["n_branches"] >= 25
         tokens = get(client, "tokens", run="", id=episode["row"]["episode_id"], timeline=0)
         assert tokens["length"] == episode["timelines"][0]["n_tokens"]
+
+
+def test_what_json_cannot_hold_reaches_the_page_as_null_and_lists(tmp_path: Path):
+    episode = make_episode()
+    episode.metrics = {"odd": float("nan")}
+    episode.judge_inputs = {"pairs": [(1, float("inf")), ("a", {"b": (2,)})]}
+    with serving(write_run(tmp_path, [episode])) as client:
+        shown = get(client, "episode", run="", id=episode.episode_id)
+    assert shown["metrics"] == {"odd": None}
+    assert shown["judge_inputs"] == {"pairs": [[1, None], ["a", {"b": [2]}]]}
