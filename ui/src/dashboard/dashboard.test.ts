@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 
-import { appended } from '../data/lines'
+import { appended, Growing } from '../data/lines'
 import type { RunMetrics } from '../data/types'
 import { CHARTS, curves } from './charts'
 import { csv } from './csv'
@@ -39,6 +39,21 @@ it('takes one more line in place of its predecessor', () => {
   expect(after[0]!.lines).toHaveLength(3)
   expect(after[0]!.lines.at(-1)).toBe(line)
   expect(after[1]).toBe(RUNS[1])
+})
+
+it('keeps lines that came while all were asked for', () => {
+  const line = (step: number) => ({ step, kind: 'train' as const, time: 0, elapsed_s: 0, metrics: {} })
+  const answer = (...steps: number[]): RunMetrics[] => [{ run: 'a', lines: steps.map(line) }]
+  const steps = (all: RunMetrics[] | null) => all?.[0]!.lines.map(({ step }) => step)
+  const growing = new Growing()
+  expect(growing.upon(null)).toBe(null)
+  growing.add('a', line(2))
+  const first = answer(1)
+  expect(steps(growing.upon(first))).toEqual([1, 2])
+  growing.forget()
+  expect(steps(growing.upon(first))).toEqual([1, 2])
+  growing.add('a', line(4))
+  expect(steps(growing.upon(answer(1, 3)))).toEqual([1, 3, 4])
 })
 
 it('writes tables that spreadsheets read and do not calculate', () => {

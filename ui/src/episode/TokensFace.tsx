@@ -42,18 +42,18 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
   const pinned = token >= 0 && token < columns.length ? token : -1
 
   useEffect(() => {
-    const goTo = (wanted: number): void => list.current?.scrollTo(all.findIndex((line) => line.node === wanted))
     commands.current = {
-      goTo,
       step: (by) => {
         const to = nextHeading(all, Math.max(0, all.findIndex((line) => line.node === current())), by)
         list.current?.scrollTo(to)
         onNode(all[to]?.node ?? -1)
       },
     }
-    if (pinned >= 0) list.current?.scrollTo(Math.max(0, lineOf(all, pinned) - 3))
-    else if (node >= 0) goTo(node)
   }, [all])
+  useEffect(() => {
+    if (pinned >= 0) list.current?.scrollTo(Math.max(0, lineOf(all, pinned) - 3))
+    else if (node >= 0) list.current?.scrollTo(all.findIndex((line) => line.node === node))
+  }, [width])
 
   const pin = (index: number): void => {
     go({ token: index }, { replace: true })

@@ -20,11 +20,11 @@ const ROW_WITH_SNIPPET = 104
 
 interface Props {
   run: Run | null
-  /** Changes when episodes were recorded. */
-  recorded: number
+  /** Grows when something was written to the run's episodes. */
+  written: number
 }
 
-export function EpisodeList({ run, recorded }: Props) {
+export function EpisodeList({ run, written }: Props) {
   const source = useSource()
   const place = usePlace()
   const filter = filterOf(place)
@@ -34,8 +34,8 @@ export function EpisodeList({ run, recorded }: Props) {
   const isFiltered = Object.keys(NO_FILTER).some((name) => filter[name as keyof typeof filter] !== '')
 
   useEffect(() => {
-    if (recorded > 0) rows.again()
-  }, [recorded])
+    if (written > 0) rows.again()
+  }, [written])
   const step = useStep(rows, place.id, list)
   useCommands({ j: () => step(1), k: () => step(-1) })
 
