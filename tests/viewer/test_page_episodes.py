@@ -165,18 +165,17 @@ def test_a_narrow_screen_shows_one_pane_at_a_time(browser, served, staged):
 
 def test_controls_have_names_and_text_has_contrast(page, served, real, staged):
     """What axe-core checks first: names, labels, one h1 or h2, contrast of 4.5 to 1."""
-    views = [
-        "#view=runs",
-        f"#run={staged}&id=train-1-forked-0-1",
-        f"#run={staged}&id=train-1-forked-0-1&face=tokens",
-        f"#run={staged}&id=train-1-forked-0-1&face=branches",
-        f"#run={real}&view=dashboard",
-    ]
+    views = {
+        "#view=runs": ".run-table tbody tr",
+        f"#run={staged}&id=train-1-forked-0-1": ".message",
+        f"#run={staged}&id=train-1-forked-0-1&face=tokens": ".tokens .t",
+        f"#run={staged}&id=train-1-forked-0-1&face=branches": ".tree-row",
+        f"#run={real}&view=dashboard": ".values-line b",
+    }
     for dark in (False, True):
         page.emulate_media(color_scheme="dark" if dark else "light")
-        for view in views:
+        for view, drawn in views.items():
             page.goto("about:blank")
             page.goto(served + view)
-            page.locator("h1, h2").first.wait_for()
-            page.wait_for_load_state("networkidle") if "run=" not in view else page.wait_for_timeout(400)
+            page.locator(drawn).first.wait_for()
             assert page.evaluate(FAULTS) == [], (view, dark)

@@ -15,7 +15,7 @@ MOST_CONNECTIONS = 6
 
 
 def seen(page: Any, is_seen: bool) -> None:
-    """What a browser tells a tab that comes to the front, or goes behind another one; without a window it never does."""
+    """What a browser tells a tab that comes to the front, or goes behind another; without a window it never does."""
     page.evaluate(
         """hidden => {
           Object.defineProperty(document, 'hidden', { value: hidden, configurable: true })

@@ -39,6 +39,7 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
   const width = useColumns(() => area.current)
   const all = useMemo(() => (width > 0 ? lines(columns, width) : []), [columns, width])
   const scale = useMemo(() => greatestAdvantage(columns), [columns])
+  const why = columns.whyWithoutLoss
   const pinned = token >= 0 && token < columns.length ? token : -1
 
   useEffect(() => {
@@ -74,6 +75,7 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
     <div class="tokens-face">
       <div class="face-bar">
         <Legend colouring={colour} scale={scale} />
+        {why !== null && <span>{t('without_loss', { reason: why })}</span>}
         {colour === 'gap' && !columns.knowsTrainer && <span class="warn">{t('trainer_unknown')}</span>}
       </div>
       <div class="tokens-area" ref={area} onClick={click} onKeyDown={walk}>
