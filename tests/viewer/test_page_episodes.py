@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from viewer_stage import make_episode, serving, write_run
 
 from astune.runs import RunDirectory
 
@@ -71,6 +72,10 @@ def test_filters_leave_what_they_say_and_can_be_cleared(page, served, real, reco
     page.locator(".episode-pane .count", has_text=re.compile(f"^{len(recorded)}$")).wait_for()
     page.get_by_label("Reward from").fill("99")
     page.get_by_text("No episode matches").wait_for()
+    page.get_by_role("textbox", name="Task").fill("typed, and cleared before it is asked for")
+    page.get_by_role("button", name="Clear").click()
+    page.locator(".episode-pane .count", has_text=re.compile(f"^{len(recorded)}$")).wait_for()
+    assert page.get_by_role("textbox", name="Task").input_value() == ""
 
 
 def test_search_shows_where_the_words_stand(page, served, staged):
@@ -107,6 +112,17 @@ def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     page.locator(".run-table").wait_for()
     page.go_back()
     page.locator(".dashboard").wait_for()
+
+
+def test_keys_reach_episodes_whose_rows_are_not_there_yet(page, tmp_path):
+    run = write_run(tmp_path, [make_episode(number) for number in range(450)])
+    with serving(run) as client:
+        shown(page, f"{str(client.base_url).rstrip('/')}/#run=", 450)
+        page.keyboard.press("k")
+        page.locator('.interaction h2[title$="-449-1"]').wait_for()
+        page.keyboard.press("k")
+        page.locator('.interaction h2[title$="-448-1"]').wait_for()
+        page.goto("about:blank")
 
 
 def test_a_link_restores_everything(page, served, real, recorded):

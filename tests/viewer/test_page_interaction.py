@@ -14,10 +14,12 @@ from astune.runs import RunDirectory
 pytestmark = pytest.mark.slow
 
 DRAWN = """(() => {
-  const list = document.querySelector('.tokens'), seen = list.getBoundingClientRect()
-  const boxes = [...list.querySelectorAll('.scroller-item')].map(item => item.getBoundingClientRect())
-  const end = Math.min(seen.bottom, seen.top + list.scrollHeight - list.scrollTop) - 1
-  return boxes.some(box => box.top <= seen.top + 1) && boxes.some(box => box.bottom >= end)
+  const boxOf = element => element.getBoundingClientRect()
+  const list = document.querySelector('.tokens')
+  const [seen, whole] = [list, list.querySelector('.scroller-whole')].map(boxOf)
+  const boxes = [...list.querySelectorAll('.scroller-item')].map(boxOf)
+  const [top, bottom] = [Math.max(seen.top, whole.top) + 1, Math.min(seen.bottom, whole.bottom) - 1]
+  return boxes.some(box => box.top <= top) && boxes.some(box => box.bottom >= bottom)
 })()"""
 """Whether the tokens' lines reach from the top of their window to its end."""
 FACES = {
