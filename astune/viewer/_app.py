@@ -23,6 +23,7 @@ from astune.viewer._api import Api
 from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
 from astune.viewer._library import Library
 from astune.viewer._question import MAX_ROWS, Question, filter_of, order_of
+from astune.viewer._run import ViewedRun
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
 
 _PAGE_ROWS = 100
@@ -86,16 +87,14 @@ def _answered(answer: Callable[[Question], object]) -> Callable[[Request], Respo
 
 def _events(library: Library, pulse: Pulse) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        name = request.query_params.get("run")
-        run = library.run(name) if name is not None else None
-        after = request.headers.get("last-event-id", "")
+        def watched(run: ViewedRun) -> Callable[[], Watched]:
+            return lambda: WatchedRun(run)
 
-        def watched() -> Watched:
-            return WatchedFolder(library) if run is None else WatchedRun(run)
-
-        key = run.name if run is not None else None
-        stream = pulse.listen(key, watched, int(after) if after.isdecimal() else None)
-        return StreamingResponse(stream, media_type="text/event-stream")
+        wanted: dict[str | None, Callable[[], Watched]] = {None: lambda: WatchedFolder(library)}
+        for name in Question(request).texts("run"):
+            run = library.run(name)
+            wanted[run.name] = watched(run)
+        return StreamingResponse(pulse.listen(wanted), media_type="text/event-stream")
 
     return endpoint
 

@@ -1,22 +1,25 @@
 """Live updates: somebody looks at a run's files a few times a second, once for all who listen, and tells what is new.
 
-    event: metrics    one new line of metrics; its id is the number of lines up to it
-    event: episodes   {"total", "last"}: how many episodes there are, and the `seq` of the newest
-    event: status     the run's info, when it begins, ends or dies
-    event: runs       {"total"}, of the folder: a run was added, or one ended
+    event: metrics    {"run", ...}: one new line of a run's metrics
+    event: episodes   {"run", "total", "last", "version"}: how many episodes there are, the `seq` of the newest, and a
+                      number that grows with everything that is written to them, their advantages too
+    event: status     a run's info, when it begins, ends or dies, and when it goes back to a checkpoint
+    event: runs       {"total"}, of the folder: a run was added, or what a list of runs shows of one is another
 
-Who comes back with a `Last-Event-ID` gets the lines of metrics that it missed. A run that goes on from a checkpoint
-writes its last steps again, and all of its lines are told again.
+A client hears of the folder and of all runs that it names over one stream, for browsers open few. Whoever begins to
+listen, or comes back, is told the `status` of each run, and then asks for what it shows. A run that goes on from a
+checkpoint writes its last steps again, and all of its lines are told again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
+from astune.runs import EpisodeReader, MetricsLine
 from astune.schema import AstuneError
 from astune.viewer._answers import Refusal, as_json
 from astune.viewer._library import Library
@@ -35,11 +38,9 @@ _WAITING = 2000
 class Event:
     name: str
     data: object
-    number: int | None = None
 
     def encode(self) -> bytes:
-        head = f"event: {self.name}\n" + (f"id: {self.number}\n" if self.number is not None else "")
-        return head.encode() + b"data: " + as_json(self.data) + b"\n\n"
+        return f"event: {self.name}\n".encode() + b"data: " + as_json(self.data) + b"\n\n"
 
 
 class Watched(Protocol):
@@ -50,8 +51,8 @@ class Watched(Protocol):
 
     def look(self) -> list[Event]: ...
 
-    def greeting(self, after: int | None) -> list[Event]:
-        """What a client is told first; `after` is the last line of metrics that it has, None for a new client."""
+    def greeting(self) -> list[Event]:
+        """What a client is told first."""
         ...
 
 
@@ -59,57 +60,68 @@ class Watched(Protocol):
 class WatchedRun:
     run: ViewedRun
     tick_s: float = RUN_TICK_S
-    _n_lines: int = 0
-    _episodes: tuple[int, Any] = (-1, None)
+    _lines: list[MetricsLine] = field(default_factory=list[MetricsLine])
+    _written: tuple[EpisodeReader, int] | None = None
+    _version: int = 0
     _status: str = ""
 
     def look(self) -> list[Event]:
         return [*self._new_lines(), *self._new_episodes(), *self._new_status()]
 
-    def greeting(self, after: int | None) -> list[Event]:
-        lines = self.run.metrics().lines
-        missed = [] if after is None else _numbered(lines, after if after <= len(lines) else 0)
-        return [Event("status", self.run.info()), Event("episodes", self._newest()), *missed]
+    def greeting(self) -> list[Event]:
+        return [Event("status", self.run.info()), self._newest()]
 
     def _new_lines(self) -> list[Event]:
-        lines = self.run.metrics().lines
-        known = self._n_lines if self._n_lines <= len(lines) else 0
-        self._n_lines = len(lines)
-        return _numbered(lines, known)
+        known, self._lines = self._lines, self.run.metrics().lines
+        if known and (len(self._lines) < len(known) or self._lines[len(known) - 1] is not known[-1]):
+            return [Event("status", self.run.info()), *self._told(self._lines)]
+        return self._told(self._lines[len(known) :])
+
+    def _told(self, lines: list[MetricsLine]) -> list[Event]:
+        return [Event("metrics", {"run": self.run.name, **asdict(line)}) for line in lines]
 
     def _new_episodes(self) -> list[Event]:
         try:
-            version = self.run.ask(lambda reader: reader.data_version())
+            written = self.run.ask(lambda reader: (reader, reader.data_version()))
         except (AstuneError, Refusal):
             return []
-        if version == self._episodes[0]:
+        if written == self._written:
             return []
-        known, self._episodes = self._episodes[1], (version, self._newest())
-        return [Event("episodes", self._episodes[1])] if known != self._episodes[1] else []
+        self._written, self._version = written, self._version + 1
+        return [self._newest()]
 
     def _new_status(self) -> list[Event]:
         known, self._status = self._status, self.run.status()
         return [Event("status", self.run.info())] if known != self._status else []
 
-    def _newest(self) -> dict[str, int]:
+    def _newest(self) -> Event:
+        total, newest = 0, None
         with suppress(AstuneError, Refusal):
-            last, total = self.run.ask(lambda reader: (reader.last(), reader.count()))
-            return {"total": total, "last": last[0] if last is not None else 0}
-        return {"total": 0, "last": 0}
+            newest, total = self.run.ask(lambda reader: (reader.last(), reader.count()))
+        last = newest[0] if newest is not None else 0
+        return Event("episodes", {"run": self.run.name, "total": total, "last": last, "version": self._version})
 
 
 @dataclass
 class WatchedFolder:
     library: Library
     tick_s: float = FOLDER_TICK_S
-    _known: dict[str, str] = field(default_factory=dict[str, str])
+    _known: dict[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
 
     def look(self) -> list[Event]:
-        known, self._known = self._known, {name: run.status() for name, run in self.library.runs().items()}
+        known, self._known = self._known, {name: _shown(run) for name, run in self.library.runs().items()}
         return [Event("runs", {"total": len(self._known)})] if known != self._known else []
 
-    def greeting(self, after: int | None) -> list[Event]:
+    def greeting(self) -> list[Event]:
         return [Event("runs", {"total": len(self.library.runs())})]
+
+
+def _shown(run: ViewedRun) -> tuple[object, ...]:
+    """What a list shows of a run and can change; of one that has ended nothing can."""
+    if (status := run.status()) != "running":
+        return (status,)
+    info = run.info()
+    return status, info["steps"], info["episodes"], info["reward"]
 
 
 class Pulse:
@@ -118,22 +130,19 @@ class Pulse:
     def __init__(self) -> None:
         self._watches: dict[str | None, _Watch] = {}
 
-    async def listen(self, key: str | None, make: Callable[[], Watched], after: int | None) -> AsyncIterator[bytes]:
+    async def listen(self, wanted: Mapping[str | None, Callable[[], Watched]]) -> AsyncIterator[bytes]:
         """The stream of one client.
 
         Args:
-            key: the run's name, None for the folder; all who name the same are told by one watch.
-            after: the client's `Last-Event-ID`.
+            wanted: what is watched, by a run's name, None for the folder; all who name the same are told by one watch.
         """
-        watch = self._watches.get(key)
-        if watch is None or watch.task.done():
-            watch = self._watches[key] = _Watch(make())
         events: asyncio.Queue[Event | None] = asyncio.Queue()
-        watch.listeners.add(events)
+        watches = {key: self._join(key, make, events) for key, make in wanted.items()}
         try:
             yield _RETRY
-            for event in await watch.greeting(after):
-                yield event.encode()
+            for watch in watches.values():
+                for event in await watch.greeting():
+                    yield event.encode()
             while True:
                 try:
                     event = await asyncio.wait_for(events.get(), HEARTBEAT_S)
@@ -144,10 +153,21 @@ class Pulse:
                     return
                 yield event.encode()
         finally:
-            watch.listeners.discard(events)
-            if not watch.listeners and self._watches.get(key) is watch:
-                del self._watches[key]
-                watch.task.cancel()
+            for key, watch in watches.items():
+                self._leave(key, watch, events)
+
+    def _join(self, key: str | None, make: Callable[[], Watched], events: asyncio.Queue[Event | None]) -> _Watch:
+        watch = self._watches.get(key)
+        if watch is None or watch.task.done():
+            watch = self._watches[key] = _Watch(make())
+        watch.listeners.add(events)
+        return watch
+
+    def _leave(self, key: str | None, watch: _Watch, events: asyncio.Queue[Event | None]) -> None:
+        watch.listeners.discard(events)
+        if not watch.listeners and self._watches.get(key) is watch:
+            del self._watches[key]
+            watch.task.cancel()
 
     def close(self) -> None:
         """End every stream."""
@@ -164,10 +184,10 @@ class _Watch:
         self.listeners: set[asyncio.Queue[Event | None]] = set()
         self.task = asyncio.create_task(self._run())
 
-    async def greeting(self, after: int | None) -> list[Event]:
+    async def greeting(self) -> list[Event]:
         """Nothing that comes later is missed: it is not given before the task has begun to look."""
         await self._begun.wait()
-        return await asyncio.to_thread(self._watched.greeting, after)
+        return await asyncio.to_thread(self._watched.greeting)
 
     def tell(self, event: Event | None) -> None:
         for listener in self.listeners:
@@ -184,7 +204,3 @@ class _Watch:
         finally:
             self._begun.set()
             self.tell(None)  # whatever ended it, those who listen come back and have a new one
-
-
-def _numbered(lines: list[Any], after: int) -> list[Event]:
-    return [Event("metrics", line, number) for number, line in enumerate(lines, start=1) if number > after]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,14 @@ def viewer(trained: Path) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium; a module has its own, for while Playwright holds one, no event loop can run in this thread."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the page's tests need the Python package playwright")
     if not CHROMIUM.is_file():
-        pytest.skip(f"no Chromium at {CHROMIUM}; on Debian: scripts/install_debian.sh, elsewhere set CHROMIUM")
+        pytest.skip(
+            f"THE PAGE IS NOT TESTED: no Chromium at {CHROMIUM}; on Debian: scripts/install_debian.sh, "
+            "elsewhere set CHROMIUM"
+        )
+    if os.environ.get("CI") and find_spec("playwright") is None:
+        pytest.fail("the page's tests need the Python package playwright, and this machine has Chromium for them")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the page's tests need the Python package playwright")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield browser

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from viewer_stage import make_episode, serving, write_run
 
 from astune.runs import RunDirectory
 
@@ -71,6 +72,10 @@ def test_filters_leave_what_they_say_and_can_be_cleared(page, served, real, reco
     page.locator(".episode-pane .count", has_text=re.compile(f"^{len(recorded)}$")).wait_for()
     page.get_by_label("Reward from").fill("99")
     page.get_by_text("No episode matches").wait_for()
+    page.get_by_role("textbox", name="Task").fill("typed, and cleared before it is asked for")
+    page.get_by_role("button", name="Clear").click()
+    page.locator(".episode-pane .count", has_text=re.compile(f"^{len(recorded)}$")).wait_for()
+    assert page.get_by_role("textbox", name="Task").input_value() == ""
 
 
 def test_search_shows_where_the_words_stand(page, served, staged):
@@ -107,6 +112,17 @@ def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     page.locator(".run-table").wait_for()
     page.go_back()
     page.locator(".dashboard").wait_for()
+
+
+def test_keys_reach_episodes_whose_rows_are_not_there_yet(page, tmp_path):
+    run = write_run(tmp_path, [make_episode(number) for number in range(450)])
+    with serving(run) as client:
+        shown(page, f"{str(client.base_url).rstrip('/')}/#run=", 450)
+        page.keyboard.press("k")
+        page.locator('.interaction h2[title$="-449-1"]').wait_for()
+        page.keyboard.press("k")
+        page.locator('.interaction h2[title$="-448-1"]').wait_for()
+        page.goto("about:blank")
 
 
 def test_a_link_restores_everything(page, served, real, recorded):
@@ -165,18 +181,17 @@ def test_a_narrow_screen_shows_one_pane_at_a_time(browser, served, staged):
 
 def test_controls_have_names_and_text_has_contrast(page, served, real, staged):
     """What axe-core checks first: names, labels, one h1 or h2, contrast of 4.5 to 1."""
-    views = [
-        "#view=runs",
-        f"#run={staged}&id=train-1-forked-0-1",
-        f"#run={staged}&id=train-1-forked-0-1&face=tokens",
-        f"#run={staged}&id=train-1-forked-0-1&face=branches",
-        f"#run={real}&view=dashboard",
-    ]
+    views = {
+        "#view=runs": ".run-table tbody tr",
+        f"#run={staged}&id=train-1-forked-0-1": ".message",
+        f"#run={staged}&id=train-1-forked-0-1&face=tokens": ".tokens .t",
+        f"#run={staged}&id=train-1-forked-0-1&face=branches": ".tree-row",
+        f"#run={real}&view=dashboard": ".values-line b",
+    }
     for dark in (False, True):
         page.emulate_media(color_scheme="dark" if dark else "light")
-        for view in views:
+        for view, drawn in views.items():
             page.goto("about:blank")
             page.goto(served + view)
-            page.locator("h1, h2").first.wait_for()
-            page.wait_for_load_state("networkidle") if "run=" not in view else page.wait_for_timeout(400)
+            page.locator(drawn).first.wait_for()
             assert page.evaluate(FAULTS) == [], (view, dark)

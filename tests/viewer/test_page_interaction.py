@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from urllib.parse import quote
 
 import pytest
@@ -14,6 +13,23 @@ from astune.runs import RunDirectory
 
 pytestmark = pytest.mark.slow
 
+DRAWN = """(() => {
+  const boxOf = element => element.getBoundingClientRect()
+  const list = document.querySelector('.tokens')
+  const [seen, whole] = [list, list.querySelector('.scroller-whole')].map(boxOf)
+  const boxes = [...list.querySelectorAll('.scroller-item')].map(boxOf)
+  const [top, bottom] = [Math.max(seen.top, whole.top) + 1, Math.min(seen.bottom, whole.bottom) - 1]
+  return boxes.some(box => box.top <= top) && boxes.some(box => box.bottom >= bottom)
+})()"""
+"""Whether the tokens' lines reach from the top of their window to its end."""
+FACES = {
+    "chat": ".message",
+    "tokens": ".tokens .t",
+    "branches": ".tree-row",
+    "compare": ".group tbody tr",
+    "details": ".details dl",
+}
+"""Each face, and what is there as soon as it is drawn."""
 MARKED_UP = quote("train-1-markup <b>bold</b>-0-1")
 
 
@@ -42,7 +58,7 @@ def test_every_token_of_a_trained_run_is_shown_with_what_is_known_of_it(page, se
     height = page.locator(".tokens").evaluate("list => list.scrollHeight")
     for top in range(0, height, 300):
         page.locator(".tokens").evaluate("(list, top) => list.scrollTo(0, top)", top)
-        page.wait_for_timeout(50)
+        until(page, DRAWN)
         classes = "items => items.map(item => [Number(item.dataset.token), item.className])"
         seen.update(page.locator(".tokens [data-token]").evaluate_all(classes))
     assert sorted(seen) == list(range(len(timeline.token_ids)))
@@ -87,28 +103,13 @@ def test_parts_of_a_character_are_shown_as_the_character(page, served, staged):
 
 
 def test_a_hundred_thousand_tokens_scroll_without_paging(page, served, staged):
-    begun = time.monotonic()
     page.goto(f"{served}#run={staged}&id=train-1-long-0-1&face=tokens")
     page.locator(".tokens .t").first.wait_for()
-    page.keyboard.press("2")
-    page.locator(".tokens").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+    for part in (0.25, 0.5, 1):
+        page.locator(".tokens").evaluate("(list, part) => list.scrollTo(0, part * list.scrollHeight)", part)
+        until(page, DRAWN)
+        assert page.locator(".tokens [data-token]").count() < 10_000, "only what is near the window is in the page"
     page.locator(f'.tokens [data-token="{LONG_TOKENS - 1}"]').wait_for()
-    assert time.monotonic() - begun < 10
-    assert page.locator(".tokens [data-token]").count() < 10_000, "only what is near the window is in the page"
-    frames = page.evaluate(
-        """async () => {
-          const list = document.querySelector('.tokens'), gaps = []
-          list.scrollTo(0, 0)
-          let last = performance.now()
-          for (let frame = 0; frame < 60; frame++) {
-            list.scrollTop += 240
-            await new Promise(requestAnimationFrame)
-            const now = performance.now(); gaps.push(now - last); last = now
-          }
-          return gaps.sort((a, b) => a - b)
-        }"""
-    )
-    assert frames[len(frames) // 2] < 250, frames
 
 
 def test_the_pinned_token_walks_with_the_arrows(page, served, staged):
@@ -134,8 +135,9 @@ def test_chat_and_tokens_share_one_place(page, served, staged):
     node = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('node')")
     page.keyboard.press("t")
     page.locator(".tokens .line-heading").first.wait_for()
-    page.wait_for_timeout(400)
     assert page.evaluate("new URLSearchParams(location.hash.slice(1)).get('node')") == node
+    page.keyboard.press("p")
+    until(page, f"new URLSearchParams(location.hash.slice(1)).get('node') === '{int(node) - 1}'")
 
 
 def test_a_chat_reads_well(page, served, staged):
@@ -194,10 +196,10 @@ def test_details_tell_the_rest(page, served, staged):
 
 
 def test_no_text_of_a_model_is_obeyed(page, served, staged):
-    for face in ("chat", "tokens", "branches", "compare", "details"):
+    for face, drawn in FACES.items():
         page.goto(f"{served}#run={staged}&id={MARKED_UP}&face={face}&text=window.hacked")
         page.locator(".interaction h2", has_text="markup <b>bold</b>").wait_for()
-        page.wait_for_timeout(300)
+        page.locator(f".interaction {drawn}").first.wait_for()
         assert page.evaluate("window.hacked") is None
         assert page.locator("img, .interaction script, .interaction b:not(.values-line b)").count() == 0
     page.goto(f"{served}#run={staged}&id={MARKED_UP}")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from astune_command import ROOT, astune
 from page_stage import write_staged_run
-from page_words import overrides
+from page_words import overrides, until
 from viewer_stage import serving
 
 from astune.runs import RunDirectory
@@ -93,5 +93,5 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.emulate_media(color_scheme="dark")
     page.goto(f"{served}#run={name}&view=dashboard")
     page.locator("canvas").first.wait_for()
-    page.wait_for_timeout(300)
+    until(page, "[...document.querySelectorAll('canvas')].every(canvas => canvas.height !== 150)")  # that of a new one
     taken(page, folder / "viewer-dashboard.png")

@@ -5,8 +5,8 @@ import { useEffect, useState } from 'preact/hooks'
 import { Empty, Failure, Loading } from './common/Notice'
 import { RunStatus } from './common/Status'
 import { Dashboard } from './dashboard/Dashboard'
-import { appended } from './data/lines'
-import type { Open, Run, RunInfo, RunMetrics } from './data/types'
+import { useMetrics } from './dashboard/useMetrics'
+import type { Open, Run } from './data/types'
 import { Interaction } from './episode/Interaction'
 import { EpisodeList } from './episodes/EpisodeList'
 import { Help } from './Help'
@@ -14,14 +14,13 @@ import { RunPane } from './runs/RunPane'
 import { RunTable } from './runs/RunTable'
 import { Setup } from './runs/Setup'
 import { useCommands } from './state/commands'
+import { useLive } from './state/live'
 import { go, openRun, usePlace, type View } from './state/place'
 import { dark, language, toggleLanguage, toggleTheme } from './state/preferences'
 import { useResource } from './state/resource'
 import { useSource } from './state/source'
 import { useStore } from './state/store'
 import { t } from './text/translate'
-
-const REFRESH_MS = 400
 
 export function App() {
   const source = useSource()
@@ -33,15 +32,15 @@ export function App() {
   const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
   const shown = place.run === null ? [] : [place.run, ...place.over]
   const metrics = useMetrics(place.view === 'dashboard' ? shown : [])
-  const recorded = useLive(runs.data ?? [], shown, {
+  const written = useLive(runs.data ?? [], shown, {
     onRuns: runs.again,
     onStatus: () => {
       runs.again()
       run.again()
       metrics.again()
     },
-    onEpisodes: run.again,
-    onLines: metrics.append,
+    onWritten: run.again,
+    onLine: metrics.append,
   })
 
   useEffect(() => {
@@ -84,8 +83,8 @@ export function App() {
       ) : (
         <main class={`panes view-${view} ${place.id === '' ? '' : 'has-episode'}`}>
           <RunPane open={open.data} runs={runs.data} run={run.data} />
-          {view === 'episodes' && <EpisodeList run={run.data} recorded={recorded} />}
-          {view === 'episodes' && <Interaction />}
+          {view === 'episodes' && <EpisodeList run={run.data} written={written} />}
+          {view === 'episodes' && <Interaction written={written} />}
           {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} />}
           {view === 'setup' && (run.data ? <Setup run={run.data} /> : <Empty title={t('choose_run')} />)}
         </main>
@@ -166,62 +165,4 @@ function Problems({ problems }: { problems: string[] }) {
       </ul>
     </details>
   )
-}
-
-/** The runs' measurements, and what adds one that just came. */
-function useMetrics(shown: string[]) {
-  const source = useSource()
-  const key = shown.length === 0 ? null : `metrics ${shown.join(' ')}`
-  const answer = useResource(key, () => source.metrics(shown))
-  const [newer, setNewer] = useState<{ of: RunMetrics[] | null; data: RunMetrics[] | null }>({ of: null, data: null })
-  const append = (run: string, line: RunMetrics['lines'][number]): void =>
-    setNewer((before) => {
-      const base = before.of === answer.data ? before.data : answer.data
-      return { of: answer.data, data: base && appended(base, run, line) }
-    })
-  const data = newer.of === answer.data && newer.data !== null ? newer.data : answer.data
-  return { ...answer, data, append }
-}
-
-interface Heard {
-  onRuns: () => void
-  /** A run began or ended, or we have just begun to listen to it and may have missed something. */
-  onStatus: () => void
-  onEpisodes: () => void
-  onLines: (run: string, line: RunMetrics['lines'][number]) => void
-}
-
-/** Listens to the runs on show that still go on; returns a number that grows when episodes were recorded. */
-function useLive(runs: RunInfo[], shown: string[], heard: Heard): number {
-  const source = useSource()
-  const [recorded, setRecorded] = useState(0)
-  const latest = useLatest(heard)
-  const going = shown.filter((run) => runs.find((info) => info.run === run)?.status === 'running')
-  useEffect(() => {
-    let waiting = 0
-    const soon = (): void => {
-      waiting ||= window.setTimeout(() => {
-        waiting = 0
-        setRecorded((count) => count + 1)
-        latest.current.onEpisodes()
-      }, REFRESH_MS)
-    }
-    const end = source.listen(going, {
-      onRuns: () => latest.current.onRuns(),
-      onStatus: () => latest.current.onStatus(),
-      onEpisodes: (run) => run === shown[0] && soon(),
-      onMetrics: (run, line) => latest.current.onLines(run, line),
-    })
-    return () => {
-      clearTimeout(waiting)
-      end()
-    }
-  }, [going.join(' '), shown[0]])
-  return recorded
-}
-
-function useLatest<T>(value: T): { current: T } {
-  const [holder] = useState({ current: value })
-  holder.current = value
-  return holder
 }

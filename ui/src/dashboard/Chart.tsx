@@ -11,7 +11,7 @@ import type { ChartKind, Curve } from './charts'
 import { csv } from './csv'
 import { download } from './download'
 import { colourOf, dashesOf, HELD_OUT_DASHES } from './palette'
-import { DARK, draw, LIGHT, picture, Scale, type Line } from './plot'
+import { DARK, draw, LIGHT, picture, Scale, valueAt, type Line } from './plot'
 
 const HEIGHT = 190
 /** The x that the reader points at, in whichever chart: all charts show it. */
@@ -124,7 +124,7 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
         </li>
         {lines.map((line, index) => (
           <li key={index} title={line.label}>
-            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <b>{number(valueAt(line, at))}</b>
+            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <b>{number(at === null ? null : valueAt(line.points, at))}</b>
           </li>
         ))}
       </ul>
@@ -158,9 +158,4 @@ export function nearest(numbers: number[], value: number): number | null {
   let best: number | null = null
   for (const each of numbers) if (best === null || Math.abs(each - value) < Math.abs(best - value)) best = each
   return best
-}
-
-/** The value there, or the last one before it: held-out values are not measured at every step. */
-function valueAt({ points }: Line, x: number | null): number | null {
-  return x === null ? null : (points.findLast(([at, y]) => at <= x && y !== null)?.[1] ?? null)
 }

@@ -118,6 +118,11 @@ function namedParts(lines: MetricsLine[], nameOf: (metric: string) => string | n
   return metrics.flatMap((metric) => {
     const name = nameOf(metric)
     if (name === null || without.includes(name)) return []
-    return [{ name, points: lines.map((line): [MetricsLine, number | null] => [line, line.metrics[metric] ?? 0]) }]
+    return [{ name, points: lines.map((line): [MetricsLine, number | null] => [line, amount(line.metrics[metric])]) }]
   })
+}
+
+/** A step without a part had nothing of it; null is a value that is not known. */
+function amount(value: number | null | undefined): number | null {
+  return value === undefined ? 0 : value
 }

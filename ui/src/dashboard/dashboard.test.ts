@@ -1,9 +1,10 @@
 import { expect, it } from 'vitest'
 
-import { appended } from '../data/lines'
+import { appended, Growing } from '../data/lines'
 import type { RunMetrics } from '../data/types'
 import { CHARTS, curves } from './charts'
 import { csv } from './csv'
+import { Scale, unbroken, valueAt } from './plot'
 import { bounds, ticks } from './ticks'
 
 const RUNS: RunMetrics[] = [
@@ -33,12 +34,45 @@ it('shows the parts of the first run', () => {
   expect(curves(chart('phases'), RUNS, null, 'step').map(({ label, points }) => [label, points])).toEqual([['rollout', [[1, 6]]]])
 })
 
+it('has nothing of a part that a step is without, and does not know what is null', () => {
+  const line = (step: number, metrics: RunMetrics['lines'][number]['metrics']) => ({ step, kind: 'train' as const, time: 0, elapsed_s: 0, metrics })
+  const run = { run: 'a', lines: [line(1, { 'time/rollout_s': 5 }), line(2, {}), line(3, { 'time/rollout_s': null })] }
+  expect(curves(chart('phases'), [run], null, 'step')[0]!.points).toEqual([[1, 5], [2, 0], [3, null]])
+})
+
+it('shows what is unknown as unknown', () => {
+  const points: [number, number | null][] = [[1, 0.1], [2, 0.2], [3, null], [4, 0.4]]
+  expect(unbroken(points)).toEqual([[[1, 0.1], [2, 0.2]], [[4, 0.4]]])
+  expect([0, 2, 2.5, 3, 3.5, 9].map((x) => valueAt(points, x))).toEqual([null, 0.2, 0.2, null, null, 0.4])
+})
+
+it('has a scale for as many values as there are', () => {
+  const points = Array.from({ length: 200_000 }, (_, x): [number, number] => [x, 1])
+  const line = { label: '', short: '', colour: '', dashes: [], points }
+  expect(new Scale([line], true, { width: 100, height: 100 }).x).toEqual([0, 199_999])
+})
+
 it('takes one more line in place of its predecessor', () => {
   const line = { step: 0, kind: 'validation' as const, time: 1, elapsed_s: 31, metrics: { 'reward/mean': 0.5 } }
   const after = appended(RUNS, 'a', line)
   expect(after[0]!.lines).toHaveLength(3)
   expect(after[0]!.lines.at(-1)).toBe(line)
   expect(after[1]).toBe(RUNS[1])
+})
+
+it('keeps lines that came while all were asked for', () => {
+  const line = (step: number) => ({ step, kind: 'train' as const, time: 0, elapsed_s: 0, metrics: {} })
+  const answer = (...steps: number[]): RunMetrics[] => [{ run: 'a', lines: steps.map(line) }]
+  const steps = (all: RunMetrics[] | null) => all?.[0]!.lines.map(({ step }) => step)
+  const growing = new Growing()
+  expect(growing.upon(null)).toBe(null)
+  growing.add('a', line(2))
+  const first = answer(1)
+  expect(steps(growing.upon(first))).toEqual([1, 2])
+  growing.forget()
+  expect(steps(growing.upon(first))).toEqual([1, 2])
+  growing.add('a', line(4))
+  expect(steps(growing.upon(answer(1, 3)))).toEqual([1, 3, 4])
 })
 
 it('writes tables that spreadsheets read and do not calculate', () => {

@@ -45,9 +45,14 @@ export class Scale {
     fromZero: boolean,
     readonly frame: Frame,
   ) {
-    const xs = lines.flatMap(({ points }) => points.map(([x]) => x))
     const ys = lines.flatMap(({ points }) => points.flatMap(([, y]) => (y === null ? [] : [y])))
-    const [from, to] = [Math.min(...xs), Math.max(...xs)]
+    let [from, to] = [Infinity, -Infinity]
+    for (const { points } of lines) {
+      for (const [x] of points) {
+        from = Math.min(from, x)
+        to = Math.max(to, x)
+      }
+    }
     this.x = from < to ? [from, to] : [from - 0.5, from + 0.5]
     this.y = bounds(ys, fromZero)
   }
@@ -65,6 +70,11 @@ export class Scale {
   xAt(pixel: number): number {
     return this.x[0] + ((pixel - LEFT) / (this.frame.width - LEFT - RIGHT)) * (this.x[1] - this.x[0])
   }
+}
+
+/** The value there, or the last one before it, for held-out steps are fewer; a value that is not known is not an earlier one. */
+export function valueAt(points: Line['points'], x: number): number | null {
+  return points.findLast(([at]) => at <= x)?.[1] ?? null
 }
 
 /** Draws all of a chart; `cursor` is the x that the reader points at. */
@@ -128,14 +138,26 @@ function axes(paper: CanvasRenderingContext2D, scale: Scale, look: Look, wholeX:
 }
 
 function curve(paper: CanvasRenderingContext2D, { points, colour, dashes }: Line, scale: Scale, cursor: number | null): void {
-  const known = points.flatMap(([x, y]): [number, number][] => (y === null ? [] : [[scale.atX(x), scale.atY(y)]]))
   paper.lineWidth = 2
   paper.lineJoin = 'round'
-  stroke(paper, colour, known, dashes)
   paper.fillStyle = colour
-  if (known.length <= MANY_POINTS) for (const [x, y] of known) dot(paper, x, y, 2.5)
+  for (const part of unbroken(points)) {
+    const places = part.map(([x, y]): [number, number] => [scale.atX(x), scale.atY(y)])
+    stroke(paper, colour, places, dashes)
+    if (points.length <= MANY_POINTS || places.length === 1) for (const [x, y] of places) dot(paper, x, y, 2.5)
+  }
   const pointed = points.find(([x]) => x === cursor)
   if (pointed && pointed[1] !== null) dot(paper, scale.atX(pointed[0]), scale.atY(pointed[1]), 4.5)
+}
+
+/** The stretches of a line that are known: what is unknown between two values is no line from one to the other. */
+export function unbroken(points: Line['points']): [x: number, y: number][][] {
+  const parts: [number, number][][] = [[]]
+  for (const [x, y] of points) {
+    if (y === null) parts.push([])
+    else parts.at(-1)!.push([x, y])
+  }
+  return parts.filter((part) => part.length > 0)
 }
 
 function stroke(paper: CanvasRenderingContext2D, colour: string, points: [number, number][], dashes: number[] = []): void {

@@ -1,5 +1,6 @@
 /** The server's API. A token in the page's address is kept for this tab and taken off the address. */
 
+import { keep, kept, sessionStore } from '../state/kept'
 import { SourceError, type Live, type Source } from './source'
 import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Run, RunInfo, RunMetrics, Tokens } from './types'
 
@@ -29,25 +30,30 @@ export class Server implements Source {
     return this.address('report', [['run', run], ...ids.map((id): [string, string] => ['id', id]), ...this.credentials()])
   }
 
+  /** One stream for everything, for a browser opens six connections for all tabs; none while nobody sees the page. */
   listen(runs: string[], live: Live): () => void {
-    const sources = [this.events([], { runs: () => live.onRuns?.() })]
-    for (const run of runs) {
-      sources.push(
-        this.events([['run', run]], {
-          metrics: (data) => live.onMetrics?.(run, data as MetricsLine),
-          episodes: (data) => live.onEpisodes?.(run, (data as { total: number }).total),
-          status: (data) => live.onStatus?.(run, data as RunInfo),
-        }),
-      )
+    let source: EventSource | null = null
+    const follow = (): void => {
+      source?.close()
+      source = document.hidden ? null : this.events(runs, live)
     }
-    return () => sources.forEach((source) => source.close())
+    follow()
+    document.addEventListener('visibilitychange', follow)
+    return () => {
+      document.removeEventListener('visibilitychange', follow)
+      source?.close()
+    }
   }
 
-  private events(parameters: Parameters, handlers: { [name: string]: (data: unknown) => void }): EventSource {
+  private events(runs: string[], live: Live): EventSource {
+    const parameters = runs.map((run): [string, string] => ['run', run])
     const source = new EventSource(this.address('events', [...parameters, ...this.credentials()]))
-    for (const [name, handle] of Object.entries(handlers)) {
-      source.addEventListener(name, (event) => handle(JSON.parse((event as MessageEvent<string>).data)))
-    }
+    const on = <T>(name: string, handle: (data: T) => void): void =>
+      source.addEventListener(name, (event) => handle(JSON.parse((event as MessageEvent<string>).data) as T))
+    on('runs', () => live.onRuns())
+    on('status', () => live.onStatus())
+    on<{ run: string }>('episodes', ({ run }) => live.onEpisodes(run))
+    on<MetricsLine & { run: string }>('metrics', ({ run, ...line }) => live.onLine(run, line))
     return source
   }
 
@@ -79,8 +85,8 @@ export class Server implements Source {
 
 function takeToken(): string | null {
   const given = new URLSearchParams(location.search).get('token')
-  if (given === null) return sessionStorage.getItem(KEY)
-  sessionStorage.setItem(KEY, given)
+  if (given === null) return kept(KEY, sessionStore)
+  keep(KEY, given, sessionStore)
   history.replaceState(null, '', location.pathname + location.hash)
   return given
 }

@@ -3,10 +3,13 @@
 import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Run, RunInfo, RunMetrics, Tokens } from './types'
 
 export interface Live {
-  onRuns?: () => void
-  onMetrics?: (run: string, line: MetricsLine) => void
-  onEpisodes?: (run: string, total: number) => void
-  onStatus?: (run: string, info: RunInfo) => void
+  /** A run was added, or what a list of runs shows of one is another. */
+  onRuns: () => void
+  /** A run began or ended, or we have just begun to listen to it and may have missed something. */
+  onStatus: () => void
+  /** Something was written to a run's episodes. */
+  onEpisodes: (run: string) => void
+  onLine: (run: string, line: MetricsLine) => void
 }
 
 export interface Source {

@@ -17,9 +17,7 @@ export function ChatFace({ episode, timeline, node, onNode, current, commands }:
   const identity = `${episode.row.episode_id}/${timeline}`
 
   useEffect(() => {
-    const goTo = (wanted: number): void => list.current?.scrollTo(Math.max(0, messages.findIndex((message) => message.node === wanted)))
     commands.current = {
-      goTo,
       step: (by) => {
         const from = Math.max(0, messages.findIndex((message) => message.node === current()))
         const at = Math.max(0, Math.min(from + by, messages.length - 1))
@@ -27,12 +25,15 @@ export function ChatFace({ episode, timeline, node, onNode, current, commands }:
         onNode(messages[at]?.node ?? -1)
       },
     }
-    if (node < 0) return
-    goTo(node)
-    // Measuring what comes into the window moves what stands below it, so the place is taken once more.
-    const settled = setTimeout(() => goTo(node), 60)
-    return () => clearTimeout(settled)
   }, [messages])
+  useEffect(() => {
+    if (node < 0) return
+    const goTo = (): void => list.current?.scrollTo(Math.max(0, messages.findIndex((message) => message.node === node)))
+    goTo()
+    // Measuring what comes into the window moves what stands below it, so the place is taken once more.
+    const settled = setTimeout(goTo, 60)
+    return () => clearTimeout(settled)
+  }, [identity])
 
   return (
     <VirtualList

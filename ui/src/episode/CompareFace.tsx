@@ -56,7 +56,7 @@ function GroupTable({ group, here, other }: { group: GroupMember[]; here: string
           </tr>
         </thead>
         <tbody>
-          {group.toSorted((one, other) => one.repeat - other.repeat).map((member) => (
+          {group.map((member) => (
             <tr key={member.episode_id} class={member.episode_id === here ? 'here' : member.episode_id === other ? 'other' : ''}>
               <th scope="row">
                 <button class="quiet" onClick={() => openEpisode(member.episode_id, { face: 'compare', with: here })}>

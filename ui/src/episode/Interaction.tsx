@@ -9,7 +9,7 @@ import { Tabs } from '../common/Tabs'
 import type { Episode, Tokens } from '../data/types'
 import { useCommands } from '../state/commands'
 import { COLOURINGS, FACES, go, usePlace, type Colouring, type Face } from '../state/place'
-import { useResource, type Resource } from '../state/resource'
+import { useResource, useSame, type Resource } from '../state/resource'
 import { useSource } from '../state/source'
 import { duration, integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
@@ -22,13 +22,20 @@ import { TokensFace } from './TokensFace'
 
 const SETTLED_MS = 250
 
-export function Interaction() {
+/** `written` grows when something was written to the run's episodes: advantages are written after the episode. */
+export function Interaction({ written }: { written: number }) {
   const source = useSource()
   const { run, id, face, ...place } = usePlace()
-  const answer = useResource(id ? `episode ${run} ${id}` : null, () => source.episode(run ?? '', id))
+  const answer = useSame(useResource(id ? `episode ${run} ${id}` : null, () => source.episode(run ?? '', id)))
   const timeline = answer.data ? Math.min(place.timeline, Math.max(0, answer.data.timelines.length - 1)) : place.timeline
   /** Asked for beside the episode rather than after it. */
-  const tokens = useResource(id && face === 'tokens' ? `tokens ${run} ${id} ${timeline}` : null, () => source.tokens(run ?? '', id, timeline))
+  const tokensKey = id && face === 'tokens' ? `tokens ${run} ${id} ${timeline}` : null
+  const tokens = useSame(useResource(tokensKey, () => source.tokens(run ?? '', id, timeline)))
+  useEffect(() => {
+    if (written === 0) return
+    answer.again()
+    tokens.again()
+  }, [written])
   return (
     <section class="pane interaction" aria-label={t('interaction')}>
       {id === '' ? (

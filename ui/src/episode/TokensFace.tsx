@@ -39,21 +39,22 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
   const width = useColumns(() => area.current)
   const all = useMemo(() => (width > 0 ? lines(columns, width) : []), [columns, width])
   const scale = useMemo(() => greatestAdvantage(columns), [columns])
+  const why = columns.whyWithoutLoss
   const pinned = token >= 0 && token < columns.length ? token : -1
 
   useEffect(() => {
-    const goTo = (wanted: number): void => list.current?.scrollTo(all.findIndex((line) => line.node === wanted))
     commands.current = {
-      goTo,
       step: (by) => {
         const to = nextHeading(all, Math.max(0, all.findIndex((line) => line.node === current())), by)
         list.current?.scrollTo(to)
         onNode(all[to]?.node ?? -1)
       },
     }
-    if (pinned >= 0) list.current?.scrollTo(Math.max(0, lineOf(all, pinned) - 3))
-    else if (node >= 0) goTo(node)
   }, [all])
+  useEffect(() => {
+    if (pinned >= 0) list.current?.scrollTo(Math.max(0, lineOf(all, pinned) - 3))
+    else if (node >= 0) list.current?.scrollTo(all.findIndex((line) => line.node === node))
+  }, [width])
 
   const pin = (index: number): void => {
     go({ token: index }, { replace: true })
@@ -74,6 +75,7 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
     <div class="tokens-face">
       <div class="face-bar">
         <Legend colouring={colour} scale={scale} />
+        {why !== null && <span>{t('without_loss', { reason: why })}</span>}
         {colour === 'gap' && !columns.knowsTrainer && <span class="warn">{t('trainer_unknown')}</span>}
       </div>
       <div class="tokens-area" ref={area} onClick={click} onKeyDown={walk}>

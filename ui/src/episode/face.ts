@@ -5,7 +5,6 @@ import type { RefObject } from 'preact'
 import type { Episode } from '../data/types'
 
 export interface FaceCommands {
-  goTo: (node: number) => void
   /** To the next message, or the previous one. */
   step: (by: 1 | -1) => void
 }

@@ -61,8 +61,3 @@ export function timelinesThrough(timelines: TimelineInfo[]): Map<number, number[
   })
   return through
 }
-
-/** Why a timeline branched: the tracker's word, at the first message that is its own. */
-export function forkCauses(messages: Message[]): Message[] {
-  return messages.filter((message) => message.fork_cause !== null)
-}

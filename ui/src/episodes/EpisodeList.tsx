@@ -20,11 +20,11 @@ const ROW_WITH_SNIPPET = 104
 
 interface Props {
   run: Run | null
-  /** Changes when episodes were recorded. */
-  recorded: number
+  /** Grows when something was written to the run's episodes. */
+  written: number
 }
 
-export function EpisodeList({ run, recorded }: Props) {
+export function EpisodeList({ run, written }: Props) {
   const source = useSource()
   const place = usePlace()
   const filter = filterOf(place)
@@ -34,8 +34,8 @@ export function EpisodeList({ run, recorded }: Props) {
   const isFiltered = Object.keys(NO_FILTER).some((name) => filter[name as keyof typeof filter] !== '')
 
   useEffect(() => {
-    if (recorded > 0) rows.again()
-  }, [recorded])
+    if (written > 0) rows.again()
+  }, [written])
   const step = useStep(rows, place.id, list)
   useCommands({ j: () => step(1), k: () => step(-1) })
 
@@ -107,22 +107,38 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
   )
 }
 
-/** Opens the next or the previous episode of the list as it is sorted and filtered. */
+/** Opens the next or the previous episode of the list as it is sorted and filtered, once its row is there. */
 function useStep(rows: Rows, id: string, list: { current: ListHandle | null }): (by: 1 | -1) => void {
-  const at = useRef(-1)
+  const at = useRef({ id: '', index: -1 })
+  const awaited = useRef<{ rows: Rows; index: number; id: string } | null>(null)
+  const open = (index: number, row: EpisodeRow): void => {
+    awaited.current = null
+    at.current = { id: row.episode_id, index }
+    openEpisode(row.episode_id, {}, { replace: id !== '' })
+  }
   useEffect(() => {
-    if (rows.row(at.current)?.episode_id === id) return
-    at.current = indexOf(rows, id)
+    if (awaited.current?.rows !== rows || awaited.current.id !== id) awaited.current = null
+    const row = awaited.current && rows.row(awaited.current.index)
+    if (awaited.current && row) return open(awaited.current.index, row)
+    if (!isStillAt(rows, id, at.current)) at.current = { id, index: indexOf(rows, id) }
   })
   return (by) => {
     const total = rows.total ?? 0
-    const to = Math.max(0, Math.min(at.current < 0 ? (by > 0 ? 0 : total - 1) : at.current + by, total - 1))
-    const row = rows.row(to)
-    if (!row) return
-    at.current = to
+    if (total === 0) return
+    const from = awaited.current?.index ?? at.current.index
+    const to = Math.max(0, Math.min(from < 0 ? (by > 0 ? 0 : total - 1) : from + by, total - 1))
     list.current?.scrollTo(to, 'nearest')
-    openEpisode(row.episode_id, {}, { replace: id !== '' })
+    const row = rows.row(to)
+    if (row) open(to, row)
+    else awaited.current = { rows, index: to, id }
   }
+}
+
+/** Also where its row is not in the page now. */
+function isStillAt(rows: Rows, id: string, at: { id: string; index: number }): boolean {
+  if (at.id !== id || at.index < 0 || at.index >= (rows.total ?? 0)) return false
+  const row = rows.row(at.index)
+  return row === null || row.episode_id === id
 }
 
 function indexOf(rows: Rows, id: string): number {

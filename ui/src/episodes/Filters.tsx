@@ -26,17 +26,24 @@ type Filter = keyof typeof NO_FILTER
 
 export function Filters({ run }: { run: Run | null }) {
   const place = usePlace()
+  const [cleared, setCleared] = useState(0)
   const set = (changes: Partial<Place>): void => go(changes, { replace: true })
   const given = (Object.keys(NO_FILTER) as Filter[]).filter((key) => place[key] !== '' && !['sort', 'order'].includes(key))
   const errors = [...new Set(run?.errors.map((error) => error.error_type))]
   const steps = [...new Set(run?.steps.map((row) => row.step))]
   const any: [string, string] = ['', t('any')]
+  const clear = (): void => {
+    setCleared((count) => count + 1)
+    set({ ...NO_FILTER, sort: place.sort, order: place.order })
+  }
+  /** What was typed and has not been asked for yet goes with the fields of an earlier run, or before they were cleared. */
+  const typing = `${place.run} ${cleared}`
   const select = (key: Filter, word: Word, options: [string, string][]) => (
     <Select label={t(word)} value={place[key]} options={[any, ...options]} onChange={(value) => set({ [key]: value })} />
   )
   return (
     <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-      <Typed name="text" type="search" label={t('search')} hideLabel />
+      <Typed key={`text ${typing}`} name="text" type="search" label={t('search')} hideLabel />
       <div class="filter-row">
         <Select label={t('sort')} hideLabel value={place.sort} options={SORTS.map(([key, word]) => [key, t(word)])} onChange={(sort) => set({ sort })} />
         <button
@@ -49,14 +56,14 @@ export function Filters({ run }: { run: Run | null }) {
           {place.order === 'desc' ? '↓' : '↑'}
         </button>
         {given.length > 0 && (
-          <button type="button" class="quiet end" onClick={() => set({ ...NO_FILTER, sort: place.sort, order: place.order })}>
+          <button type="button" class="quiet end" onClick={clear}>
             {t('clear')} ({given.length})
           </button>
         )}
       </div>
       <details class="fold filter-fold">
         <summary>{t('filters')}</summary>
-        <div class="filter-grid">
+        <div class="filter-grid" key={typing}>
           {select('split', 'split', [
             ['train', t('train')],
             ['validation', t('validation')],
@@ -94,6 +101,7 @@ function Typed({ name, type, label, hideLabel = false }: TypedProps) {
   const [typed, setTyped] = useState(value)
   const waiting = useRef(0)
   useEffect(() => setTyped(value), [value])
+  useEffect(() => () => clearTimeout(waiting.current), [])
   const change = (text: string): void => {
     setTyped(text)
     clearTimeout(waiting.current)

@@ -1,8 +1,9 @@
 /** Rows of a long answer, asked for a page at a time as they come into the window. */
 
-import { useCallback, useLayoutEffect, useReducer, useRef } from 'preact/hooks'
+import { useLayoutEffect, useReducer, useRef } from 'preact/hooks'
 
 import type { EpisodePage, EpisodeRow } from '../data/types'
+import { OneAtATime } from '../state/one'
 
 export const PAGE = 200
 
@@ -25,62 +26,66 @@ export function pagesOf(first: number, end: number): number[] {
 
 export function useRows(key: string, ask: (offset: number, limit: number) => Promise<EpisodePage>): Rows {
   const [, redraw] = useReducer((count: number) => count + 1, 0)
-  const state = useRef(emptyState(key))
-  const window = useRef({ first: 0, end: PAGE })
-  if (state.current.key !== key) {
-    state.current = emptyState(key)
-    window.current = { first: 0, end: PAGE }
-  }
-
-  const fetchPage = (page: number): void => {
-    const asked = state.current
-    asked.asked.add(page)
-    ask(page * PAGE, PAGE).then(
-      (answer) => {
-        asked.total = answer.total
-        asked.error = null
-        asked.pages.set(page, answer.rows)
-        redraw(0)
-      },
-      (error: Error) => {
-        asked.asked.delete(page)
-        asked.error = error
-        redraw(0)
-      },
-    )
-  }
-  const need = useCallback(
-    (first: number, end: number) => {
-      window.current = { first, end }
-      for (const page of pagesOf(first, end)) if (!state.current.asked.has(page)) fetchPage(page)
-    },
-    [key],
-  )
-  const again = useCallback(() => {
-    const { first, end } = window.current
-    const shown = pagesOf(first, end)
-    state.current.asked = new Set()
-    for (const page of [...state.current.pages.keys()]) if (!shown.includes(page)) state.current.pages.delete(page)
-    shown.forEach(fetchPage)
-  }, [key])
-  useLayoutEffect(() => need(0, 1), [key])
-  return {
-    total: state.current.total,
-    error: state.current.error,
-    row: (index) => state.current.pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null,
-    need,
-    again,
-  }
+  const state = useRef<Pages | null>(null)
+  if (state.current?.key !== key) state.current = new Pages(key, ask, () => redraw(0))
+  const pages = state.current
+  useLayoutEffect(() => pages.need(0, 1), [pages])
+  return pages
 }
 
-interface State {
-  key: string
-  total: number | null
-  error: Error | null
-  pages: Map<number, EpisodeRow[]>
-  asked: Set<number>
-}
+/** The pages of one answer that were asked for. Answers are numbered: an older one never takes the place of a newer. */
+export class Pages implements Rows {
+  total: number | null = null
+  error: Error | null = null
+  private readonly pages = new Map<number, EpisodeRow[]>()
+  /** The newest question for each page. */
+  private readonly asked = new Map<number, number>()
+  private questions = 0
+  /** The newest question that was answered. */
+  private answered = 0
+  private window = { first: 0, end: PAGE }
+  private readonly renewal = new OneAtATime(() => this.renew())
 
-function emptyState(key: string): State {
-  return { key, total: null, error: null, pages: new Map(), asked: new Set() }
+  constructor(
+    readonly key: string,
+    private readonly ask: (offset: number, limit: number) => Promise<EpisodePage>,
+    private readonly changed: () => void,
+  ) {}
+
+  row = (index: number): EpisodeRow | null => this.pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null
+
+  need = (first: number, end: number): void => {
+    this.window = { first, end }
+    for (const page of pagesOf(first, end)) if (!this.asked.has(page)) void this.fetch(page)
+  }
+
+  again = (): void => this.renewal.ask()
+
+  private async renew(): Promise<void> {
+    const shown = pagesOf(this.window.first, this.window.end)
+    this.asked.clear()
+    for (const page of [...this.pages.keys()]) if (!shown.includes(page)) this.pages.delete(page)
+    await Promise.all(shown.map((page) => this.fetch(page)))
+  }
+
+  private async fetch(page: number): Promise<void> {
+    const number = ++this.questions
+    this.asked.set(page, number)
+    const isNewest = (): boolean => this.asked.get(page) === number
+    try {
+      const { total, rows } = await this.ask(page * PAGE, PAGE)
+      if (!isNewest()) return
+      this.pages.set(page, rows)
+      if (number < this.answered) return
+      this.answered = number
+      this.total = total
+      this.error = null
+    } catch (error) {
+      if (!isNewest()) return
+      this.asked.delete(page)
+      this.error = error as Error
+    } finally {
+      this.changed()
+    }
+  }
 }

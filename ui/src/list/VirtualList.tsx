@@ -7,9 +7,6 @@ import { Heights } from './virtual'
 
 export interface ListHandle {
   scrollTo: (index: number, where?: 'start' | 'nearest') => void
-  /** The item at the top of the window. */
-  top: () => number
-  element: () => HTMLElement | null
 }
 
 interface Props {
@@ -119,8 +116,6 @@ export function VirtualList(props: Props) {
         ours.current = scrolling.scrollTop
         redraw(0)
       },
-      top: () => heights.at((scroller.current?.scrollTop ?? 0) + 1),
-      element: () => scroller.current,
     }),
     [heights],
   )

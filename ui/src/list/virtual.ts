@@ -7,7 +7,6 @@ and finding one by its place take O(log n) for a million items.
 export class Heights {
   private readonly heights: Float64Array
   private readonly tree: Float64Array
-  private readonly measured: Uint8Array
   private readonly top: number
 
   constructor(
@@ -16,7 +15,6 @@ export class Heights {
   ) {
     this.heights = new Float64Array(length)
     this.tree = new Float64Array(length + 1)
-    this.measured = new Uint8Array(length)
     this.top = length === 0 ? 0 : 2 ** Math.floor(Math.log2(length))
     for (let index = 0; index < length; index++) this.heights[index] = estimate(index)
     for (let node = 1; node <= length; node++) {
@@ -41,14 +39,9 @@ export class Heights {
     return this.heights[index] ?? 0
   }
 
-  isMeasured(index: number): boolean {
-    return this.measured[index] === 1
-  }
-
   /** Sets the height of an item; returns by how much it changed. */
   measure(index: number, height: number): number {
     const change = height - this.height(index)
-    this.measured[index] = 1
     if (change === 0) return 0
     this.heights[index] = height
     for (let node = index + 1; node <= this.length; node += node & -node) this.tree[node]! += change

@@ -16,6 +16,7 @@ it('takes a folder at any level, and otherwise a part of a name', () => {
   expect(names('/log/launcher_record/math/2/rollout/')).toEqual(['math/2'])
   expect(names('LAK')).toEqual(['lake/1'])
   expect(names('/etc')).toEqual([])
+  expect(names('/log/launcher_record_of_old/math')).toEqual([])
 })
 
 it('filters and sorts a report as the server would', () => {

@@ -17,7 +17,7 @@ export function runsMeant(runs: RunInfo[], wanted: string, root: string): RunInf
 
 /** The opened folder may also be written from where it begins: `launcher_record/math`. */
 function withoutRoot(wanted: string, root: string): string {
-  if (wanted.startsWith(root) && root !== '') return wanted.slice(root.length)
+  if (root !== '' && `${wanted}/`.startsWith(root.endsWith('/') ? root : `${root}/`)) return wanted.slice(root.length)
   const name = root.split('/').at(-1) ?? ''
   return name !== '' && (wanted === name || wanted.startsWith(`${name}/`)) ? wanted.slice(name.length) : wanted
 }

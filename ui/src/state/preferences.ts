@@ -1,5 +1,6 @@
 /** What a reader prefers on every page: the theme and the language. Kept by the browser where it lets us. */
 
+import { keep, kept, localStore } from './kept'
 import { Store } from './store'
 
 export type Theme = 'auto' | 'light' | 'dark'
@@ -7,22 +8,6 @@ export type Language = 'en' | 'zh'
 
 const THEME = 'astune-theme'
 const LANGUAGE = 'astune-language'
-
-function kept(key: string): string | null {
-  try {
-    return localStorage.getItem(key)
-  } catch {
-    return null
-  }
-}
-
-function keep(key: string, value: string): void {
-  try {
-    localStorage.setItem(key, value)
-  } catch {
-    // A browser may refuse to keep anything; the choice then lasts as long as the page.
-  }
-}
 
 function browserLanguage(): Language {
   return navigator.language.toLowerCase().startsWith('zh') ? 'zh' : 'en'
@@ -39,16 +24,16 @@ export function startPreferences(): void {
     dark.set(theme.value === 'dark' || (theme.value === 'auto' && system.matches))
     document.documentElement.dataset.theme = dark.value ? 'dark' : 'light'
   }
-  theme.set((kept(THEME) as Theme | null) ?? 'auto')
-  language.set((kept(LANGUAGE) as Language | null) ?? browserLanguage())
+  theme.set((kept(THEME, localStore) as Theme | null) ?? 'auto')
+  language.set((kept(LANGUAGE, localStore) as Language | null) ?? browserLanguage())
   document.documentElement.lang = language.value
   system.addEventListener('change', show)
   theme.subscribe((value) => {
-    keep(THEME, value)
+    keep(THEME, value, localStore)
     show()
   })
   language.subscribe((value) => {
-    keep(LANGUAGE, value)
+    keep(LANGUAGE, value, localStore)
     document.documentElement.lang = value
   })
   show()

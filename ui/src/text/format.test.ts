@@ -9,6 +9,7 @@ it('writes numbers with the digits that matter', () => {
   expect(integer(1234567)).toBe('1,234,567')
   expect(signed(0.5)).toBe('+0.5')
   expect(signed(-0.5)).toBe('−0.5')
+  expect([0.9997, 0.99999, 0.994, 1, 1.5].map(percent)).toEqual(['99.97 %', '99.999 %', '99.4 %', '100 %', '150 %'])
   expect([percent(0.5), percent(0), percent(0.00001)]).toEqual(['50 %', '0 %', '1.0e-3 %'])
 })
 

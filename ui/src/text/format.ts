@@ -24,7 +24,13 @@ export function signed(value: number | null | undefined): string {
 export function percent(part: number | null | undefined): string {
   if (part === null || part === undefined || !Number.isFinite(part)) return MISSING
   const value = part * 100
-  return `${value !== 0 && Math.abs(value) < 0.1 ? value.toExponential(1) : Number(value.toFixed(value < 10 ? 2 : 1))} %`
+  if (value !== 0 && Math.abs(value) < 0.1) return `${value.toExponential(1)} %`
+  return `${Number(value.toFixed(value < 10 ? 2 : value < 100 ? digitsBelow100(value) : 1))} %`
+}
+
+/** As many as tell it from 100. */
+function digitsBelow100(value: number): number {
+  return Math.min(10, Math.max(1, Math.ceil(-Math.log10(100 - value))))
 }
 
 /** 0.42 s, 12 s, 3 m 05 s, 2 h 10 m. */

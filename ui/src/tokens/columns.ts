@@ -81,6 +81,11 @@ export class Columns {
     return this.tokens.texts[String(this.id(index))] ?? ''
   }
 
+  /** Whether it is known how the token reads. */
+  hasText(index: number): boolean {
+    return String(this.id(index)) in this.tokens.texts
+  }
+
   logprob(index: number): number | null {
     return this.sampledValue(index, this.tokens.logprobs)
   }
@@ -93,6 +98,12 @@ export class Columns {
     const at = this.spanIndex(index)
     if (!this.spans[at]?.sampled) return null
     return this.tokens.advantages?.[this.samplesBefore[at]!] ?? null
+  }
+
+  /** Why nothing of the timeline takes part in the loss; null where something does, or messages differ in why. */
+  get whyWithoutLoss(): string | null {
+    const reasons = new Set(this.spans.filter((span) => span.sampled).map((span) => span.mask_reason))
+    return this.tokens.loss.length > 0 || reasons.size !== 1 ? null : [...reasons][0]!
   }
 
   get knowsTrainer(): boolean {
@@ -115,11 +126,6 @@ export class Columns {
       trainerLogprob: this.trainerLogprob(index),
       advantage: this.advantage(index),
     }
-  }
-
-  /** The first token of a message; -1 where the timeline does not have it. */
-  firstOf(node: number): number {
-    return this.spans.find((span) => span.node === node)?.start ?? -1
   }
 
   private sampledValue(index: number, values: (number | null)[] | null): number | null {

@@ -11,13 +11,17 @@ export interface Line {
   node: number
 }
 
-export const PART = '·'
 /** Shown for the second and later tokens of one character. */
+const PART = '·'
+/** Shown for a token that reads as nothing. */
+const EMPTY = '∅'
 
-/** What is shown for a token in a line. */
+/** What is shown for a token in a line: its id where nothing is known of how it reads. */
 export function piece(columns: Columns, index: number): string {
   const shown = visible(columns.shown(index))
-  return shown !== '' ? shown : columns.isPart(index) ? PART : '∅'
+  if (shown !== '') return shown
+  if (columns.isPart(index)) return PART
+  return columns.hasText(index) ? EMPTY : `⟨${columns.id(index)}⟩`
 }
 
 /**

@@ -33,13 +33,24 @@ describe('Columns', () => {
     expect(columns.trainerLogprob(2)).toBe(-0.6)
     expect([1, 2, 5].map((index) => columns.advantage(index))).toEqual([null, -1.5, null])
     expect([1, 2, 4, 5].map((index) => columns.hasLoss(index))).toEqual([false, true, true, false])
-    expect(columns.firstOf(2)).toBe(5)
   })
 
   it('says which part of which character a token is', () => {
     expect(columns.facts(4)).toMatchObject({ bytes: 'a0', character: { text: '你', part: 2, parts: 2 }, loss: true })
     expect(columns.facts(5)).toMatchObject({ character: null, grammar: true, loss: false })
     expect([2, 3, 4, 5].map((index) => piece(columns, index))).toEqual(['ok', '你', '·', '!'])
+  })
+
+  it('shows the ids of tokens where nothing says how they read', () => {
+    const unread = new Columns({ ...TOKENS, texts: {}, bytes: {}, characters: [] })
+    expect([0, 5].map((index) => piece(unread, index))).toEqual(['⟨1⟩', '⟨6⟩'])
+    expect(piece(new Columns({ ...TOKENS, texts: { 1: '' } }), 0)).toBe('∅')
+  })
+
+  it('says why nothing takes part in the loss', () => {
+    const spans = TOKENS.spans.map((span) => ({ ...span, mask_reason: span.sampled ? 'held out' : null }))
+    expect(new Columns({ ...TOKENS, spans, loss: [] }).whyWithoutLoss).toBe('held out')
+    expect([columns, new Columns({ ...TOKENS, loss: [] })].map((each) => each.whyWithoutLoss)).toEqual([null, null])
   })
 
   it('colours what takes part in the loss, what was read and what is masked apart', () => {

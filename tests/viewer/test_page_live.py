@@ -1,0 +1,79 @@
+"""The page while a run goes on: what is written later reaches it, and many tabs are no more than one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from page_words import until
+from viewer_stage import make_episode, serving, writing
+
+pytestmark = pytest.mark.slow
+
+MOST_CONNECTIONS = 6
+"""What Chromium opens to one host over HTTP/1.1, for all tabs together."""
+
+
+def seen(page: Any, is_seen: bool) -> None:
+    """What a browser tells a tab that comes to the front, or goes behind another; without a window it never does."""
+    page.evaluate(
+        """hidden => {
+          Object.defineProperty(document, 'hidden', { value: hidden, configurable: true })
+          document.dispatchEvent(new Event('visibilitychange'))
+        }""",
+        not is_seen,
+    )
+
+
+def counts(page: Any, n: int) -> None:
+    until(page, f"document.querySelector('.episode-pane .count')?.innerText === '{n}'")
+
+
+@pytest.fixture
+def going(tmp_path):
+    """A run that goes on, with one episode; its address, and what writes its episodes and its metrics."""
+    with (
+        writing(tmp_path) as run,
+        run.open_episodes() as store,
+        run.open_metrics() as metrics,
+        serving(tmp_path) as client,
+    ):
+        store.append(make_episode())
+        store.flush()
+        yield f"{str(client.base_url).rstrip('/')}/", f"demo/{run.path.name}", store, metrics
+
+
+def test_seven_tabs_of_one_browser_all_show_what_is_new(page, going):
+    served, run, store, _ = going
+    tabs = [page, *(page.context.new_page() for _ in range(MOST_CONNECTIONS))]
+    for tab in tabs:
+        tab.goto(f"{served}#run={run}")
+        counts(tab, 1)
+        seen(tab, False)
+    store.append(make_episode(1))
+    store.flush()
+    for tab in tabs:
+        seen(tab, True)
+        counts(tab, 2)
+        seen(tab, False)
+
+
+def test_what_is_written_to_an_episode_later_reaches_who_looks_at_it(page, going):
+    served, run, store, _ = going
+    episode = make_episode()
+    page.goto(f"{served}#run={run}&id={episode.episode_id}")
+    page.locator(".episode-row.here").wait_for()
+    assert page.locator(".episode-row.here").get_by_text("A +0.25").count() == 0
+    store.annotate(episode.episode_id, advantages=[0.25])
+    store.flush()
+    page.locator(".episode-row.here").get_by_text("A +0.25").wait_for()
+    page.locator(".interaction .summary").get_by_text("+0.25").wait_for()
+
+
+def test_lists_of_runs_show_the_step_that_a_run_is_at(page, going):
+    served, run, _, metrics = going
+    page.goto(f"{served}#run={run}&view=runs")
+    page.locator(".run-table tbody tr").wait_for()
+    metrics.append(7, "train", {"reward/mean": 0.625})
+    until(page, "document.querySelector('.run-table tbody tr').innerText.includes('0.625')")
+    assert "7" in page.locator(".run-table tbody td.number").nth(1).inner_text()

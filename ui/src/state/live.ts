@@ -1,0 +1,54 @@
+/** What the page hears of the runs on show while they go on. */
+
+import { useEffect, useState } from 'preact/hooks'
+
+import type { Live } from '../data/source'
+import type { RunInfo } from '../data/types'
+import { useSource } from './source'
+
+/** What is shown of episodes is asked for again no more often than this. */
+const REFRESH_MS = 1000
+
+interface Heard extends Pick<Live, 'onRuns' | 'onStatus' | 'onLine'> {
+  /** Something was written to the episodes of the run that is open. */
+  onWritten: () => void
+}
+
+/** Listens to the runs on show that still go on; returns a number that grows when something may be new in the first. */
+export function useLive(runs: RunInfo[], shown: string[], heard: Heard): number {
+  const source = useSource()
+  const [written, setWritten] = useState(0)
+  const latest = useLatest(heard)
+  const going = shown.filter((run) => runs.find((info) => info.run === run)?.status === 'running')
+  useEffect(() => {
+    let waiting = 0
+    const soon = (): void => {
+      waiting ||= window.setTimeout(() => {
+        waiting = 0
+        setWritten((count) => count + 1)
+        latest.current.onWritten()
+      }, REFRESH_MS)
+    }
+    const end = source.listen(going, {
+      onRuns: () => latest.current.onRuns(),
+      onStatus: () => {
+        latest.current.onStatus()
+        soon()
+      },
+      onEpisodes: (run) => run === shown[0] && soon(),
+      onLine: (run, line) => latest.current.onLine(run, line),
+    })
+    return () => {
+      if (waiting !== 0) setWritten((count) => count + 1)
+      clearTimeout(waiting)
+      end()
+    }
+  }, [going.join(' '), shown[0]])
+  return written
+}
+
+function useLatest<T>(value: T): { current: T } {
+  const [holder] = useState({ current: value })
+  holder.current = value
+  return holder
+}
