@@ -85,6 +85,9 @@ def test_search_shows_where_the_words_stand(page, served, staged):
     page.locator(".episode-snippet mark", has_text=re.compile("^was a tree$")).wait_for()
     assert page.locator("mark").count() == 1
     assert rows(page) == ["train-1-forked-0-1"]
+    page.keyboard.press("Escape")  # leaves the field, which goes on saying what is looked for
+    page.keyboard.press("j")
+    assert page.locator("[data-search]").input_value() == "WAS A TREE"
 
 
 def test_keys_walk_through_episodes_faces_and_views(page, served, staged):

@@ -17,6 +17,8 @@ import { useRows, type Rows } from './pages'
 
 const ROW = 62
 const ROW_WITH_SNIPPET = 104
+/** Characters before a match. */
+const BEFORE = 40
 
 interface Props {
   run: Run | null
@@ -97,7 +99,7 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
         </span>
         {row.snippet && (
           <span class="episode-snippet">
-            {row.snippet.before}
+            {before(row.snippet.before)}
             <mark>{row.snippet.match}</mark>
             {row.snippet.after}
           </span>
@@ -145,4 +147,9 @@ function indexOf(rows: Rows, id: string): number {
   if (id === '') return -1
   for (let index = 0; index < (rows.total ?? 0); index++) if (rows.row(index)?.episode_id === id) return index
   return -1
+}
+
+/** So much of the text before a match that the match itself stays in sight. */
+function before(text: string): string {
+  return text.length > BEFORE ? `…${text.slice(-BEFORE)}` : text
 }

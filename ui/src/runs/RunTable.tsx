@@ -32,7 +32,7 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
         <span class="faint path">{open?.root}</span>
       </form>
       {shown.length === 0 ? (
-        <Empty title={t('no_runs')} hint={t('no_runs_hint')} />
+        <Empty title={t(runs.length ? 'no_run_match' : 'no_runs')} hint={t(runs.length ? 'no_run_match_hint' : 'no_runs_hint')} />
       ) : (
         <div class="table-scroller" tabIndex={0} role="region" aria-label={t('runs')}>
           <table class="run-table">

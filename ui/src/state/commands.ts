@@ -24,7 +24,10 @@ export function listenToKeys(): void {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return
     const target = event.target as HTMLElement
     if (isField(target)) {
-      if (event.key === 'Escape') target.blur()
+      if (event.key === 'Escape') {
+        event.preventDefault() // the browser would empty a search field and tell nobody
+        target.blur()
+      }
       return
     }
     const command = mounted.findLast(({ current }) => event.key in current)?.current[event.key]
