@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 from rich import box
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
 from astune.cli._episode_text import draw_episode
 from astune.cli._errors import EXIT_FAILED
 from astune.cli._report import visible
+from astune.cli._traceback import users_traceback
 from astune.config import AstuneConfig
 from astune.runs import RunDirectory
 from astune.schema import Episode, EpisodeGroup, Task
@@ -103,11 +103,25 @@ def _cells_of(episode: Episode) -> dict[str, str]:
     }
 
 
+class _Tracebacks(logging.Handler):
+    """Prints failures without wrapping, or the marks below a line would stand elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failure = record.exc_info[1] if record.exc_info else None
+        told = users_traceback(failure) if failure is not None else record.getMessage()
+        if told:
+            self._console.print(Text(told), soft_wrap=True)
+
+
 @contextmanager
 def told_tracebacks(console: Console) -> Iterator[None]:
-    """Print what an episode failed of with all that Python knows: here the reader wrote the code that failed."""
+    """Print where in the reader's code an episode failed."""
     log = logging.getLogger("astune.rollout")
-    level, handler = log.level, RichHandler(console=console, show_time=False, show_level=False, show_path=False)
+    level, handler = log.level, _Tracebacks(console)
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
     try:

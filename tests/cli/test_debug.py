@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from astune.runs import RunDirectory, balance_of, resolve_run
 pytestmark = pytest.mark.slow
 
 AGENT = """
+import json
 import threading
 
 from astune import Workflow, WorkflowOutput
@@ -80,6 +83,18 @@ class Broken(Workflow):
     async def execute(self, task, proxy):
         await proxy.achat(proxy.init_messages)
         raise KeyError("the agent's own mistake")
+
+
+class Misreads(Workflow):
+    async def execute(self, task, proxy):
+        await proxy.achat(proxy.init_messages)
+        return json.loads("{" + "the agent's own text")
+
+
+class Stops(Workflow):
+    async def execute(self, task, proxy):
+        breakpoint()
+        await proxy.achat(proxy.init_messages)
 
 
 class Judge(JudgeBase):
@@ -178,9 +193,51 @@ def test_an_ordinary_workflow_has_a_thread_and_runs_one_episode_at_a_time(folder
 def test_when_every_episode_fails_it_says_where_and_exits_with_1(folder):
     out = debug(folder, "--set", "rollout.workflow=agent.py->Broken", status=1)
     assert "the agent's own mistake" in out
-    assert "Traceback" in out
+    shown = re.findall(r"Traceback.*?KeyError[^\n]*", out, re.S)[0]
+    assert shown.count("  File ") == 1
     line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "raise KeyError" in text)
     assert f"agent.py:{line}" in out
+
+
+def test_what_fails_in_a_library_is_placed_in_the_agent_and_shown_from_there(folder):
+    out = debug(folder, "--set", "rollout.workflow=agent.py->Misreads", status=1)
+    line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "json.loads" in text)
+    assert f"agent.py:{line}): JSONDecodeError: " in out.replace("\n", "")
+    shown = re.findall(r"Traceback.*?JSONDecodeError[^\n]*", out, re.S)[0].splitlines()
+    assert shown[1].endswith(f'agent.py", line {line}, in execute')
+    assert "/astune/" not in "".join(shown)
+    assert any(set(text.strip()) == {"^"} for text in shown)
+
+
+@pytest.mark.parametrize("leaving", [b"q\n", b"\x03"])
+def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", MAIN, "--conf", "talk.yaml", "--backbone", "debug"]
+    process = subprocess.Popen(
+        [*command, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    try:
+        read_until(ours, "(Pdb)")
+        os.write(ours, leaving)
+        out = read_until(ours, "what was recorded is in")
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        os.close(ours)
+    assert "(Pdb)" not in out
+    assert "Traceback" not in out
+    run = RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record"))
+    assert run.info().status == "interrupted"
+    with run.episodes() as episodes:
+        assert [(row.task_id, row.status) for row in episodes.list()] == [("t0", "error")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
