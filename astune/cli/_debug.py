@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from astune.cli._episode_text import draw_episode
+from astune.cli._episode_text import draw_episode, unit_of
 from astune.cli._errors import EXIT_FAILED
 from astune.cli._report import visible
 from astune.cli._traceback import users_traceback
@@ -35,17 +35,22 @@ def debug_episodes(
     """Run the episodes and print them; 1 where every one of them ended in an error."""
     from astune.backbone.debug import debug
 
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     groups: list[EpisodeGroup] = []
     narrator = Narrator(console)
     with recorded as run, told_tracebacks(console):
-        console.print(f"run {run.path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"run {run.path}")
 
         async def work() -> None:
-            groups.extend(await debug(config, ready.parts, run, narrator))
+            groups.extend(await debug(config, ready.parts, run, narrator, say))
 
         ready.run(work())
     episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
     console.print(episodes_table(episodes))
+    if any(unit_of(episode) == "characters" for episode in episodes):
+        console.print("read and sampled are in characters", highlight=False)
     if narrator.first_answer_s is not None:
         console.print(f"first answer {narrator.first_answer_s:.2f} s after the start", highlight=False)
     return EXIT_FAILED if all(episode.status == "error" for episode in episodes) else 0

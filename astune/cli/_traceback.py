@@ -8,7 +8,7 @@ from astune.schema import AstuneError, causes_of, is_users
 
 
 def users_traceback(failure: BaseException) -> str:
-    """The traceback of what was raised in the user's code, without the frames that lead there; empty where it was not."""
+    """The traceback of what the user's code raised, without the frames that lead there; empty where it was not that."""
     for cause in causes_of(failure):
         trace = cause.__traceback__
         while trace is not None and not is_users(trace.tb_frame.f_code.co_filename):

@@ -38,7 +38,8 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
         waited_s: seconds that the request waited for its turn, for the record.
 
     Raises:
-        EpisodeInterrupted: the running task was cancelled, or a debugger in it was quit; nothing of the episode runs any more.
+        EpisodeInterrupted: the running task was cancelled, or a debugger in it was quit; nothing of
+            the episode runs any more.
     """
     setting.observer.on_started(request.episode_id, request.task)
     start = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import re
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -212,7 +210,8 @@ def test_what_fails_in_a_library_is_placed_in_the_agent_and_shown_from_there(fol
 @pytest.mark.parametrize("leaving", [b"q\n", b"\x03"])
 def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", MAIN, "--conf", "talk.yaml", "--backbone", "debug"]
+    of_this_terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {MAIN}"
+    command = [sys.executable, "-c", of_this_terminal, "--conf", "talk.yaml", "--backbone", "debug"]
     process = subprocess.Popen(
         [*command, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1"],
         cwd=folder,
@@ -221,7 +220,6 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(theirs)
     try:
@@ -290,8 +288,32 @@ def test_a_judge_that_needs_the_world_cannot_judge_again(folder):
     judge = "task_judge.judge_protocol=astune.task_judge.env_service_as_judge->EnvServiceJudge"
     debug(folder, "--set", judge)
     out = astune(folder, "replay", "talk")
-    assert "2 rewards were kept: JudgeError" in out
+    assert "2 rewards were kept: JudgeError: EnvServiceJudge asks the environment, which is gone" in out
+    assert "give the task an env_type" not in out
     assert "2 episodes again: 0 come out differently" in out
+
+
+def test_an_endpoint_of_text_is_said_to_be_one_and_nothing_is_called_a_token(folder):
+    with serving(None) as server:
+        server.said += [{"role": "assistant", "content": "Well then."}] * 30
+        out = debug(
+            folder,
+            *("--set", "engine.type=openai", "--set", f"engine.base_url={server.url}"),
+            *("--set", "debug.debug_first_n_tasks=1"),
+        )
+    assert "the endpoint gives text only" in out
+    assert "read and sampled are in characters" in out
+    assert re.search(r"\d+ characters read", out)
+    assert "tokens" not in out
+
+
+def test_episodes_that_were_interrupted_are_never_judged(folder):
+    run = RunDirectory.create(folder / "launcher_record", "talk")
+    with run:
+        (folder / "talk.yaml").rename(run.config_path) if not run.config_path.is_file() else None
+        run.finish("interrupted")
+    out = astune(folder, "replay", str(run.path), status=1)
+    assert "it is interrupted, and those that it has will never be judged" in out
 
 
 def test_a_debugger_stops_at_a_breakpoint_inside_the_workflow(folder):

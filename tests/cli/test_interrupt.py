@@ -100,7 +100,8 @@ def test_what_it_waits_for_is_named_after_a_while(tmp_path):
         text=True,
     )
     try:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGINT)
         said = [process.stderr.readline() for _ in range(3)]
