@@ -269,7 +269,7 @@ def test_a_key_is_looked_for_and_tried(doctor, tmp_path, monkeypatch):
             self.end_headers()
             self.wfile.write(b'{"data": []}' if good else b"{}")
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
