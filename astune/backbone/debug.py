@@ -7,10 +7,13 @@ a breakpoint takes their time, so deadlines are a day.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from astune.backbone.engines import open_model
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.text_renderer import TextRenderer
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory, balance_metrics
 from astune.schema import EpisodeGroup, stepped
@@ -22,13 +25,25 @@ _A_DAY_S = 86_400.0
 
 
 async def debug(
-    config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RolloutObserver
+    config: AstuneConfig,
+    parts: UserParts,
+    run: RunDirectory,
+    observer: RolloutObserver,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[EpisodeGroup]:
-    """Run the first training tasks, one episode each; each is recorded as in training."""
+    """Run the first training tasks, one episode each; each is recorded as in training.
+
+    Args:
+        tell: is given a line where nothing of it could be trained.
+    """
     config = unhurried(config, parts)
     clock = PhaseClock(lambda _: None)
     async with open_model(config) as model:
         engine = model.engine
+        if isinstance(model.renderer, TextRenderer):
+            tell(
+                "the endpoint gives text only: episodes are recorded in characters, and nothing of them can be trained"
+            )
         run.save_vocabulary(model.renderer.vocabulary())
         with run.open_episodes() as episodes, run.open_metrics() as metrics, stepped():
             recorder = Recorder(episodes, observer)

@@ -16,7 +16,7 @@ from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import Renderer, load_renderer
 from astune.engine.base import InferenceEngine
-from astune.engine.endpoint import Endpoint, key_from
+from astune.engine.endpoint import Endpoint, key_from, require_address
 from astune.engine.probe import Probe, probe
 from astune.engine.publication import PublishedWeights
 from astune.engine.replicas import Replicas
@@ -72,6 +72,26 @@ def model_folder(config: AstuneConfig) -> Path:
     return resolve_model(config.model.path)
 
 
+def require_addresses(config: AstuneConfig) -> list[str]:
+    """Where servers are asked; none for the engine in this process. Asks nobody.
+
+    Raises:
+        ConfigError: the configuration names no server, or what is no address, or a key that is not set.
+    """
+    if config.engine.type == "in_process":
+        return []
+    addresses = config.engine.base_url or ([url_of(config)] if config.engine.type == "vllm" else [])
+    if not addresses:
+        raise ConfigError(
+            "engine.type is openai, but engine.base_url names no endpoint",
+            hint="set it to the endpoint's address, as https://api.example.com/v1",
+        )
+    for address in addresses:
+        require_address(address)
+    key_from(config.engine.api_key_env)
+    return addresses
+
+
 def _in_process(config: AstuneConfig) -> OpenModel:
     folder = model_folder(config)
     with collector_at_rest():
@@ -88,12 +108,7 @@ def _in_process(config: AstuneConfig) -> OpenModel:
 
 
 async def _served(config: AstuneConfig, weights: PublishedWeights | None, closing: AsyncExitStack) -> OpenModel:
-    addresses = config.engine.base_url or ([url_of(config)] if config.engine.type == "vllm" else [])
-    if not addresses:
-        raise ConfigError(
-            "engine.type is openai, but engine.base_url names no endpoint",
-            hint="set it to the endpoint's address, as https://api.example.com/v1",
-        )
+    addresses = require_addresses(config)
     key = key_from(config.engine.api_key_env)
     ours = not config.engine.base_url
     endpoints: list[Endpoint] = []

@@ -11,12 +11,12 @@ import typer
 
 from astune.cli._check import check_app
 from astune.cli._errors import exit_with
-from astune.cli._flags import Set, With, WithAppworld, WithRay
+from astune.cli._flags import Commands, Set, With, WithAppworld, WithRay
 
 NEWEST = "newest"
 """What a bare `--resume` means: the experiment's newest run."""
 
-app = typer.Typer(
+app = Commands(
     name="astune",
     help="Train the language model behind your agent by reinforcement learning.",
     epilog="A first try: [bold]astune demo[/]. What a key means: [bold]astune config explain KEY[/].",
@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Ask about the configuration.", no_args_is_help=True)
+config_app = Commands(help="Ask about the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(check_app, name="check")
 
@@ -266,7 +266,9 @@ def view(
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; a token is required where others can reach it.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 takes a free one.")] = 8181,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8181,
     export: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--export", metavar="FILE.html", help="Serve nothing: write a run's report into one file."),
@@ -277,7 +279,7 @@ def view(
     ] = None,
     open_page: Annotated[
         Optional[bool],  # noqa: UP045
-        typer.Option("--open/--no-open", help="Open a browser; by default where there is a screen."),
+        typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
     ] = None,
 ) -> None:
     """See everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from astune.cli._interrupt import Interrupts
 from astune.config import AstuneConfig
@@ -58,8 +59,14 @@ def made_ready(
         load: makes the user's parts; called before anything slow starts, unless tasks may come from a companion.
         takes_weights: whether a server that we start is trained with.
         experiment: the folder of the experiment's runs, where it is not the configuration's.
+
+    Raises:
+        ConfigError: the engine's addresses or its key are not there, before anything else.
     """
+    from astune.backbone.engines import require_addresses
+
     experiment = experiment or experiment_of(config)
+    require_addresses(config)
     with Interrupts() as interrupts:
         companions = companions_of(flags, config, experiment.parent)
         early = None if companions else load()
@@ -94,10 +101,19 @@ def started(companions: Sequence[Companion], experiment: Path, console: Console)
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    said: set[str] = set()
+
+    def wait(line: str, passed_s: float) -> None:
+        if console.is_terminal:
+            status.update(Text(f"{line}, {passed_s:.0f} s"))
+        elif line not in said:
+            said.add(line)
+            say(line)
+
     with Companions(companions, experiment) as beside:
         if companions:
             with console.status("starting the companions") as status:
-                beside.start(say, status.update)
+                beside.start(say, wait)
         try:
             yield beside
         finally:

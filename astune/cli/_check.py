@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from astune.cli._errors import exit_with
-from astune.cli._flags import Set, With, WithAppworld, WithRay
+from astune.cli._flags import Commands, Set, With, WithAppworld, WithRay
 
-check_app = typer.Typer(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
+check_app = Commands(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
 
 
 @check_app.command()

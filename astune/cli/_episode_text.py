@@ -27,12 +27,13 @@ def draw_episode(episode: Episode) -> RenderableType:
     parts: list[RenderableType] = [
         Rule(Text(f"episode {visible(episode.episode_id)}", style="bold"), style="cyan", align="left")
     ]
+    unit = unit_of(episode)
     for node, depth in walk(episode.forest):
         indent = "  " * depth
         if node.fork_cause is not None:
             after = "the beginning" if node.parent is None else f"message {node.parent}"
             parts.append(Text(f"{indent}fork after {after}: {node.fork_cause}", style="bold magenta"))
-        parts.append(_message(node, indent))
+        parts.append(_message(node, indent, unit))
         parts += [
             Text(f"{indent}  malformed call: {visible(raw)}", style="bold red", overflow="fold")
             for raw in node.malformed_calls
@@ -61,12 +62,17 @@ def walk(forest: Forest) -> Iterator[tuple[MessageNode, int]]:
             waiting.append((first, depth))
 
 
-def _message(node: MessageNode, indent: str) -> Text:
+def unit_of(episode: Episode) -> str:
+    """What its sequences are of; an endpoint that gives text only has no tokens to show."""
+    return "characters" if is_in_characters(episode.forest) else "tokens"
+
+
+def _message(node: MessageNode, indent: str, unit: str) -> Text:
     body = message_text(node.content, node.tool_calls)
     if not node.sampled and len(body) > _MAX_READ_CHARACTERS:
         body = f"{body[:_MAX_READ_CHARACTERS]} … ({len(body) - _MAX_READ_CHARACTERS:,} more characters)"
     who = node.role if node.agent in ("agent", node.role) else f"{node.role} ({node.agent})"
-    tokens = f"{node.n_sampled} tokens" if node.sampled else f"{len(node.token_ids)} tokens read"
+    tokens = f"{node.n_sampled} {unit}" if node.sampled else f"{len(node.token_ids)} {unit} read"
     if node.finish_reason == "length":
         tokens += ", cut at its limit"
     text = Text(f"{indent}{node.node_id:>3} {visible(who)}", style="bold", overflow="fold")
@@ -87,7 +93,7 @@ def _books(episode: Episode) -> Iterator[str]:
     read = sum(len(node.prompt_delta) for node in forest.nodes)
     calls = sum(node.sampled for node in forest.nodes)
     forks = sum(node.fork_cause is not None for node in forest.nodes)
-    tokens = f"{read:,} tokens read, {forest.sampled_tokens():,} sampled"
+    tokens = f"{read:,} {unit_of(episode)} read, {forest.sampled_tokens():,} sampled"
     yield f"{_counted(calls, 'call')}, {tokens}, {_counted(forks, 'fork')}"
     in_characters = is_in_characters(forest)
     for number, timeline in enumerate(timelines, start=1):

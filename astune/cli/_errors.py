@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +22,18 @@ _OPTIONAL = {"torch", "transformers", "safetensors", "peft", "gguf", "agentscope
 def exit_with(work: Callable[[], int]) -> NoReturn:
     """Do the work of a command, with what `.env` says, and end the process with its status."""
     from astune.launcher.env_file import read_env_file
-    from astune.schema import AstuneError
+    from astune.schema import AstuneError, left_debugger
 
     try:
         read_env_file(Path.cwd())
         status = work()
     except AstuneError as error:
-        show_error(error)
-        status = exit_status(error)
+        if left_debugger(error):
+            _print_error("interrupted", "")
+            status = EXIT_INTERRUPTED
+        else:
+            show_error(error)
+            status = exit_status(error)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
@@ -52,7 +54,7 @@ def exit_status(error: AstuneError) -> int:
 def show_error(error: AstuneError) -> None:
     """One line that says what is wrong, where in the user's code it comes from, and the fix."""
     place = _place_in_user_code(error)
-    _print_error(f"{type(error).__name__}: {error.message}{f' ({place})' if place else ''}", error.hint)
+    _print_error(f"{error.kind}: {error.message}{f' ({place})' if place else ''}", error.hint)
 
 
 def _print_error(message: str, hint: str) -> None:
@@ -66,14 +68,12 @@ def _print_error(message: str, hint: str) -> None:
 
 
 def _place_in_user_code(error: BaseException) -> str:
-    """File and line of the last frame that is neither ours nor installed, along the chain of causes."""
-    not_users = (Path(__file__).parent.parent, Path(sysconfig.get_path("stdlib")), Path(sys.prefix))
+    """File and line of the user's last frame, along the chain of causes."""
+    from astune.schema import causes_of, is_users
+
     place = ""
-    cause = error.__cause__
-    while cause is not None:
+    for cause in causes_of(error.__cause__):
         for frame in traceback.extract_tb(cause.__traceback__):
-            path = Path(frame.filename)
-            if path.is_absolute() and not any(folder in path.parents for folder in not_users):
+            if Path(frame.filename).is_absolute() and is_users(frame.filename):
                 place = f"{frame.filename}, line {frame.lineno}"
-        cause = cause.__cause__
     return "" if place and place in str(error) else place

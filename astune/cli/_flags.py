@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class _Command(TyperCommand):
+    """One whose help says nothing of the type of `--help`."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _plain(super().get_help_option(ctx))
+
+
+class _Group(TyperGroup):
+    """The same for several commands."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _plain(super().get_help_option(ctx))
+
+
+class Commands(typer.Typer):
+    """Commands whose flags are shown without a type."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=_Command, **settings)
+
+
+def _plain(option: Any) -> Any:
+    if option is not None:
+        option.metavar = " "
+    return option
+
 
 Set = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads Optional

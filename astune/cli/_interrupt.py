@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import bdb
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from astune.cli._errors import EXIT_INTERRUPTED
+from astune.schema import DebuggerLeft, is_users
 
+SAYS_WHAT_HOLDS_AFTER_S = 5.0
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -24,6 +29,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._signals = 0
+        self._over = threading.Event()
         self._end: Callable[[], object] = _interrupt
         self._former: dict[signal.Signals, Any] = {}
 
@@ -31,7 +37,7 @@ class Interrupts:
         """Run to the end, or cancel on the first signal and wait for what the work does then.
 
         Raises:
-            KeyboardInterrupt: a signal came, and the work ended because of it.
+            KeyboardInterrupt: a signal came, and the work ended because of it; or a debugger was quit.
         """
 
         async def supervised() -> None:
@@ -44,6 +50,8 @@ class Interrupts:
 
         try:
             asyncio.run(supervised())
+        except DebuggerLeft:
+            raise KeyboardInterrupt from None
         except asyncio.CancelledError:
             if not self._signals:
                 raise
@@ -56,15 +64,48 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > 1:
             _leave_at_once()
         sys.stderr.write("\nending cleanly, which may take a moment; Ctrl-C again ends at once\n")
+        threading.Thread(target=self._say_what_holds, name="astune-interrupts", daemon=True).start()
+        if _at_prompt(frame):
+            with suppress(KeyboardInterrupt):  # pdb would take it for itself
+                self._end()
+            raise bdb.BdbQuit
         self._end()
+
+    def _say_what_holds(self) -> None:
+        if not self._over.wait(SAYS_WHAT_HOLDS_AFTER_S):
+            sys.stderr.write(f"still waiting for {_what_runs()}; Ctrl-C again ends at once\n")
+
+
+def _at_prompt(frame: FrameType | None) -> bool:
+    """Whether the thread that has the signal stands at a prompt of pdb."""
+    while frame is not None:
+        if frame.f_code.co_name == "_cmdloop" and isinstance(frame.f_locals.get("self"), bdb.Bdb):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _what_runs() -> str:
+    """The user's code that some thread is in, the first thread before others: `agent.py:12, in execute`."""
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    running = sys._current_frames()
+    for ident in sorted(running.keys() & threads.keys(), key=lambda each: threads[each] is not threading.main_thread()):
+        frame: FrameType | None = running[ident]
+        while frame is not None:
+            begins = frame.f_globals.get("__name__") == "__main__"  # the script of the command itself
+            if is_users(frame.f_code.co_filename) and not begins:
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+            frame = frame.f_back
+    return "what the run does last"
 
 
 def _interrupt() -> NoReturn:

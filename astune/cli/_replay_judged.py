@@ -69,7 +69,7 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
                 _count(outcomes[old.split, old.step], old, new)
                 differences += _differences(old, new, was, is_now)
     if not outcomes:
-        raise RunStoreError(f"the run {directory.path} has no judged episodes yet")
+        raise _nothing_judged(directory)
     console.print(_table(outcomes))
     for line in differences[:_SHOWN]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -80,6 +80,16 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     episodes = sum(outcome.episodes for outcome in outcomes.values())
     console.print(f"{episodes:,} episodes again: {len(differences):,} come out differently", highlight=False)
     return 0
+
+
+def _nothing_judged(run: RunDirectory) -> RunStoreError:
+    status = run.info().status
+    if status == "running":
+        return RunStoreError(f"the run {run.path} has no judged episodes yet")
+    return RunStoreError(
+        f"the run {run.path} has no judged episodes: it is {status}, and those that it has will never be judged",
+        hint="run them again; `astune view` shows what was recorded",
+    )
 
 
 def groups_of(reader: EpisodeReader) -> Iterator[EpisodeGroup]:

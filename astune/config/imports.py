@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from astune.schema import ConfigError
+from astune.schema import ConfigError, described, is_users
 
 T = TypeVar("T")
 
@@ -166,13 +166,14 @@ def _failed_import(cause: Exception, location: str, key: str) -> ConfigError:
         )
     frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if "importlib" not in frame.filename]
     frames = [frame for frame in frames if frame.filename != __file__]
+    frames = [frame for frame in frames if is_users(frame.filename)] or frames
     at = f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
     hint = "the mistake is in that file; importing it alone in Python shows the same"
     if isinstance(cause, ModuleNotFoundError) and cause.name:
         package = cause.name.partition(".")[0]
         extra = _EXTRAS.get(package)
         hint = f"pip install 'astune[{extra}]'" if extra else f"install the package that has `{package}`"
-    return ConfigError(f"{key}: importing {location} failed: {type(cause).__name__}: {cause}{at}", hint=hint)
+    return ConfigError(f"{key}: importing {location} failed: {described(cause)}{at}", hint=hint)
 
 
 def _class_of(module: ModuleType, name: str, base: type[T], key: str, location: str) -> type[T]:

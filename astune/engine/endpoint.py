@@ -36,12 +36,8 @@ class Endpoint:
     """
 
     def __init__(self, base_url: str, *, model: str = "", api_key: str | None = None) -> None:
+        require_address(base_url)
         parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigError(
-                f"engine.base_url: {base_url!r} is no address",
-                hint="write it as http://127.0.0.1:8000 or https://.../v1",
-            )
         self.root = base_url.rstrip("/").removesuffix("/v1")
         own_root = urlsplit(self.root).path not in ("", "/")
         self._api = base_url.rstrip("/") if own_root else f"{self.root}/v1"
@@ -154,6 +150,16 @@ _HINTS = {
     404: "check engine.base_url and engine.model",
     429: "lower rollout.max_env_worker, or wait",
 }
+
+
+def require_address(base_url: str) -> None:
+    """Refuse what is no address with a ConfigError."""
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"engine.base_url: {base_url!r} is no address",
+            hint="write it as http://127.0.0.1:8000 or https://.../v1",
+        )
 
 
 def key_from(variable: str) -> str | None:

@@ -82,7 +82,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--env", required=True, help=f"{', '.join(BUILT_IN)}, or a class: module->Class, path/file.py->Class"
     )
     parser.add_argument("--portal", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="port to listen on, 0 takes a free one (%(default)s)")
+    parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 takes a free one (%(default)s)")
     parser.add_argument("--max-instances", type=_count, default=64, help="instances at once (%(default)s)")
     parser.add_argument("--warm", type=_count, default=4, help="processes that wait for instances (%(default)s)")
     parser.add_argument(
@@ -108,6 +108,12 @@ def _listen(portal: str, port: int) -> socket.socket:
             f"{portal}:{port} cannot be listened on: {cause.strerror}",
             hint="choose another --port, or end what listens there",
         ) from cause
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: a number from 0 to 65535")
+    return int(text)
 
 
 def _count(text: str) -> int:

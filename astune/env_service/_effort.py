@@ -6,7 +6,7 @@ import time
 
 import httpx
 
-from astune.env_service._wire import shortened
+from astune.env_service._wire import HOSTS, shortened
 from astune.schema import EnvError, retry_after_s
 
 UNHEARD_S = 10.0
@@ -28,6 +28,7 @@ _NO_SERVER = (
 _TOO_SLOW = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 _NO_PLACE = "start the server with a larger --max-instances, or lower rollout.max_env_worker"
 _NO_INSTANCE = "the server was started anew, released the instance, or hosts another environment; its log says more"
+_OTHER_ENV = "correct env_type, or start the server with another --env"
 _FAILS_THERE = "the environment failed there; the server's log has the traceback"
 _LOST_STEP = "the server does not say whether it took the step, so it is not sent again; the episode has to begin anew"
 
@@ -85,7 +86,7 @@ class Effort:
             asked_s = retry_after_s(response.headers)
             return self._wait(reason, _NO_PLACE, self._next_wait_s() if asked_s is None else asked_s)
         if status in GONE:
-            raise EnvError(f"{self._what}: {reason}", hint=_NO_INSTANCE)
+            raise EnvError(f"{self._what}: {reason}", hint=_OTHER_ENV if HOSTS in reason else _NO_INSTANCE)
         if status < 500:
             raise EnvError(f"{self._what}: {reason}")
         self._server_errors_left -= 1

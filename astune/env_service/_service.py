@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from astune.env_service._places import Instance, Places, Refusal, refusal
-from astune.env_service._wire import ANY_ENV, Request
+from astune.env_service._wire import ANY_ENV, HOSTS, Request
 from astune.env_service._workers import CallFailed, WorkerLost
 from astune.schema import EnvError, Message, Task, stable_seed
 
@@ -144,7 +144,7 @@ class Service:
     def _require_hosted(self, env_type: str) -> None:
         """Clients write what `--env` says, its class's name alone, or nothing at all."""
         if env_type not in (self._env, self._env.rpartition("->")[2].strip(), ANY_ENV):
-            raise Refusal(404, f"this server hosts {self._env}, not {env_type!r}")
+            raise Refusal(404, f"{HOSTS} {self._env}, not {env_type!r}")
 
     def _task_of(self, request: Request) -> tuple[Task, int]:
         if not request.task_id:

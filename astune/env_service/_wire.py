@@ -24,6 +24,8 @@ LIVE, FREE, TOTAL = "Env-Instances-Live", "Env-Instances-Free", "Env-Instances-T
 
 ANY_ENV = "default"
 """The `env_type` of clients that leave it to the server."""
+HOSTS = "this server hosts"
+"""How a server begins to say that it has no environment of the `env_type` that is asked for."""
 
 MAX_DETAIL = 500
 

@@ -37,6 +37,10 @@ def environment_class(env_type: str, *, asked_by: str) -> type[Environment]:
         return import_class(env_type, key=asked_by, base=Environment)
     name, colon, variant = env_type.partition(":")
     if name not in BUILT_IN:
+        if ".py" in name:
+            raise EnvError(
+                f"{asked_by}: {env_type!r} does not name a class", hint="write it as 'file.py->Class', in quotes"
+            )
         raise EnvError(
             f"{asked_by}: there is no environment {env_type!r} in this process",
             hint=f"use one of {NO_ENV}, {', '.join(BUILT_IN)}, or 'module->Class'; one that a service hosts needs "

@@ -15,7 +15,17 @@ from typing import TypeVar
 from astune.env_service._checked import CheckedEnvironment
 from astune.env_service.base import Environment, EnvState, EnvStep
 from astune.env_service.built_in import NO_ENV, environment_class
-from astune.schema import AstuneError, EnvError, Message, Task, boundary, is_stepped, start_in_thread
+from astune.schema import (
+    AstuneError,
+    EnvError,
+    Message,
+    Task,
+    boundary,
+    described,
+    is_stepped,
+    place_of,
+    start_in_thread,
+)
 
 T = TypeVar("T")
 
@@ -79,7 +89,8 @@ class EmbeddedHandle(EnvironmentHandle):
         except AstuneError:
             raise
         except Exception as cause:
-            raise EnvError(f"{self._environment.name('step')}: {type(cause).__name__}: {cause}") from cause
+            what = self._environment.name("step")
+            raise EnvError(f"{what}{place_of(cause)}: {described(cause)}") from cause
 
     async def evaluate(self, sparse: bool = True) -> float:
         return await self._call("evaluate", lambda: self._environment.evaluate(sparse))

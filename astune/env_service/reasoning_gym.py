@@ -48,6 +48,10 @@ class ReasoningGym(Environment):
         return f"{self.variant}: answer {self._answer!r}, one right answer {self._entry['answer']!r}"
 
     @classmethod
+    def prepare(cls) -> None:
+        _create(cls.variant, seed=0, size=1)
+
+    @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
         ids = task_ids(split, whose=cls.variant)
         _create(cls.variant, seed=0, size=1)

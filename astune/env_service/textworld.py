@@ -86,6 +86,10 @@ class TextWorld(Environment):
         self._game.close()
 
     @classmethod
+    def prepare(cls) -> None:
+        _require_challenge(cls.variant)
+
+    @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
         ids = task_ids(split, whose=f"textworld:{cls.variant}")
         _require_challenge(cls.variant)

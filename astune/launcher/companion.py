@@ -26,6 +26,7 @@ SUCCESS_MESSAGES = (
     "Application startup complete",
     "Starting server on",
     "Ray runtime started",
+    "Serving HTTP on",
 )
 """What servers write once they have started, where there is no address to ask."""
 APPWORLD_URL = "http://127.0.0.1:8080"

@@ -58,12 +58,12 @@ class Companions:
         self._running: list[tuple[Companion, GuardedProcess]] = []
         self._died: list[tuple[Companion, GuardedProcess]] = []
 
-    def start(self, tell: Callable[[str], None], waiting: Callable[[str], None]) -> None:
+    def start(self, tell: Callable[[str], None], waiting: Callable[[str, float], None]) -> None:
         """Start one after the other, each when the one before counts as started.
 
         Args:
             tell: is given a line for each that has started.
-            waiting: is told again and again what is waited for.
+            waiting: is told again and again what is waited for, and for how many seconds.
 
         Raises:
             CompanionError: one could not be started, or ended before it counted as started; or another has the port
@@ -174,10 +174,13 @@ class Companions:
         self._running.append((companion, process))
         return process
 
-    def _wait_for(self, companion: Companion, process: GuardedProcess, waiting: Callable[[str], None]) -> str:
+    def _wait_for(self, companion: Companion, process: GuardedProcess, waiting: Callable[[str, float], None]) -> str:
         """Until it counts as started; says by what it was seen."""
         began = time.monotonic()
         sought = companion.health_url or "a success message in its output"
+        key = f"astune.companions.{companion.name}"
+        where = f"{key}.health_url" if companion.health_url else f"{key}.success_message or {key}.health_url"
+        line = f"companion {companion.name}: waiting for {sought} ({where}), at most {companion.timeout_s:g} s"
         while True:
             if process.has_died:
                 raise self._death(companion, process)
@@ -192,7 +195,7 @@ class Companions:
             passed = time.monotonic() - began
             if passed > companion.timeout_s:
                 raise self._too_late(companion, sought, missing or "")
-            waiting(f"companion {companion.name}: waiting for {sought}, {passed:.0f} of {companion.timeout_s:g} s")
+            waiting(line, passed)
             time.sleep(_POLL_S)
 
     def _success_message(self, companion: Companion) -> str | None:

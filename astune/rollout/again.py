@@ -43,7 +43,7 @@ async def again(episode: Episode, renderer: Renderer, judge: Judge | None, confi
             timeout_s=config.rollout.call_timeout_s,
         )
     except AstuneError as failure:
-        return Again(merged, f"{type(failure).__name__}: {failure}")
+        return Again(merged, f"{failure.kind}: {failure}")
     merged.status = _status(episode, merged.reward)
     return Again(merged)
 

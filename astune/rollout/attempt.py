@@ -110,7 +110,7 @@ class Attempt:
             async with boundary(EnvError, what, timeout_s=min(_RELEASE_S, self._config.rollout.call_timeout_s)):
                 await self._environment.release()
         except AstuneError as failure:
-            return f"{type(failure).__name__}: {failure}"
+            return f"{failure.kind}: {failure}"
         return None
 
     def record(self, error: str | None) -> Episode:

@@ -13,18 +13,22 @@ from astune.rollout.attempt import Attempt
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.supervise import supervise
-from astune.schema import AstuneError, Episode, to_the_end
+from astune.schema import AstuneError, Episode, left_debugger, to_the_end
 
 INTERRUPTED = "interrupted"
 _log = logging.getLogger(__name__)
 
 
 class EpisodeInterrupted(asyncio.CancelledError):
-    """The cancellation of an episode, with what was recorded of it until then."""
+    """The cancellation of an episode, with what was recorded of it until then.
 
-    def __init__(self, episode: Episode) -> None:
+    `by_debugger` says that nobody cancelled it from outside: its debugger was quit.
+    """
+
+    def __init__(self, episode: Episode, *, by_debugger: bool) -> None:
         super().__init__()
         self.episode = episode
+        self.by_debugger = by_debugger
 
 
 async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waited_s: float) -> Episode:
@@ -34,12 +38,13 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
         waited_s: seconds that the request waited for its turn, for the record.
 
     Raises:
-        EpisodeInterrupted: the running task was cancelled; nothing of the episode runs any more.
+        EpisodeInterrupted: the running task was cancelled, or a debugger in it was quit; nothing of
+            the episode runs any more.
     """
     setting.observer.on_started(request.episode_id, request.task)
     start = time.perf_counter()
     attempt = Attempt(setting, request)
-    interrupted = False
+    interrupted = by_debugger = False
     error: str | None = None
     try:
         await supervise(
@@ -52,8 +57,11 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
     except asyncio.CancelledError:
         interrupted, error = True, INTERRUPTED
     except AstuneError as failure:
-        error = f"{type(failure).__name__}: {failure}"
-        _log.debug("episode %s ended in an error", request.episode_id, exc_info=failure)
+        if left_debugger(failure):
+            interrupted, by_debugger, error = True, True, INTERRUPTED
+        else:
+            error = f"{failure.kind}: {failure}"
+            _log.debug("episode %s ended in an error", request.episode_id, exc_info=failure)
     finally:
         release_error, cancelled = await to_the_end(_end(attempt))
     if cancelled:
@@ -61,7 +69,7 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
     episode = attempt.record(error or release_error)
     episode.timings |= {"wait": waited_s, "total": time.perf_counter() - start}
     if interrupted:
-        raise EpisodeInterrupted(episode)
+        raise EpisodeInterrupted(episode, by_debugger=by_debugger)
     return episode
 
 

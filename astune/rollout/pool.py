@@ -23,7 +23,7 @@ from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.verdict import Judge
-from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, Split, Task, TokenBalance
+from astune.schema import ConfigError, DebuggerLeft, EngineError, Episode, EpisodeGroup, Split, Task, TokenBalance
 from astune.workflow import Workflow
 
 _ENGINE_SETTLES_S = 120.0
@@ -80,6 +80,9 @@ class RolloutPool:
         """One group a task, in the order of `tasks`; a group that could not be completed says why in `dropped`.
 
         Cancelling ends every running episode, tells the observer of each as interrupted, and leaves nothing running.
+
+        Raises:
+            DebuggerLeft: one that stood in an episode was quit; the others ended as if cancelled.
         """
         if split == "train" and self._config.rollout.top_p < 1:
             raise ConfigError(
@@ -156,6 +159,8 @@ class RolloutPool:
         except EpisodeInterrupted as interruption:
             slot.failed.append(interruption.episode)
             self._observer.on_attempt_failed(interruption.episode)
+            if interruption.by_debugger:
+                raise DebuggerLeft("the debugger was quit") from None
             raise
         if episode.status != "error":
             slot.finished[request.repeat] = episode

@@ -41,6 +41,8 @@ async def supervise(
         if not task.done():
             stop()
             await _end(task)
+        elif not task.cancelled():
+            task.exception()  # seen, where the waiting was cancelled as it ended
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from astune.config.schema import AstuneConfig
-from astune.rollout.user_place import place_of
-from astune.schema import AstuneError, ContextOverflow, Forest, Task, WorkflowError, call_user_code
+from astune.schema import (
+    AstuneError,
+    ContextOverflow,
+    Forest,
+    Task,
+    WorkflowError,
+    call_user_code,
+    described,
+    place_of,
+)
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
 from astune.workflow.safe_tools import tools_of_episode
 
@@ -23,7 +31,7 @@ def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workfl
         return workflow_class(config)
     except Exception as cause:
         raise WorkflowError(
-            f"{workflow_class.__name__} could not be made{place_of(cause)}: {type(cause).__name__}: {cause}",
+            f"{workflow_class.__name__} could not be made{place_of(cause)}: {described(cause)}",
             hint="its __init__, if it has one, takes the configuration and passes it to super().__init__",
         ) from cause
 
@@ -73,7 +81,7 @@ async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
         raise
     except (Exception, SystemExit) as cause:
         raise proxy.failure or WorkflowError(
-            f"{name} on task {task.task_id}{place_of(cause)}: {type(cause).__name__}: {cause}",
+            f"{name} on task {task.task_id}{place_of(cause)}: {described(cause)}",
             hint="this is in the workflow's own code, or in what it calls",
         ) from cause
 

@@ -11,8 +11,18 @@ from pydantic import ValidationError
 
 from astune.context_tracker import conversations
 from astune.env_service import EnvironmentHandle
-from astune.rollout.user_place import place_of
-from astune.schema import AstuneError, Forest, JudgeError, Reward, Task, WorkflowError, boundary, call_user_code
+from astune.schema import (
+    AstuneError,
+    Forest,
+    JudgeError,
+    Reward,
+    Task,
+    WorkflowError,
+    boundary,
+    call_user_code,
+    described,
+    place_of,
+)
 from astune.workflow import WorkflowOutput
 
 _HINT = "return (raw_reward, is_success) or a Reward, with a finite number as raw_reward"
@@ -63,7 +73,7 @@ async def ask_judge(
             raise
         except Exception as cause:
             raise JudgeError(
-                f"{what}{place_of(cause)}: {type(cause).__name__}: {_in_one_line(cause)}",
+                f"{what}{place_of(cause)}: {_in_one_line(cause)}",
                 hint="this is in the judge's own code, or in what it calls",
             ) from cause
     reward = _reward(verdict, what)
@@ -73,8 +83,9 @@ async def ask_judge(
 
 def _in_one_line(cause: Exception) -> str:
     if isinstance(cause, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in cause.errors())
-    return str(cause)
+        errors = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in cause.errors())
+        return f"ValidationError: {errors}"
+    return described(cause)
 
 
 def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:

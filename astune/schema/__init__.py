@@ -16,6 +16,7 @@ from astune.schema.errors import (
     ConfigError,
     ContextOverflow,
     DeadlineExceeded,
+    DebuggerLeft,
     EngineError,
     EnvError,
     GrammarError,
@@ -36,6 +37,7 @@ from astune.schema.sampling import Completion, FinishReason, SamplingParams, sta
 from astune.schema.task import Message, Task
 from astune.schema.threads import call_user_code, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
+from astune.schema.user_place import causes_of, described, is_users, left_debugger, place_of
 from astune.schema.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ __all__ = [
     "Constraint",
     "ContextOverflow",
     "DeadlineExceeded",
+    "DebuggerLeft",
     "EngineError",
     "EnvError",
     "Episode",
@@ -81,11 +84,16 @@ __all__ = [
     "WorkflowError",
     "boundary",
     "call_user_code",
+    "causes_of",
     "closed_schema",
     "collector_at_rest",
+    "described",
     "is_stepped",
     "is_trained",
+    "is_users",
+    "left_debugger",
     "number_of_call",
+    "place_of",
     "retry_after_s",
     "stable_seed",
     "start_in_thread",

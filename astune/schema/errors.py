@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from astune.schema.user_place import described, place_of
+
 
 class AstuneError(Exception):
     """A failure with a name. `hint` is the fix, printed below the message."""
@@ -13,6 +15,11 @@ class AstuneError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+    @property
+    def kind(self) -> str:
+        """The name that users know it by: that of the nearest class which is listed here."""
+        return next(each.__name__ for each in type(self).__mro__ if each.__module__ == __name__)
 
     @property
     def message(self) -> str:
@@ -78,6 +85,10 @@ class DeadlineExceeded(AstuneError):
     """A named wait took longer than its deadline."""
 
 
+class DebuggerLeft(AstuneError):
+    """Whoever debugs has quit pdb: the run ends as it does at Ctrl-C."""
+
+
 @asynccontextmanager
 async def boundary(
     error: type[AstuneError], what: str, *, timeout_s: float | None = None, hint: str = ""
@@ -99,4 +110,4 @@ async def boundary(
             raise DeadlineExceeded(f"{what} took longer than {timeout_s:g} s", hint=hint) from cause
         raise error(f"{what}: {cause!r}") from cause
     except Exception as cause:
-        raise error(f"{what}: {type(cause).__name__}: {cause}") from cause
+        raise error(f"{what}{place_of(cause)}: {described(cause)}") from cause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from astune.env_service.built_in import NO_ENV
 from astune.schema import JudgeError, Reward
 from astune.task_judge.judge_base import JudgeBase
 
@@ -17,6 +18,11 @@ class EnvServiceJudge(JudgeBase):
 
     async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Reward:
         environment = judge_input_dictionary.get("env")
+        if environment is None and judge_input_dictionary["task_core_arg"].task.env_type != NO_ENV:
+            raise JudgeError(
+                "EnvServiceJudge asks the environment, which is gone when its episode is over",
+                hint="the rewards stay as they were recorded; run the episodes again to have them judged anew",
+            )
         if environment is None:
             raise JudgeError(
                 "EnvServiceJudge asks the environment, and this task has none",

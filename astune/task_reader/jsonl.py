@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,17 @@ class TaskReaderJsonl(TaskReaderBase):
         for place in places:
             if place.is_file():
                 return place
-        raise TaskReaderError(
-            f"{key}: there is no file {' nor '.join(map(str, places))}",
-            hint="paths are relative to the working directory, then to the configuration's folder",
-        )
+        raise TaskReaderError(f"{key}: there is no file {' nor '.join(map(str, places))}", hint=_nearby(places))
+
+
+def _nearby(places: list[Path]) -> str:
+    """What may have been meant."""
+    for place in places:
+        there = [path.name for path in place.parent.glob("*") if path.is_file()]
+        close = difflib.get_close_matches(place.name, there, n=1)
+        if close:
+            return f"did you mean {close[0]}?"
+    return "paths are relative to the working directory, then to the configuration's folder"
 
 
 def _task_of_line(line: bytes, where: str, query_field: str) -> Task:

@@ -66,7 +66,7 @@ class TaskReaderBase(ABC):
     def places(self, path: str) -> list[Path]:
         """Where a path of the configuration may be: in the working directory, then in the configuration's folder."""
         folders = [folder for folder in (Path.cwd(), self.base_dir) if folder is not None]
-        return list(dict.fromkeys(folder / Path(path).expanduser() for folder in folders))
+        return list(dict.fromkeys((folder / Path(path).expanduser()).resolve() for folder in folders))
 
 
 def content_id(content: dict[str, Any]) -> str:

@@ -101,6 +101,10 @@ def start(tmp_path: Path, marker: str):
         )
         started.append(process)
         assert process.stdout is not None
+        assert process.stdout.readline() == (
+            "companion tools: waiting for a success message in its output "
+            "(astune.companions.tools.success_message or astune.companions.tools.health_url), at most 300 s\n"
+        )
         assert process.stdout.readline().startswith("companion tools: process ")
         assert process.stdout.readline() == "trains\n"
         eventually(lambda: len(with_marker(marker)) == 4, "four processes run")
@@ -255,7 +259,7 @@ def test_a_real_run_with_a_companion_from_start_to_ctrl_c(tiny_folder, tmp_path,
     )
     lines, rest, _ = interrupted_at(process, "step 1/60")
     assert lines[0].startswith("PHONE_NUMBERS is set but ASTUNE_SMS_URL")
-    assert '"Starting server on" was written' in lines[1]
+    assert '"Starting server on" was written' in lines[2]
     assert "go on with: astune --resume" in rest
     (log,) = tmp_path.glob("launcher_record/calculator/*/companions/tools.log")
     assert "Starting server on 0" in log.read_text()

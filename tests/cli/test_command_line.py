@@ -257,3 +257,30 @@ def test_an_error_from_users_code_names_the_users_line(folder, capsys):
     with pytest.raises(typer.Exit):
         exit_with(work)
     assert f"{folder}/mine.py, line 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["view"], ["check"], ["check", "numerics"]])
+def test_flags_are_shown_without_a_type(command, astune):
+    out = astune(*command, "--help")
+    assert "--help" in str(out)
+    assert "<bool>" not in str(out)
+    assert "BOOL" not in str(out).upper().replace("BOOLEAN", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["engine.base_url=null"], "names no endpoint"),
+        (["engine.base_url=nowhere"], "is no address"),
+        (["engine.base_url=http://127.0.0.1:9", "engine.api_key_env=NO_SUCH_KEY"], "NO_SUCH_KEY, which is not set"),
+    ],
+)
+def test_an_engine_that_cannot_be_asked_leaves_no_run_behind(settings, told, folder, astune):
+    words = [word for setting in ["engine.type=openai", *settings] for word in ("--set", setting)]
+    assert told in str(astune("--conf", "agent.yaml", "--backbone", "debug", *words))
+    assert not (folder / "launcher_record").exists()
+
+
+def test_a_backbone_that_is_yet_to_come_is_said_to_be_on_its_way(folder, astune):
+    out = str(astune("--conf", "agent.yaml", "--backbone", "verl"))
+    assert "the backbone verl is on its way, not there yet" in out

@@ -26,6 +26,7 @@ from astune.runs import RunDirectory, balance_of, resolve_run
 pytestmark = pytest.mark.slow
 
 AGENT = """
+import json
 import threading
 
 from astune import Workflow, WorkflowOutput
@@ -80,6 +81,18 @@ class Broken(Workflow):
     async def execute(self, task, proxy):
         await proxy.achat(proxy.init_messages)
         raise KeyError("the agent's own mistake")
+
+
+class Misreads(Workflow):
+    async def execute(self, task, proxy):
+        await proxy.achat(proxy.init_messages)
+        return json.loads("{" + "the agent's own text")
+
+
+class Stops(Workflow):
+    async def execute(self, task, proxy):
+        breakpoint()
+        await proxy.achat(proxy.init_messages)
 
 
 class Judge(JudgeBase):
@@ -178,9 +191,51 @@ def test_an_ordinary_workflow_has_a_thread_and_runs_one_episode_at_a_time(folder
 def test_when_every_episode_fails_it_says_where_and_exits_with_1(folder):
     out = debug(folder, "--set", "rollout.workflow=agent.py->Broken", status=1)
     assert "the agent's own mistake" in out
-    assert "Traceback" in out
+    shown = re.findall(r"Traceback.*?KeyError[^\n]*", out, re.S)[0]
+    assert shown.count("  File ") == 1
     line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "raise KeyError" in text)
     assert f"agent.py:{line}" in out
+
+
+def test_what_fails_in_a_library_is_placed_in_the_agent_and_shown_from_there(folder):
+    out = debug(folder, "--set", "rollout.workflow=agent.py->Misreads", status=1)
+    line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "json.loads" in text)
+    assert f"agent.py:{line}): JSONDecodeError: " in out.replace("\n", "")
+    shown = re.findall(r"Traceback.*?JSONDecodeError[^\n]*", out, re.S)[0].splitlines()
+    assert shown[1].endswith(f'agent.py", line {line}, in execute')
+    assert "/astune/" not in "".join(shown)
+    assert any(set(text.strip()) == {"^"} for text in shown)
+
+
+@pytest.mark.parametrize("leaving", [b"q\n", b"\x03"])
+def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
+    ours, theirs = pty.openpty()
+    of_this_terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {MAIN}"
+    command = [sys.executable, "-c", of_this_terminal, "--conf", "talk.yaml", "--backbone", "debug"]
+    process = subprocess.Popen(
+        [*command, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        read_until(ours, "(Pdb)")
+        os.write(ours, leaving)
+        out = read_until(ours, "what was recorded is in")
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        os.close(ours)
+    assert "(Pdb)" not in out
+    assert "Traceback" not in out
+    run = RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record"))
+    assert run.info().status == "interrupted"
+    with run.episodes() as episodes:
+        assert [(row.task_id, row.status) for row in episodes.list()] == [("t0", "error")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -233,8 +288,32 @@ def test_a_judge_that_needs_the_world_cannot_judge_again(folder):
     judge = "task_judge.judge_protocol=astune.task_judge.env_service_as_judge->EnvServiceJudge"
     debug(folder, "--set", judge)
     out = astune(folder, "replay", "talk")
-    assert "2 rewards were kept: JudgeError" in out
+    assert "2 rewards were kept: JudgeError: EnvServiceJudge asks the environment, which is gone" in out
+    assert "give the task an env_type" not in out
     assert "2 episodes again: 0 come out differently" in out
+
+
+def test_an_endpoint_of_text_is_said_to_be_one_and_nothing_is_called_a_token(folder):
+    with serving(None) as server:
+        server.said += [{"role": "assistant", "content": "Well then."}] * 30
+        out = debug(
+            folder,
+            *("--set", "engine.type=openai", "--set", f"engine.base_url={server.url}"),
+            *("--set", "debug.debug_first_n_tasks=1"),
+        )
+    assert "the endpoint gives text only" in out
+    assert "read and sampled are in characters" in out
+    assert re.search(r"\d+ characters read", out)
+    assert "tokens" not in out
+
+
+def test_episodes_that_were_interrupted_are_never_judged(folder):
+    run = RunDirectory.create(folder / "launcher_record", "talk")
+    with run:
+        (folder / "talk.yaml").rename(run.config_path) if not run.config_path.is_file() else None
+        run.finish("interrupted")
+    out = astune(folder, "replay", str(run.path), status=1)
+    assert "it is interrupted, and those that it has will never be judged" in out
 
 
 def test_a_debugger_stops_at_a_breakpoint_inside_the_workflow(folder):

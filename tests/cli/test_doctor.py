@@ -9,6 +9,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -257,3 +259,33 @@ def test_a_wrong_configuration_is_the_configurations_error(doctor, tmp_path):
     status, out = doctor("--conf", "c.yaml")
     assert status == 2
     assert "did you mean `astune.seed`?" in out
+
+
+def test_a_key_is_looked_for_and_tried(doctor, tmp_path, monkeypatch):
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self):
+            good = self.headers["Authorization"] == "Bearer good"
+            self.send_response({"good": 200, "none": 404}.get(self.headers["Authorization"].split()[1], 401))
+            self.end_headers()
+            self.wfile.write(b'{"data": []}' if good else b"{}")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "openai.yaml").write_text(
+        f"astune: {{engine: {{type: openai, base_url: 'http://127.0.0.1:{server.server_port}', api_key_env: TRIED}}}}"
+    )
+    monkeypatch.delenv("TRIED", raising=False)
+    try:
+        status, out = doctor("--conf", "openai.yaml")
+        assert (status, "engine.api_key_env names TRIED, which is not set" in out) == (1, True)
+        monkeypatch.setenv("TRIED", "bad")
+        status, out = doctor("--conf", "openai.yaml")
+        assert (status, "engine's key: correct the key in TRIED" in out) == (1, True)
+        for value in ("good", "none"):
+            monkeypatch.setenv("TRIED", value)
+            status, out = doctor("--conf", "openai.yaml")
+            assert (status, "TRIED is set, and not refused" in out) == (0, True)
+    finally:
+        server.shutdown()

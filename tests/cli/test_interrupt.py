@@ -86,3 +86,28 @@ def test_outside_of_the_work_the_first_signal_is_a_keyboard_interrupt_and_afterw
     with pytest.raises(KeyboardInterrupt), Interrupts():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is former
+
+
+def test_what_it_waits_for_is_named_after_a_while(tmp_path):
+    (tmp_path / "agent.py").write_text("import time\n\ndef think():\n    time.sleep(60)\n")
+    script = SCRIPT.format(cleaning="import agent; agent.think()", afterwards="pass")
+    script = "import astune.cli._interrupt as it; it.SAYS_WHAT_HOLDS_AFTER_S = 0.3\n" + script
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        os.kill(process.pid, signal.SIGINT)
+        said = [process.stderr.readline() for _ in range(3)]
+        assert said[-1] == f"still waiting for {tmp_path}/agent.py:4, in think; Ctrl-C again ends at once\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.communicate()

@@ -163,3 +163,9 @@ def test_a_missing_optional_package_names_the_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "agentscope", None)  # as if it were not installed
     (folder / "agent.py").write_text("import agentscope\n")
     assert "pip install 'astune[agentscope]'" in message_of("agent.py->MathAgent")
+
+
+def test_what_fails_in_a_library_is_placed_in_the_file_that_is_imported(folder):
+    (folder / "reads.py").write_text("import json\n\nSETTINGS = json.loads('{')\n")
+    with pytest.raises(ConfigError, match=r"JSONDecodeError: .*reads\.py, line 3: SETTINGS"):
+        import_class("reads.py->Agent", key="rollout.workflow", base=Base, base_dir=folder)

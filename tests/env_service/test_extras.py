@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import sys
 
+import httpx
 import pytest
 
+from astune.env_service.__main__ import main
+from astune.env_service._effort import Effort
+from astune.env_service._wire import HOSTS
 from astune.env_service.built_in import environment_class
 from astune.schema import EnvError, Task
 
@@ -25,6 +29,27 @@ def test_without_the_package_the_extra_is_named(
     hosted = environment_class(name, asked_by="--env")
     told = re.escape(f"pip install 'astune[{extra}]'")
     with pytest.raises(EnvError, match=told):
+        hosted.prepare()
+    with pytest.raises(EnvError, match=told):
         hosted.get_query_list("train", {})
     with pytest.raises(EnvError, match=told):
         hosted(Task(task_id="train-3", main_query="train-3", env_type=name), 0)
+
+
+def test_a_class_that_is_written_otherwise_is_told_how() -> None:
+    with pytest.raises(EnvError, match=r"write it as 'file\.py->Class', in quotes"):
+        environment_class("hidden.py>HiddenNumber", asked_by="--env")
+
+
+@pytest.mark.parametrize("port", ["80800", "-1", "http"])
+def test_what_is_no_port_is_one_line(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--env", "calculator", "--port", port])
+    assert "a number from 0 to 65535" in capsys.readouterr().err
+
+
+def test_a_server_that_hosts_another_environment_says_what_to_correct() -> None:
+    effort = Effort("create", timeout_s=1, repeatable=True, server_errors=1)
+    with pytest.raises(EnvError) as refused:
+        effort.after_error(httpx.Response(404, json={"detail": f"{HOSTS} calculator, not 'calculater'"}))
+    assert refused.value.hint.startswith("correct env_type")

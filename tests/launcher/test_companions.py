@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -34,7 +35,7 @@ class Told(list[str]):
     """What a start tells; also stands for the line that is written over and over."""
 
     def start(self, companions: Companions) -> Told:
-        companions.start(self.append, lambda _: None)
+        companions.start(self.append, lambda *_: None)
         return self
 
 
@@ -49,6 +50,12 @@ def test_one_with_an_address_counts_as_started_when_it_answers(experiment, port,
         assert re.fullmatch(rf"companion env: process \d+, http://127.0.0.1:{port}/healthz answers after .* s", told[0])
         assert len(with_marker(marker)) == 2
     assert with_marker(marker) == []
+
+
+def test_the_manuals_one_line_example_counts_as_started(experiment, port, marker):
+    command = in_shell(f"exec {shlex.join([sys.executable, '-m', 'http.server', str(port)])} # {marker}")
+    with Companions([Companion("tools", command, timeout_s=30)], experiment) as companions:
+        assert '"Serving HTTP on" was written' in Told().start(companions)[0]
 
 
 @pytest.mark.parametrize("own", ["", "the tools are ready"])

@@ -116,6 +116,11 @@ class TestEnvServiceJudge:
         with pytest.raises(JudgeError, match="this task has none; give the task an env_type"):
             await EnvServiceJudge(config()).compute_reward(inputs())
 
+    async def test_one_whose_environment_is_gone_says_so(self):
+        task = Task(task_id="t", main_query="q", env_type="calculator")
+        with pytest.raises(JudgeError, match="which is gone when its episode is over"):
+            await EnvServiceJudge(config()).compute_reward({"env": None, "task_core_arg": Core(task)})
+
 
 class NoMethod(JudgeBase):
     pass

@@ -115,6 +115,16 @@ def test_a_file_that_is_not_there_names_where_it_was_looked_for(tmp_path):
     assert "task_reader.jsonl.training.file_path" in caught.value.message
 
 
+def test_a_file_that_is_misspelt_is_looked_for_in_one_place(tmp_path, monkeypatch):
+    write(tmp_path / "train.jsonl", {"main_query": "q"})
+    monkeypatch.chdir(tmp_path)
+    reader = TaskReaderJsonl(config(Path("trai.jsonl")), base_dir=Path())
+    with pytest.raises(TaskReaderError) as caught:
+        reader.training_tasks()
+    assert caught.value.message.endswith(f"there is no file {tmp_path}/trai.jsonl")
+    assert caught.value.hint == "did you mean train.jsonl?"
+
+
 def test_a_file_is_found_beside_the_configuration(tmp_path):
     write(tmp_path / "t.jsonl", {"main_query": "q"})
     assert len(TaskReaderJsonl(config(Path("t.jsonl")), base_dir=tmp_path).training_tasks()) == 1

@@ -1,0 +1,19 @@
+"""What an episode failed of, as Python shows it, from the user's code on: here the reader wrote what failed."""
+
+from __future__ import annotations
+
+import traceback
+
+from astune.schema import AstuneError, causes_of, is_users
+
+
+def users_traceback(failure: BaseException) -> str:
+    """The traceback of what the user's code raised, without the frames that lead there; empty where it was not that."""
+    for cause in causes_of(failure):
+        trace = cause.__traceback__
+        while trace is not None and not is_users(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        if trace is not None and (cause.__cause__ is None or not isinstance(cause, AstuneError)):
+            told = traceback.TracebackException(type(cause), cause.with_traceback(trace), trace)
+            return "".join(told.format()).rstrip()
+    return ""
