@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -243,7 +244,8 @@ def test_a_run_that_one_may_not_write_is_read_all_the_same(run):
     """Another user looks, at a run that ended and at one whose writer was killed."""
     for left in (run / "rollout").glob("*.sqlite-*"):
         left.unlink()
-    for folder in (run, *run.parents[:3]):
+    above = [folder for folder in run.parents if folder.is_relative_to(tempfile.gettempdir())]
+    for folder in (run, *above[:-1]):
         folder.chmod(0o755)
     ask = """
 import os, sys
