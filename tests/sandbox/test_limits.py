@@ -279,7 +279,7 @@ async def test_a_closed_sandbox_says_so():
 
 async def test_where_nothing_works_the_error_names_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SandboxError, match=r"bwrap is not installed.*scripts/install_debian\.sh.*allow_unsafe"):
+    with pytest.raises(SandboxError, match=r"bwrap is not installed.*apt install bubblewrap.*allow_unsafe"):
         await Sandbox.start(backend="bubblewrap")
 
 

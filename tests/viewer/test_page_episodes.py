@@ -43,7 +43,7 @@ def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, serve
     field.fill(f"{record}/{staged}/rollout")
     assert page.locator(".run-table tbody th").all_inner_texts() == [f"staged\n{staged.split('/')[1]}"]
     field.fill("nothing like it")
-    page.get_by_text("No runs yet").wait_for()
+    page.get_by_text("No run has this in its name").wait_for()
     field.fill("TALK")
     field.press("Enter")
     page.locator(".episode-pane").wait_for()
