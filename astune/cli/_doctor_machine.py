@@ -20,6 +20,7 @@ import psutil
 from astune.config import AstuneConfig
 from astune.config.cache import cache_dir
 from astune.config.schema import SandboxConfig
+from astune.launcher.companion import LOGVIEW_PORT
 from astune.launcher.health import describe_listener, port_is_free
 from astune.sandbox import Sandbox
 from astune.schema import SandboxError
@@ -28,7 +29,7 @@ MEMORY_GB = 4.5
 """What the demo needs: its peak was 4.1 GiB, and 2.6 GiB with LoRA adapters of rank 16."""
 DISK_GB = 5.0
 """Two checkpoints of the demo, 1.8 GiB each, and room for episodes."""
-PORTS = {8080: "environment service", 8181: "log viewer"}
+PORTS = {8080: "environment service", LOGVIEW_PORT: "log viewer"}
 _NVIDIA_SMI_S = 20.0
 
 

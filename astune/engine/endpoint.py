@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from astune.schema import ConfigError, EngineError, retry_after_s
+from astune.schema import ConfigError, EngineError, is_loopback, retry_after_s
 
 _BUSY = frozenset({429, 502, 503, 504})
 """Answers that another try may change."""
@@ -45,7 +45,7 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(
             headers=headers,
-            trust_env=parts.hostname not in ("127.0.0.1", "localhost", "::1"),  # no proxy is needed for this machine
+            trust_env=not is_loopback(parts.hostname or ""),  # no proxy is needed for this machine
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=256, max_keepalive_connections=256),
         )

@@ -17,9 +17,8 @@ from astune.env_service._workers import WorkerPool
 from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
 from astune.env_service.server import new_app
-from astune.schema import AstuneError, ConfigError
+from astune.schema import AstuneError, ConfigError, is_loopback
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 BACKLOG = 1024
 REQUESTS_END_S = 2
 """Seconds that answers have to leave when the server ends."""
@@ -58,7 +57,7 @@ async def serve(given: argparse.Namespace) -> None:
     await service.open()
     host, port = listening.getsockname()[:2]
     _log.info("hosts %s on http://%s:%s, up to %s instances", given.env, host, port, given.max_instances)
-    if given.portal not in LOOPBACK:
+    if not is_loopback(given.portal):
         _log.warning("whoever reaches %s:%s can use it: there is no authentication", host, port)
     config = uvicorn.Config(new_app(service), access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
     await Server(config, service).serve(sockets=[listening])

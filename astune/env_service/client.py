@@ -30,7 +30,7 @@ from astune.env_service._wire import (
 )
 from astune.env_service.base import EnvState, EnvStep
 from astune.env_service.handle import EnvironmentHandle
-from astune.schema import EnvError, Message, Task, start_in_thread
+from astune.schema import EnvError, Message, Task, is_loopback, start_in_thread
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class EnvServiceClient:
         host = httpx.URL(self._url).host
         self._http = httpx.AsyncClient(
             verify=_certificates() if url.startswith("https://") else False,
-            trust_env=host not in ("127.0.0.1", "localhost", "::1"),  # a proxy does not reach this machine
+            trust_env=not is_loopback(host),  # a proxy does not reach this machine
             headers={"Content-Type": "application/json"},
         )
 

@@ -32,6 +32,7 @@ from astune.schema.finishing import to_the_end
 from astune.schema.forest import Forest, MessageNode, is_trained, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
+from astune.schema.loopback import is_loopback
 from astune.schema.retry import retry_after_s
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
@@ -88,6 +89,7 @@ __all__ = [
     "closed_schema",
     "collector_at_rest",
     "described",
+    "is_loopback",
     "is_stepped",
     "is_trained",
     "is_users",

@@ -9,13 +9,13 @@ not the viewer's own, and none allows other origins.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from astune.schema import is_loopback
 from astune.viewer._answers import json_answer
 
 CONTENT_SECURITY_POLICY = (
@@ -31,15 +31,6 @@ _HEADERS = {
 }
 _OPEN_PATHS = ("/", "/healthz", "/static/")
 """What holds nothing secret: the page itself, which asks for everything else with its token."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def new_token() -> str:

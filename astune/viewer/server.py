@@ -10,14 +10,13 @@ from urllib.parse import quote
 
 import uvicorn
 
-from astune.viewer._access import is_loopback, new_token
+from astune.schema import is_loopback
+from astune.viewer._access import new_token
 from astune.viewer._app import new_app
 from astune.viewer._events import Pulse
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
 
-DEFAULT_PORT = 8181
-LOOPBACK = "127.0.0.1"
 _ANSWERS_END_S = 2
 """Seconds that answers have to leave when the server ends."""
 
