@@ -43,7 +43,7 @@ def _piece(token: str | None, decoder: Any, kinds: set[str]) -> bytes:
     if token is None:
         return b""
     if "ByteLevel" in kinds:
-        return b"".join(_BYTE_OF.get(character, character.encode()) for character in token)
+        return token.translate(_BYTES_OF).encode("latin-1")
     byte = _BYTE.fullmatch(token) if "ByteFallback" in kinds else None
     if byte is not None:
         return bytes.fromhex(byte[1])
@@ -57,15 +57,23 @@ def _kinds(decoder: dict[str, Any]) -> set[str]:
     return {decoder["type"]}.union(*(_kinds(part) for part in decoder.get("decoders", ())))
 
 
-def _byte_spellings() -> dict[str, bytes]:
-    """Byte-level tokenizers spell a byte as its Latin-1 character where that is printable, others from U+0100 on.
+class _BytesOf(dict[int, str]):
+    """The bytes that a character of a byte-level token spells, as Latin-1, for `str.translate`.
+
+    A byte is spelled as its Latin-1 character where that is printable, others from U+0100 on. A character that spells
+    none stands for itself.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", 2.2, and its code.
     """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    spelled = {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
-    return {character: bytes([byte]) for character, byte in spelled.items()}
+
+    def __init__(self) -> None:
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in printable]
+        super().__init__({byte: chr(byte) for byte in printable})
+        self.update({0x100 + n: chr(byte) for n, byte in enumerate(others)})
+
+    def __missing__(self, character: int) -> str:
+        return chr(character).encode().decode("latin-1")
 
 
-_BYTE_OF = _byte_spellings()
+_BYTES_OF = _BytesOf()
