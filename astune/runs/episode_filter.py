@@ -11,10 +11,25 @@ import orjson
 from astune.schema import EpisodeStatus, Split
 
 SortKey = Literal[
-    "seq", "step", "task", "reward", "seconds", "n_tokens", "n_sampled", "n_trained", "n_turns", "branches"
+    "seq",
+    "step",
+    "task",
+    "reward",
+    "success",
+    "status",
+    "error_type",
+    "agent",
+    "seconds",
+    "n_tokens",
+    "n_sampled",
+    "n_trained",
+    "n_turns",
+    "branches",
 ]
+"""`agent` is the one who spoke first."""
 _SORTED_BY = {
     "task": "task_id",
+    "agent": "json_extract(agents, '$[0]')",
     "branches": "n_branches",
     "n_trained": "iif(split = 'train' AND status <> 'error' AND not_trained IS NULL, n_trained, 0)",
 }

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import yaml
 
@@ -21,7 +21,24 @@ from astune.viewer._metrics import MetricsFile, MetricsSoFar, last_of
 from astune.viewer._search import TextSearch
 
 T = TypeVar("T")
+S = TypeVar("S")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Kept(Generic[S, T]):
+    """What was made of a file, until its stamp changes; several threads may ask."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[S, T] | None = None
+
+    def of(self, stamp: S, make: Callable[[], T]) -> T:
+        kept = self._kept
+        if kept is None or kept[0] != stamp:
+            self._kept = kept = stamp, make()
+        return kept[1]
+
+    def drop(self) -> None:
+        self._kept = None
 
 
 class ViewedRun:
@@ -43,11 +60,11 @@ class ViewedRun:
         self._search = TextSearch()
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
-        self._vocabulary: tuple[Stamp, Vocabulary | None] | None = None
-        self._newest: tuple[Stamp, MetricsLine | None] | None = None
-        self._ended: tuple[Stamp, RunInfo] | None = None
-        self._model: tuple[Stamp, dict[str, Any]] | None = None
-        self._counted: tuple[tuple[Stamp, Stamp], int | None, str] | None = None
+        self._vocabulary = _Kept[Stamp, Vocabulary | None]()
+        self._newest = _Kept[Stamp, MetricsLine | None]()
+        self._ended = _Kept[Stamp, RunInfo]()
+        self._model = _Kept[Stamp, dict[str, str | None]]()
+        self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
 
     def info(self) -> dict[str, Any]:
         """What a list of runs shows of it; each file is read again only when it has changed."""
@@ -55,8 +72,7 @@ class ViewedRun:
         info = self._info(problems)
         last = self._last_line()
         episodes = self._count(problems)
-        begins = info is not None and info.status == "running" and last is None and not episodes
-        return {
+        told = {
             "run": self.name,
             "experiment": info.experiment if info is not None else self.path.parent.name,
             "name": self.path.name,
@@ -64,25 +80,27 @@ class ViewedRun:
             "ended_at": info.ended_at if info is not None else None,
             "status": info.status if info is not None else "killed",
             "message": info.message if info is not None else "",
-            **self._settings([] if begins else problems),
+            **self._settings(),
             "steps": last.step if last is not None else None,
             "episodes": episodes,
             "reward": last.metrics.get("reward/mean") if last is not None else None,
             "problems": problems,
         }
+        if told["model"] is None and not _begins(told):
+            problems.append("config.yaml is missing, or does not name a model")
+        return told
 
     def problems(self, info: Mapping[str, Any]) -> list[str]:
-        """What is missing or damaged, in words; a run that begins may not have written everything yet.
+        """What is missing or damaged, in words.
 
         Args:
             info: what `info` told.
         """
-        begins = info["status"] == "running" and info["steps"] is None and not info["episodes"]
         found: list[str] = [*info["problems"]]
         if self._damage:
             found.append(self._damage)
         try:
-            if self.vocabulary() is None and not begins:
+            if self.vocabulary() is None and not _begins(info):
                 found.append("rollout/vocabulary.json.zst is missing: tokens are shown as their ids")
         except RunStoreError as error:
             found.append(str(error))
@@ -118,10 +136,7 @@ class ViewedRun:
         if path is None:
             return None
         with self._lock:
-            stamp = Stamp.of(path)
-            if self._vocabulary is None or self._vocabulary[0] != stamp:
-                self._vocabulary = stamp, self._files.vocabulary()
-            return self._vocabulary[1]
+            return self._vocabulary.of(Stamp.of(path), self._files.vocabulary)
 
     def ask(self, question: Callable[[EpisodeReader], T]) -> T:
         """Read the episodes; of a damaged store, what can be read of it.
@@ -153,57 +168,44 @@ class ViewedRun:
         path = self._metrics_path
         if path is None:
             return None
-        stamp = Stamp.of(path)
-        if self._newest is None or self._newest[0] != stamp:
-            self._newest = stamp, last_of(path, "train")
-        return self._newest[1]
+        return self._newest.of(Stamp.of(path), lambda: last_of(path, "train"))
 
     def _info(self, problems: list[str]) -> RunInfo | None:
         path = self._inside(self.path / "run.json")
         if path is None:
             problems.append("run.json is missing")
             return None
-        stamp = Stamp.of(path)
-        if self._ended is not None and self._ended[0] == stamp:
-            return self._ended[1]
         try:
-            info = RunDirectory.open(self.path).info()
+            info = self._ended.of(Stamp.of(path), lambda: RunDirectory.open(self.path).info())
         except RunStoreError as error:
             problems.append(str(error))
             return None
-        self._ended = (stamp, info) if info.status != "running" else None  # who goes on with it writes the file anew
+        if info.status == "running":  # it may be killed, which changes no file; who goes on with it writes it anew
+            self._ended.drop()
         return info
 
-    def _settings(self, problems: list[str]) -> dict[str, str | None]:
+    def _settings(self) -> dict[str, str | None]:
         """Backbone and model, as the configuration names them."""
-        stamp = Stamp.of(self._files.config_path)
-        if self._model is None or self._model[0] != stamp:
-            try:
-                root = yaml.load(self.config(), _Loader)["astune"]
-                self._model = stamp, {"backbone": str(root["backbone"]), "model": str(root["model"]["path"])}
-            except (yaml.YAMLError, KeyError, TypeError):
-                self._model = stamp, {"backbone": None, "model": None}
-        if self._model[1]["model"] is None:
-            problems.append("config.yaml is missing, or does not name a model")
-        return self._model[1]
+        return self._model.of(Stamp.of(self._files.config_path), self._read_settings)
+
+    def _read_settings(self) -> dict[str, str | None]:
+        try:
+            root = yaml.load(self.config(), _Loader)["astune"]
+            return {"backbone": str(root["backbone"]), "model": str(root["model"]["path"])}
+        except (yaml.YAMLError, KeyError, TypeError):
+            return {"backbone": None, "model": None}
 
     def _count(self, problems: list[str]) -> int | None:
         path = self._inside(self._files.episodes_path)
         if path is None:
             problems.append("rollout/episodes.sqlite is missing: there are no episodes")
             return None
-        stamps = stamps_of(path)
-        if self._counted is None or self._counted[0] != stamps:
-            try:
-                with EpisodeReader(path) as reader:
-                    self._counted = stamps, reader.count(), ""
-            except DamagedStoreError as error:
-                self._counted = stamps, None, str(error)
-            except RunStoreError as error:  # which may pass
-                problems.append(str(error))
-                return None
-        _, count, problem = self._counted
-        problems += [problem] if problem else []
+        try:
+            count, damage = self._counted.of(stamps_of(path), lambda: _count_in(path))
+        except RunStoreError as error:  # which may pass
+            problems.append(str(error))
+            return None
+        problems += damage
         return count
 
     def _open(self) -> EpisodeReader:
@@ -239,3 +241,17 @@ class ViewedRun:
                 self._damage = f"{damage.message}: {found.kept} episodes could be read{lost}"
                 self._reader, self._salvaged = (stamps, reader), salvaged
                 self._search = TextSearch()
+
+
+def _count_in(path: Path) -> tuple[int | None, list[str]]:
+    """How many episodes there are, and what is damaged."""
+    try:
+        with EpisodeReader(path) as reader:
+            return reader.count(), []
+    except DamagedStoreError as error:
+        return None, [str(error)]
+
+
+def _begins(info: Mapping[str, Any]) -> bool:
+    """Whether a run may not have written everything yet."""
+    return info["status"] == "running" and info["steps"] is None and not info["episodes"]

@@ -98,6 +98,10 @@ def test_a_snippet_is_as_it_was_written(client):
         ("reward", "desc", [5, 6, 10, 4, 3, 2, 1, 8, 9, 7]),
         ("task", "asc", [5, 6, 7, 1, 2, 3, 4, 8, 9, 10]),
         ("branches", "desc", [10, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("success", "desc", [4, 5, 6, 10, 1, 2, 3, 8, 9, 7]),
+        ("status", "asc", [7, 1, 8, 2, 3, 4, 5, 6, 10, 9]),
+        ("error_type", "asc", [7, 1, 2, 3, 4, 5, 6, 8, 9, 10]),
+        ("agent", "desc", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
         ("seq", "desc", list(range(10, 0, -1))),
     ],
 )

@@ -79,7 +79,7 @@ export function sorted(rows: EpisodeRow[], filter: EpisodeFilter): EpisodeRow[] 
   return rows.toSorted((one, other) => {
     const [a, b] = [key(one), key(other)]
     if (a === null || b === null) return Number(a === null) - Number(b === null) || one.seq - other.seq
-    return sign * (a < b ? -1 : a > b ? 1 : one.seq - other.seq)
+    return a < b ? -sign : a > b ? sign : one.seq - other.seq
   })
 }
 
@@ -88,6 +88,10 @@ const SORTED_BY: { [sort: string]: (row: EpisodeRow) => number | string | null }
   step: (row) => row.step,
   task: (row) => row.task_id,
   reward: (row) => row.reward,
+  success: (row) => (row.success === null ? null : Number(row.success)),
+  status: (row) => row.status,
+  error_type: (row) => row.error_type,
+  agent: (row) => row.agents[0] ?? null,
   seconds: (row) => row.seconds,
   n_tokens: (row) => row.n_tokens,
   n_sampled: (row) => row.n_sampled,

@@ -187,12 +187,12 @@ const MINE = (): string => ' mine'
 const ITS = (): string => ' its'
 
 function Side({ columns, pair, side }: { columns: Columns; pair: Pair; side: 'a' | 'b' }) {
-  const range = pair[side]
+  const stretch = pair[side]
   const mark = pair.kind === 'equal' ? undefined : side === 'a' ? MINE : ITS
   return (
-    <div class={`side ${range === null ? 'empty' : ''}`} data-side={side}>
-      {range && (
-        <TokenLine columns={columns} start={range[0]} end={range[1]} colouring="loss" scale={1} pinned={-1} {...(mark ? { mark } : {})} />
+    <div class={`side ${stretch === null ? 'empty' : ''}`} data-side={side}>
+      {stretch && (
+        <TokenLine columns={columns} {...stretch} colouring="loss" scale={1} pinned={-1} {...(mark ? { mark } : {})} />
       )}
     </div>
   )

@@ -1,16 +1,13 @@
 /** Two token sequences side by side: lines that hold what belongs together at one height. */
 
-import { cells } from '../tokens/cells'
 import type { Columns } from '../tokens/columns'
-import { piece } from '../tokens/lines'
+import { broken, type Stretch } from '../tokens/lines'
 import type { Change, Kind } from './diff'
-
-type Range = [start: number, end: number]
 
 export interface Pair {
   kind: Kind
-  a: Range | null
-  b: Range | null
+  a: Stretch | null
+  b: Stretch | null
 }
 
 /** How many equal tokens are shown around a difference; the others are folded. */
@@ -20,8 +17,8 @@ const AROUND = 60
 export function aligned(a: Columns, b: Columns, all: Change[], width: number): Pair[] {
   const pairs: Pair[] = []
   for (const change of all) {
-    const left = broken(a, change.a, width)
-    const right = broken(b, change.b, width)
+    const left = broken(a, ...change.a, width)
+    const right = broken(b, ...change.b, width)
     for (let row = 0; row < Math.max(left.length, right.length); row++) {
       pairs.push({ kind: change.kind, a: left[row] ?? null, b: right[row] ?? null })
     }
@@ -42,26 +39,4 @@ export function fromFirstDifference(all: Change[]): Folded {
   const hidden = Math.max(0, first.a[1] - first.a[0] - AROUND)
   const shown: Change = { kind: 'equal', a: [first.a[0] + hidden, first.a[1]], b: [first.b[0] + hidden, first.b[1]] }
   return { changes: [shown, ...rest], hidden }
-}
-
-function broken(columns: Columns, [start, end]: Range, width: number): Range[] {
-  const found: Range[] = []
-  let from = start
-  let used = 0
-  for (let index = start; index < end; index++) {
-    const taken = cells(piece(columns, index))
-    if (used + taken > width && index > from) {
-      found.push([from, index])
-      from = index
-      used = 0
-    }
-    used += taken
-    if (columns.shown(index).endsWith('\n')) {
-      found.push([from, index + 1])
-      from = index + 1
-      used = 0
-    }
-  }
-  if (from < end) found.push([from, end])
-  return found
 }

@@ -34,6 +34,8 @@ it('filters and sorts a report as the server would', () => {
   const order = (filter: object): number[] => sorted(rows, { ...NO_FILTER, ...filter }).map(({ seq }) => seq)
   expect(order({ sort: 'reward' })).toEqual([2, 3, 1])
   expect(order({ sort: 'reward', order: 'desc' })).toEqual([3, 2, 1])
+  expect(order({ sort: 'success' })).toEqual([2, 3, 1])
+  expect(order({ sort: 'agent', order: 'desc' })).toEqual([1, 2, 3])
 })
 
 it('asks for the pages that a window touches', () => {

@@ -3,11 +3,15 @@
 import { cells, visible } from './cells'
 import { lastAtMost, type Columns } from './columns'
 
-/** A message's heading, or the tokens [start, end). */
-export interface Line {
-  kind: 'heading' | 'tokens'
+/** The tokens [start, end). */
+export interface Stretch {
   start: number
   end: number
+}
+
+/** A message's heading, or some of its tokens. */
+export interface Line extends Stretch {
+  kind: 'heading' | 'tokens'
   node: number
 }
 
@@ -24,33 +28,45 @@ export function piece(columns: Columns, index: number): string {
   return columns.hasText(index) ? EMPTY : `⟨${columns.id(index)}⟩`
 }
 
-/**
- * Lines of at most `width` columns; a longer token has a line for itself, and one that ends with a line feed ends its.
- */
+/** The lines of a timeline, each message's after its heading. */
 export function lines(columns: Columns, width: number): Line[] {
-  const found: Line[] = []
-  let start = 0
+  return messages(columns).flatMap(({ node, start, end }): Line[] => [
+    { kind: 'heading', start, end: start, node },
+    ...broken(columns, start, end, width).map((line): Line => ({ kind: 'tokens', ...line, node })),
+  ])
+}
+
+/**
+ * The tokens [start, end) in lines of at most `width` columns; a longer token has a line for itself, and one that ends
+ * with a line feed ends its.
+ */
+export function broken(columns: Columns, start: number, end: number, width: number): Stretch[] {
+  const found: Stretch[] = []
+  let from = start
   let used = 0
-  let node = -1
-  const close = (end: number): void => {
-    if (end > start) found.push({ kind: 'tokens', start, end, node })
-    start = end
+  const close = (at: number): void => {
+    if (at > from) found.push({ start: from, end: at })
+    from = at
     used = 0
   }
-  for (const span of columns.spans) {
-    if (span.node !== node) {
-      close(span.start)
-      node = span.node
-      found.push({ kind: 'heading', start: span.start, end: span.start, node })
-    }
-    for (let index = span.start; index < span.end; index++) {
-      const taken = cells(piece(columns, index))
-      if (used + taken > width) close(index)
-      used += taken
-      if (columns.shown(index).endsWith('\n')) close(index + 1)
-    }
+  for (let index = start; index < end; index++) {
+    const taken = cells(piece(columns, index))
+    if (used + taken > width) close(index)
+    used += taken
+    if (columns.shown(index).endsWith('\n')) close(index + 1)
   }
-  close(columns.length)
+  close(end)
+  return found
+}
+
+/** Spans that follow each other in one message are one. */
+function messages(columns: Columns): (Stretch & { node: number })[] {
+  const found: (Stretch & { node: number })[] = []
+  for (const { node, start, end } of columns.spans) {
+    const last = found.at(-1)
+    if (last?.node === node) last.end = end
+    else found.push({ node, start, end })
+  }
   return found
 }
 
