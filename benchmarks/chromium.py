@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-_FLAGS = [
+FLAGS = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -24,9 +24,9 @@ _FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-smooth-scrolling",
 ]
-"""Scrolling at once: how long an animation takes is no property of a page."""
+_SCROLLS_AT_ONCE = "--disable-smooth-scrolling"
+"""How long an animation takes is no property of a page."""
 _TIMEOUT_S = 60
 _EVENTS = ["pointerdown", "keydown", "input", "change"]
 """The last one of these is what the reader did."""
@@ -117,7 +117,7 @@ def chromium() -> Iterator[Chromium]:
     if not CHROMIUM.is_file():
         raise SystemExit(f"no Chromium at {CHROMIUM}; on Debian: scripts/install_debian.sh, elsewhere set CHROMIUM")
     with import_module("playwright.sync_api").sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=_FLAGS)
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=[*FLAGS, _SCROLLS_AT_ONCE])
         try:
             yield Chromium(browser)
         finally:

@@ -57,7 +57,7 @@ _EXPERIMENT = "astune"
 _REFERENCE = "ground_truth"
 _ASTUNE = Path(__file__).resolve().parents[1]
 """AppWorld's tests read the source of all that calls them."""
-_TASK_ID = re.compile(r"\w+")
+_NAME = re.compile(r"\w+")
 _WARMING_UP = """
 for app in ("amazon", "file_system", "gmail", "phone", "simple_note", "splitwise", "spotify", "todoist", "venmo"):
     try:
@@ -97,7 +97,7 @@ def task_ids(split: str) -> list[str]:
     """
     datasets = data_folder() / "datasets"
     file = datasets / f"{split}.txt"
-    if not re.fullmatch(r"\w+", split) or not file.is_file():
+    if not _NAME.fullmatch(split) or not file.is_file():
         known = ", ".join(sorted(path.stem for path in datasets.glob("*.txt"))) or "none"
         raise EnvError(f"AppWorld has no data set {split!r}", hint=f"those in {datasets} are {known}")
     return [line.partition(":")[0].strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -111,7 +111,7 @@ def specification(task_id: str) -> dict[str, Any]:
     """
     tasks = data_folder() / "tasks"
     file = tasks / task_id / "specs.json"
-    if not _TASK_ID.fullmatch(task_id) or not file.is_file():
+    if not _NAME.fullmatch(task_id) or not file.is_file():
         raise EnvError(f"AppWorld has no task {task_id!r} in {tasks}", hint="use ids of its data sets, as 82e2fac_1")
     return json.loads(file.read_text(encoding="utf-8"))
 

@@ -78,7 +78,7 @@ class Access:
         if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") == "cross-site":
             answer = {"error": "the viewer answers its own page alone", "hint": "open the viewer's page first"}
             return json_answer(answer, status=403)
-        if self._token is not None and not self._is_open(scope) and not self._has_token(scope, headers):
+        if self._token is not None and not self._is_open(scope) and not _gives(self._token, scope, headers):
             answer = {"error": "the viewer wants its token", "hint": "open the address that `astune view` printed"}
             return json_answer(answer, status=401, headers={"www-authenticate": "Bearer"})
         return None
@@ -90,13 +90,13 @@ class Access:
             return self._loopback or not scope["query_string"]
         return path in _OPEN_PATHS or path.startswith("/static/")
 
-    def _has_token(self, scope: Scope, headers: Headers) -> bool:
-        """Compared in a time that does not tell how much of it was right."""
-        assert self._token is not None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        return hmac.compare_digest(given.strip().encode(), self._token.encode())
+
+def _gives(token: str, scope: Scope, headers: Headers) -> bool:
+    """Compared in a time that does not tell how much of it was right."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer":
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+    return hmac.compare_digest(given.strip().encode(), token.encode())
 
 
 def _name_of(host: str) -> str:

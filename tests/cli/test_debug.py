@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -209,27 +211,14 @@ def test_what_fails_in_a_library_is_placed_in_the_agent_and_shown_from_there(fol
 
 @pytest.mark.parametrize("leaving", [b"q\n", b"\x03"])
 def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
-    ours, theirs = pty.openpty()
-    of_this_terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {MAIN}"
-    command = [sys.executable, "-c", of_this_terminal, "--conf", "talk.yaml", "--backbone", "debug"]
-    process = subprocess.Popen(
-        [*command, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
-        read_until(ours, "(Pdb)")
-        os.write(ours, leaving)
-        out = read_until(ours, "what was recorded is in")
+    with on_a_terminal(folder, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1") as (
+        process,
+        terminal,
+    ):
+        read_until(terminal, "(Pdb)")
+        os.write(terminal, leaving)
+        out = read_until(terminal, "what was recorded is in")
         assert process.wait(60) == 130
-    finally:
-        process.kill()
-        os.close(ours)
     assert "(Pdb)" not in out
     assert "Traceback" not in out
     run = RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record"))
@@ -338,27 +327,13 @@ def test_a_debugger_stops_at_a_breakpoint_inside_the_workflow(folder):
 
 
 def test_a_tag_that_is_armed_opens_pdb_on_a_terminal(folder):
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", MAIN, "--conf", "talk.yaml", "--backbone", "debug", "--db", "OTHER|FIRST"]
-    process = subprocess.Popen(
-        [*command, "--set", "debug.debug_first_n_tasks=1"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    try:
-        read_until(ours, "(Pdb)")
-        os.write(ours, b"p task.task_id, n_words >= 0\n")
-        assert "('t0', True)" in read_until(ours, "(Pdb)")
-        os.write(ours, b"c\n")
-        read_until(ours, "first answer")
+    with on_a_terminal(folder, "--db", "OTHER|FIRST", "--set", "debug.debug_first_n_tasks=1") as (process, terminal):
+        read_until(terminal, "(Pdb)")
+        os.write(terminal, b"p task.task_id, n_words >= 0\n")
+        assert "('t0', True)" in read_until(terminal, "(Pdb)")
+        os.write(terminal, b"c\n")
+        read_until(terminal, "first answer")
         assert process.wait(60) == 0
-    finally:
-        process.kill()
-        os.close(ours)
 
 
 def test_a_tag_that_is_armed_waits_for_a_debugger_where_there_is_no_terminal(folder):
@@ -391,6 +366,28 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def on_a_terminal(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A debug run of the folder's experiment on a terminal of its own, and the end of it that a person has."""
+    ours, theirs = pty.openpty()
+    of_this_terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {MAIN}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", of_this_terminal, "--conf", "talk.yaml", "--backbone", "debug", *flags],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        os.close(ours)
 
 
 def read_until(terminal: int, text: str, deadline_s: float = 120.0) -> str:

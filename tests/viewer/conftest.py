@@ -19,19 +19,9 @@ from page_stage import write_staged_run
 from viewer_stage import ODD, TALKERS, serving
 
 from astune.runs import resolve_run
+from benchmarks.chromium import CHROMIUM, FLAGS
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.fixture(scope="session")
