@@ -18,12 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from astune.cli._episode_text import draw_episode, unit_of
-from astune.cli._errors import EXIT_FAILED
 from astune.cli._report import visible
 from astune.cli._traceback import users_traceback
 from astune.config import AstuneConfig
 from astune.runs import RunDirectory
-from astune.schema import Episode, EpisodeGroup, Task
+from astune.schema import AstuneError, Episode, EpisodeGroup, Task
 
 if TYPE_CHECKING:
     from astune.cli._beside import Ready
@@ -31,8 +30,12 @@ if TYPE_CHECKING:
 
 def debug_episodes(
     config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console
-) -> int:
-    """Run the episodes and print them; 1 where every one of them ended in an error."""
+) -> None:
+    """Run the episodes and print them.
+
+    Raises:
+        AstuneError: every one of them ended in an error.
+    """
     from astune.backbone.debug import debug
 
     def say(line: str) -> None:
@@ -47,13 +50,19 @@ def debug_episodes(
             groups.extend(await debug(config, ready.parts, run, narrator, say))
 
         ready.run(work())
-    episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+        episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+        if all(episode.status == "error" for episode in episodes):
+            _sum_up(episodes, narrator, console)
+            raise AstuneError("every episode ended in an error", hint="what each one failed with stands above")
+    _sum_up(episodes, narrator, console)
+
+
+def _sum_up(episodes: Sequence[Episode], narrator: Narrator, console: Console) -> None:
     console.print(episodes_table(episodes))
     if any(unit_of(episode) == "characters" for episode in episodes):
         console.print("read and sampled are in characters", highlight=False)
     if narrator.first_answer_s is not None:
         console.print(f"first answer {narrator.first_answer_s:.2f} s after the start", highlight=False)
-    return EXIT_FAILED if all(episode.status == "error" for episode in episodes) else 0
 
 
 class Narrator:

@@ -93,8 +93,10 @@ def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
         if config.backbone == "debug":
             from astune.cli._debug import debug_episodes
 
-            return debug_episodes(config, ready, recorded, console)
-        return _train(config, ready, recorded, console)
+            debug_episodes(config, ready, recorded, console)
+        else:
+            _train(config, ready, recorded, console)
+    return 0
 
 
 def _service_of_tasks_is_away(config: AstuneConfig) -> bool:
@@ -214,7 +216,9 @@ def _resolved(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console) -> int:
+def _train(
+    config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console
+) -> None:
     from astune.backbone.local import train
     from astune.cli._display import open_display
     from astune.cli._report import report_run
@@ -224,7 +228,6 @@ def _train(config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[
         with open_display(config, run, validation_tasks=held_out, console=console) as observer:
             ready.run(train(config, ready.parts, run, observer))
     report_run(run, console)
-    return 0
 
 
 @contextmanager

@@ -75,7 +75,7 @@ export function Dashboard({ metrics, run, runs }: Props) {
 }
 
 function Latest({ lines }: { lines: RunMetrics | undefined }) {
-  const last = lines?.lines.at(-1)
+  const last = lines?.lines.findLast((line) => line.kind === 'train')
   if (!last) return null
   return (
     <p class="faint latest" aria-live="polite">

@@ -10,7 +10,7 @@ import { go } from '../state/place'
 import { plainText } from '../text/content'
 import { brief, integer } from '../text/format'
 import { t } from '../text/translate'
-import { treeRows, type TreeRow } from './forest'
+import { tokensOf, treeRows, type TreeRow } from './forest'
 import { RoleChip } from './MessageCard'
 
 const ROW = 40
@@ -59,7 +59,7 @@ function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Ep
             <RoleChip role={message.role} />
             {message.agent && <span class={`agent agent-${Math.max(0, agent) % 6}`}>{message.agent}</span>}
             <span class="snippet">{brief(textOf(message), SNIPPET)}</span>
-            <span class="facts">{t('n_tokens', { n: integer(message.n_tokens) })}</span>
+            <span class="facts">{t('n_tokens', { n: integer(tokensOf(message)) })}</span>
           </span>
           {message.fork_cause !== null && (
             <span class="tree-line fork-line">

@@ -9,6 +9,7 @@ import type { Json, Message } from '../data/types'
 import { parts, type Part } from '../text/content'
 import { integer, laidOut, number, signed } from '../text/format'
 import { t } from '../text/translate'
+import { tokensOf } from './forest'
 
 const LONG = 20_000
 
@@ -73,7 +74,7 @@ function MessageHeading({ message, raw, onRaw }: HeadingProps) {
           <span title={t('logprob')}>log p {number(logprob_sum / n_sampled)}</span>
         )}
         {sampled && message.weights_version !== null && <span>{t('version', { n: message.weights_version })}</span>}
-        <span>{t('n_tokens', { n: integer(sampled ? n_sampled : message.n_tokens) })}</span>
+        <span>{t('n_tokens', { n: integer(tokensOf(message)) })}</span>
         {message.raw !== null && (
           <button class="quiet raw-switch" aria-pressed={raw} title={t('raw')} onClick={() => onRaw(!raw)}>
             {t('raw_short')}

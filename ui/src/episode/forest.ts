@@ -16,6 +16,11 @@ export interface TreeRow {
   timelines: number[]
 }
 
+/** What the model sampled of it; of a message that it read, everything. */
+export function tokensOf(message: Message): number {
+  return message.sampled ? message.n_sampled : message.n_tokens
+}
+
 /**
  *     S -> U1 -> A1 -> U2            rows   S U1 A1 U2 U1* A2
  *       -> U1* -> A2                 lanes  0 0  0  0  1   1
