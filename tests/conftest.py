@@ -16,7 +16,8 @@ let_openmp_spin_briefly()
 settings.register_profile("astune", deadline=None)  # a busy machine is no defect
 settings.load_profile("astune")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="astune-tests-")  # the user's record of processes is not ours
+_STATE = tempfile.TemporaryDirectory(prefix="astune-tests-")  # the user's record of processes is not ours
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ def running(companion: Companion, folder: Path) -> Iterator[int]:
     """The process of its server."""
     told: list[str] = []
     with Companions([companion], folder) as companions:
-        companions.start(told.append, lambda _: None)
+        companions.start(told.append, lambda _line, _passed_s: None)
         match = re.search(r"process (\d+)", told[0])
         assert match is not None, told
         yield int(match[1])
