@@ -77,6 +77,10 @@ class DamagedStoreError(RunStoreError):
 class NoEpisodeError(RunStoreError):
     """A store has no episode of this id."""
 
+    def __init__(self, episode_id: str, path: Path) -> None:
+        super().__init__(f"no episode {episode_id!r} in {path}", hint="list() gives the recorded ones")
+        self.episode_id = episode_id
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
@@ -171,13 +175,13 @@ class EpisodeReader:
         with self._asking() as connection:
             found = connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
         if found is None:
-            raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
+            raise NoEpisodeError(episode_id, self.path)
         return unpack(found[0])
 
     def row(self, episode_id: str) -> EpisodeRow:
         rows = self._rows(" WHERE episode_id = ?", [column_text(episode_id)])
         if not rows:
-            raise NoEpisodeError(f"no episode {episode_id!r} in {self.path}", hint="list() gives the recorded ones")
+            raise NoEpisodeError(episode_id, self.path)
         return rows[0]
 
     def list(

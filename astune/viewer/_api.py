@@ -17,6 +17,7 @@ from astune.viewer._run import ViewedRun
 from astune.viewer._tokens import read_tokens
 
 T = TypeVar("T")
+_FIND_IDS = "an episode's id is the end of its address on the page, and the tooltip of its heading"
 _STEP = ("split", "step", "episodes", "errors", "tasks", "successes", "reward", "answer_tokens", "turns")
 
 
@@ -95,7 +96,8 @@ def _ask(run: ViewedRun, question: Callable[[EpisodeReader], T]) -> T:
     try:
         return run.ask(question)
     except NoEpisodeError as error:
-        raise Refusal(404, f"the run {run.path.name} has no such episode", hint="see its list") from error
+        missing = f"the run {run.path.name} has no such episode: {error.episode_id!r}"
+        raise Refusal(404, missing, hint=_FIND_IDS) from error
 
 
 def _summed_up(reader: EpisodeReader) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import type { ChartKind, Curve } from './charts'
 import { csv } from './csv'
 import { download } from './download'
 import { colourOf, dashesOf, HELD_OUT_DASHES } from './palette'
-import { DARK, draw, LIGHT, picture, Scale, valueAt, type Line } from './plot'
+import { DARK, draw, LIGHT, picture, Scale, pointAt, type Line } from './plot'
 
 const HEIGHT = 190
 /** The x that the reader points at, in whichever chart: all charts show it. */
@@ -124,10 +124,20 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
         </li>
         {lines.map((line, index) => (
           <li key={index} title={line.label}>
-            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <b>{number(at === null ? null : valueAt(line.points, at))}</b>
+            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <Value point={at === null ? null : pointAt(line.points, at)} at={at} />
           </li>
         ))}
       </ul>
+    </>
+  )
+}
+
+/** With its own place where that is not the one that is pointed at. */
+function Value({ point, at }: { point: [x: number, y: number | null] | null; at: number | null }) {
+  return (
+    <>
+      <b>{number(point?.[1] ?? null)}</b>
+      {point && point[0] !== at && <span class="faint"> ({number(point[0])})</span>}
     </>
   )
 }

@@ -2,6 +2,7 @@
 
 import type { MetricsLine, Run, RunMetrics, Split } from '../data/types'
 import type { Axis } from '../state/place'
+import { term } from '../text/terms'
 import type { Word } from '../text/words'
 
 export interface ChartKind {
@@ -58,7 +59,7 @@ export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, a
   if (kind.parts) {
     const parts = runs[0] ? kind.parts(runs[0], setup) : []
     return parts.map(({ name, points }, part) => ({
-      label: name,
+      label: term(name),
       run: 0,
       part,
       split: 'train',
@@ -101,11 +102,19 @@ function errors(run: RunMetrics, setup: Run | null): Part[] {
   }
   return types.map((name) => ({
     name,
-    points: lines.map((line) => [
+    points: [...lines, ...unfinished(lines, counted)].map((line) => [
       line,
       counted.filter((error) => error.error_type === name && error.step === line.step).reduce((sum, error) => sum + error.count, 0),
     ]),
   }))
+}
+
+/** Steps with errors that ended before they were measured. */
+function unfinished(lines: MetricsLine[], counted: Run['errors']): MetricsLine[] {
+  const measured = new Set(lines.map((line) => line.step))
+  const steps = new Set(counted.map((error) => error.step).filter((step) => !measured.has(step)))
+  const { time, elapsed_s } = lines.at(-1) ?? { time: 0, elapsed_s: 0 }
+  return [...steps].sort((a, b) => a - b).map((step) => ({ step, kind: 'train', time, elapsed_s, metrics: {} }))
 }
 
 function trainLines(run: RunMetrics): MetricsLine[] {

@@ -1,10 +1,10 @@
 import { expect, it } from 'vitest'
 
 import { appended, Growing } from '../data/lines'
-import type { RunMetrics } from '../data/types'
+import type { Run, RunMetrics } from '../data/types'
 import { CHARTS, curves } from './charts'
 import { csv } from './csv'
-import { Scale, unbroken, valueAt } from './plot'
+import { pointAt, Scale, unbroken } from './plot'
 import { bounds, ticks } from './ticks'
 
 const RUNS: RunMetrics[] = [
@@ -43,13 +43,24 @@ it('has nothing of a part that a step is without, and does not know what is null
 it('shows what is unknown as unknown', () => {
   const points: [number, number | null][] = [[1, 0.1], [2, 0.2], [3, null], [4, 0.4]]
   expect(unbroken(points)).toEqual([[[1, 0.1], [2, 0.2]], [[4, 0.4]]])
-  expect([0, 2, 2.5, 3, 3.5, 9].map((x) => valueAt(points, x))).toEqual([null, 0.2, 0.2, null, null, 0.4])
+  expect([0, 2, 2.5, 3, 3.5, 4, 9].map((x) => pointAt(points, x))).toEqual([null, [2, 0.2], [2, 0.2], [3, null], [3, null], [4, 0.4], null])
 })
 
 it('has a scale for as many values as there are', () => {
   const points = Array.from({ length: 200_000 }, (_, x): [number, number] => [x, 1])
   const line = { label: '', short: '', colour: '', dashes: [], points }
   expect(new Scale([line], true, { width: 100, height: 100 }).x).toEqual([0, 199_999])
+})
+
+it('has a scale where all values are zero', () => {
+  expect(bounds([0, 0], true)).toEqual([0, 1])
+})
+
+it('shows errors of a step that was not finished', () => {
+  const setup = { errors: [{ split: 'train', step: 5, error_type: 'JudgeError', count: 2 }] } as Run
+  const [part] = curves(chart('errors'), RUNS.slice(0, 1), setup, 'step')
+  expect(part!.points.at(-1)).toEqual([5, 2])
+  expect(part!.points.slice(0, -1).every(([, count]) => count === 0)).toBe(true)
 })
 
 it('takes one more line in place of its predecessor', () => {

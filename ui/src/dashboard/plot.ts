@@ -72,9 +72,10 @@ export class Scale {
   }
 }
 
-/** The value there, or the last one before it, for held-out steps are fewer; a value that is not known is not an earlier one. */
-export function valueAt(points: Line['points'], x: number): number | null {
-  return points.findLast(([at]) => at <= x)?.[1] ?? null
+/** The point there, or between two points the one before, for held-out steps are fewer; null before the first and after the last. */
+export function pointAt(points: Line['points'], x: number): [x: number, y: number | null] | null {
+  const last = points.at(-1)
+  return last && x <= last[0] ? (points.findLast(([at]) => at <= x) ?? null) : null
 }
 
 /** Draws all of a chart; `cursor` is the x that the reader points at. */

@@ -11,6 +11,7 @@ export function bounds(values: Iterable<number>, fromZero: boolean): [number, nu
   const low = fromZero ? Math.min(0, least) : least
   const high = fromZero ? Math.max(0, greatest) : greatest
   const air = (high - low || Math.abs(high) || 1) * 0.08
+  if (low === 0 && high === 0 && fromZero) return [0, 1]
   return [low === 0 && fromZero ? 0 : low - air, high === 0 && fromZero ? 0 : high + air]
 }
 

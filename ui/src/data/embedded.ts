@@ -18,6 +18,8 @@ export class Embedded implements Source {
   reportAddress = () => null
   listen = () => () => undefined
 
+  holds = (id: string) => id in this.report.episodes
+
   async episode(_run: string, id: string): Promise<Episode> {
     return found(this.report.episodes[id], id)
   }

@@ -10,6 +10,7 @@ type Parameters = [string, string | number][]
 
 export class Server implements Source {
   readonly served = true
+  holds = () => true
   private readonly token = takeToken()
 
   open = () => this.get<Open>('open', [])

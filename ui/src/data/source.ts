@@ -20,6 +20,8 @@ export interface Source {
   run(run: string): Promise<Run>
   episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage>
   episode(run: string, id: string): Promise<Episode>
+  /** Whether an episode of the run can be asked for. */
+  holds(id: string): boolean
   tokens(run: string, id: string, timeline: number): Promise<Tokens>
   metrics(runs: string[]): Promise<RunMetrics[]>
   /** The address of a report of these episodes; null where none can be made. */

@@ -9,6 +9,7 @@ import { VirtualList } from '../list/VirtualList'
 import { go } from '../state/place'
 import { plainText } from '../text/content'
 import { brief, integer } from '../text/format'
+import { term } from '../text/terms'
 import { t } from '../text/translate'
 import { tokensOf, treeRows, type TreeRow } from './forest'
 import { RoleChip } from './MessageCard'
@@ -64,7 +65,7 @@ function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Ep
           {message.fork_cause !== null && (
             <span class="tree-line fork-line">
               <span class="chip fork">
-                <ForkMark /> {t('fork', { cause: message.fork_cause })}
+                <ForkMark /> {t('fork', { cause: term(message.fork_cause) })}
               </span>
               {other !== null && <span>{t('differs_from', { n: other + 1 })}</span>}
             </span>
@@ -85,8 +86,10 @@ function Lanes({ row, lanes, agent }: { row: TreeRow; lanes: number; agent: numb
       {row.passing.map((lane) => (
         <path key={lane} d={`M${x(lane)} 0V${height}`} />
       ))}
-      {row.from !== null && <path class="fork-edge" d={`M${x(row.from)} 0V4C${x(row.from)} ${middle} ${here} 4 ${here} ${middle}`} />}
-      {row.from === null && row.message.parent !== null && <path d={`M${here} 0V${middle}`} />}
+      {row.forks.map((lane) => (
+        <path key={lane} class="fork-edge" d={`M${here} ${middle}C${here} ${height} ${x(lane)} ${middle} ${x(lane)} ${height}`} />
+      ))}
+      {row.message.parent !== null && <path d={`M${here} 0V${middle}`} />}
       {row.goesOn && <path d={`M${here} ${middle}V${height}`} />}
       {row.message.sampled ? (
         <circle class={`sampled agent-${Math.max(0, agent) % 6}`} cx={here} cy={middle} r={5.5} />

@@ -22,8 +22,9 @@ import { LINE } from './TokensFace'
 
 export function CompareFace({ episode }: { episode: Episode }) {
   const place = usePlace()
+  const source = useSource()
   const { group, row } = episode
-  const others = group.filter((member) => member.episode_id !== row.episode_id)
+  const others = group.filter((member) => member.episode_id !== row.episode_id && source.holds(member.episode_id))
   const other = others.find((member) => member.episode_id === place.with) ?? others[0]
   const isBranch = place.with === row.episode_id
   return (

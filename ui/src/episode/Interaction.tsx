@@ -36,6 +36,10 @@ export function Interaction({ written }: { written: number }) {
     answer.again()
     tokens.again()
   }, [written])
+  useCommands({
+    t: () => go({ face: face === 'chat' ? 'tokens' : 'chat' }),
+    ...Object.fromEntries(FACES.map((name, index) => [String(index + 1), () => go({ face: name })])),
+  })
   return (
     <section class="pane interaction" aria-label={t('interaction')}>
       {id === '' ? (
@@ -61,10 +65,8 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
   useCommands({
     n: () => commands.current?.step(1),
     p: () => commands.current?.step(-1),
-    t: () => go({ face: face === 'chat' ? 'tokens' : 'chat' }),
     ']': () => go({ timeline: Math.min(timeline + 1, episode.timelines.length - 1), token: -1 }),
     '[': () => go({ timeline: Math.max(timeline - 1, 0), token: -1 }),
-    ...Object.fromEntries(FACES.map((name, index) => [String(index + 1), () => go({ face: name })])),
   })
 
   return (

@@ -8,6 +8,7 @@ import { ForkMark } from '../common/ForkMark'
 import type { Json, Message } from '../data/types'
 import { parts, type Part } from '../text/content'
 import { integer, laidOut, number, signed } from '../text/format'
+import { term } from '../text/terms'
 import { t } from '../text/translate'
 import { tokensOf } from './forest'
 
@@ -60,8 +61,8 @@ function MessageHeading({ message, raw, onRaw }: HeadingProps) {
       <RoleChip role={message.role} />
       <span class="agent">{speaker(message)}</span>
       {message.fork_cause !== null && (
-        <span class="chip fork" title={t('fork', { cause: message.fork_cause })}>
-          <ForkMark /> {message.fork_cause}
+        <span class="chip fork" title={t('fork', { cause: term(message.fork_cause) })}>
+          <ForkMark /> {term(message.fork_cause)}
         </span>
       )}
       <span class="facts">
@@ -71,7 +72,7 @@ function MessageHeading({ message, raw, onRaw }: HeadingProps) {
           <span class="warn">{t('finish', { reason: message.finish_reason })}</span>
         )}
         {sampled && logprob_sum !== null && n_sampled > 0 && (
-          <span title={t('logprob')}>log p {number(logprob_sum / n_sampled)}</span>
+          <span title={t('logprob_mean')}>log p {number(logprob_sum / n_sampled)}</span>
         )}
         {sampled && message.weights_version !== null && <span>{t('version', { n: message.weights_version })}</span>}
         <span>{t('n_tokens', { n: integer(tokensOf(message)) })}</span>

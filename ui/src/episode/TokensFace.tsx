@@ -26,7 +26,7 @@ const HEADING = 40
 export function TokensFace({ answer, ...props }: FaceProps & { answer: Resource<Tokens> }) {
   const { episode, timeline } = props
   const columns = useMemo(() => answer.data && new Columns(answer.data), [answer.data])
-  if (episode.timelines.length === 0) return <Empty title={t('nothing')} />
+  if (episode.timelines.length === 0) return <Empty title={t('no_timeline')} hint={t('no_timeline_hint')} />
   if (answer.error) return <Failure error={answer.error} again={answer.again} />
   if (!columns) return <Loading />
   return <TokenText key={`${episode.row.episode_id}/${timeline}`} {...props} columns={columns} />
@@ -108,7 +108,7 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
           />
         )}
       </div>
-      <Hover area={area} columns={() => columns} />
+      <Hover area={area} columns={() => columns} pinned={pinned} />
       {pinned >= 0 && (
         <aside class="pinned-card" aria-live="polite" aria-label={t('token')}>
           <button class="icon" aria-label={t('unpin')} title={t('unpin')} onClick={() => pin(-1)}>

@@ -12,16 +12,16 @@ it('draws the worked example', () => {
   const timelines = [{ path: [0, 1, 2, 3] }, { path: [0, 4, 5] }] as TimelineInfo[]
   const rows = treeRows(messages, timelines)
   expect(rows.map((row) => [row.message.node, row.lane])).toEqual([[0, 0], [1, 0], [2, 0], [3, 0], [4, 1], [5, 1]])
-  expect(rows[4]).toMatchObject({ from: 0, passing: [], goesOn: true, timelines: [1] })
+  expect(rows.map((row) => [row.forks, row.passing])).toEqual([[[1], []], [[], [1]], [[], [1]], [[], [1]], [[], []], [[], []]])
+  expect(rows[4]).toMatchObject({ goesOn: true, timelines: [1] })
   expect(rows[0]!.timelines).toEqual([0, 1])
 })
 
 it('keeps the line of a branch that still waits, and gives each root a column of its own', () => {
   const messages = [message(0, null), message(1, 0), message(2, 1), message(3, 1), message(4, 0), message(5, null)]
   const rows = treeRows(messages, [])
-  expect(rows.map((row) => [row.message.node, row.lane])).toEqual([[0, 0], [1, 0], [2, 0], [3, 1], [4, 2], [5, 3]])
-  expect(rows[3]!.passing).toEqual([0])
-  expect(rows[5]).toMatchObject({ from: null, passing: [] })
+  expect(rows.map((row) => [row.message.node, row.lane])).toEqual([[0, 0], [1, 0], [2, 0], [3, 2], [4, 1], [5, 3]])
+  expect(rows.map((row) => [row.forks, row.passing])).toEqual([[[1], []], [[2], [1]], [[], [1, 2]], [[], [1]], [[], []], [[], []]])
 })
 
 it('holds a forest of thousands of messages in one line', () => {

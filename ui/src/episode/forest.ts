@@ -8,8 +8,8 @@ export interface TreeRow {
   lane: number
   /** Columns whose branches pass by this row on their way down. */
   passing: number[]
-  /** The column of the parent where that is another one; null for a message that goes on or begins. */
-  from: number | null
+  /** Columns of the branches that leave this message beside the one that goes on in its own. */
+  forks: number[]
   /** Whether a child follows in the same column. */
   goesOn: boolean
   /** Timelines that pass through this message. */
@@ -37,24 +37,26 @@ export function treeRows(messages: Message[], timelines: TimelineInfo[]): TreeRo
   }
   const rows: TreeRow[] = []
   let lanes = 0
-  /** Branches that still wait: their messages, and the column that they leave. */
-  const waiting: { message: Message; lane: number; from: number | null }[] = []
+  /** Branches that still wait: their messages, and their columns; a root gets its own when it comes. */
+  const waiting: { message: Message; lane: number | null }[] = []
   const roots = children.get(null) ?? []
-  for (const root of roots.toReversed()) waiting.push({ message: root, lane: -1, from: null })
+  for (const root of roots.toReversed()) waiting.push({ message: root, lane: null })
   while (waiting.length > 0) {
     const next = waiting.pop()!
-    const lane = next.lane >= 0 ? next.lane : lanes++
-    const below = children.get(next.message.node) ?? []
+    const lane = next.lane ?? lanes++
+    const passing = waiting.flatMap((later) => later.lane ?? [])
+    const [first, ...others] = children.get(next.message.node) ?? []
+    const branches = others.map((message) => ({ message, lane: lanes++ }))
     rows.push({
       message: next.message,
       lane,
-      passing: [...new Set(waiting.flatMap(({ from }) => (from === null ? [] : [from])))].filter((column) => column !== lane),
-      from: next.from,
-      goesOn: below.length > 0,
+      passing,
+      forks: branches.map((branch) => branch.lane),
+      goesOn: first !== undefined,
       timelines: through.get(next.message.node) ?? [],
     })
-    for (const child of below.slice(1).toReversed()) waiting.push({ message: child, lane: -1, from: lane })
-    if (below[0]) waiting.push({ message: below[0], lane, from: null })
+    waiting.push(...branches.toReversed())
+    if (first) waiting.push({ message: first, lane })
   }
   return rows
 }

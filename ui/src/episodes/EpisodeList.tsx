@@ -52,7 +52,7 @@ export function EpisodeList({ run, written }: Props) {
       ) : rows.total === null ? (
         <Loading />
       ) : rows.total === 0 ? (
-        <Empty title={t(isFiltered ? 'no_match' : 'no_episodes')} hint={t(isFiltered ? 'no_match_hint' : 'no_episodes_hint')} />
+        <NoEpisodes filtered={isFiltered} served={source.served} />
       ) : (
         <VirtualList
           label={t('episodes')}
@@ -66,6 +66,11 @@ export function EpisodeList({ run, written }: Props) {
       )}
     </section>
   )
+}
+
+function NoEpisodes({ filtered, served }: { filtered: boolean; served: boolean }) {
+  if (!served) return <Empty title={t('not_in_report')} hint={t('not_in_report_hint')} />
+  return <Empty title={t(filtered ? 'no_match' : 'no_episodes')} hint={t(filtered ? 'no_match_hint' : 'no_episodes_hint')} />
 }
 
 function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall: boolean }) {

@@ -18,9 +18,11 @@ interface Props {
   area: RefObject<HTMLElement | null>
   /** The columns of a token, by the `data-side` that stands above it ('' where there is only one). */
   columns: (side: string) => Columns | null
+  /** A token that has a card of its own. */
+  pinned?: number
 }
 
-export function Hover({ area, columns }: Props) {
+export function Hover({ area, columns, pinned = -1 }: Props) {
   const [under, setUnder] = useState<Under | null>(null)
   const card = useRef<HTMLDivElement>(null)
 
@@ -54,7 +56,7 @@ export function Hover({ area, columns }: Props) {
   }, [under])
 
   const found = under && columns(under.side)
-  if (!under || !found || under.index >= found.length) return null
+  if (!under || !found || under.index >= found.length || under.index === pinned) return null
   return (
     <div ref={card} class="hover-card" role="tooltip">
       <FactList facts={found.facts(under.index)} />

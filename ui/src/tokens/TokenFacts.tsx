@@ -1,6 +1,7 @@
 /** All that is known of one token, as a list of names and values. */
 
 import { number, percent } from '../text/format'
+import { term } from '../text/terms'
 import { t } from '../text/translate'
 import type { TokenFacts } from './columns'
 
@@ -37,14 +38,14 @@ function rows(facts: TokenFacts): Row[] {
     found.push([t('advantage'), number(facts.advantage)])
     found.push([t('weights'), span.weights_version === null ? '–' : String(span.weights_version)])
   }
-  if (facts.grammar) found.push([t('setup'), t('grammar')])
+  if (facts.grammar) found.push([t('sampled'), t('grammar')])
   found.push([t('agent'), `${span.agent} · ${span.role}`])
   return found
 }
 
 function lossOf({ loss, span }: TokenFacts): string {
   if (loss) return t('in_loss')
-  return `${t('not_in_loss')}: ${span.sampled ? (span.mask_reason ?? '–') : t('was_read')}`
+  return `${t('not_in_loss')}: ${span.sampled ? term(span.mask_reason ?? '–') : t('was_read')}`
 }
 
 function quoted(text: string): string {
