@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from page_words import until
 from viewer_stage import make_episode, serving, writing
+
+from astune.viewer._events import WatchedRun
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +44,15 @@ def going(tmp_path):
         store.append(make_episode())
         store.flush()
         yield f"{str(client.base_url).rstrip('/')}/", f"demo/{run.path.name}", store, metrics
+
+
+def test_the_list_of_runs_may_tell_first_that_a_run_has_ended(page, tmp_path, monkeypatch):
+    monkeypatch.setattr("astune.viewer._app.WatchedRun", partial(WatchedRun, tick_s=1000))
+    with writing(tmp_path) as run, serving(tmp_path) as client:
+        page.goto(f"{str(client.base_url).rstrip('/')}/#run=demo/{run.path.name}")
+        page.locator(".bar-run .is-running").wait_for()
+        run.finish("interrupted")
+        page.locator(".bar-run .is-interrupted").wait_for()
 
 
 def test_seven_tabs_of_one_browser_all_show_what_is_new(page, going):

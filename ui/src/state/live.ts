@@ -39,9 +39,12 @@ export function useLive(runs: RunInfo[], shown: string[], heard: Heard): number 
       onLine: (run, line) => latest.current.onLine(run, line),
     })
     return () => {
-      if (waiting !== 0) setWritten((count) => count + 1)
       clearTimeout(waiting)
       end()
+      if (going.length === 0) return
+      // The list of runs may have told that a run ended before the run itself could.
+      setWritten((count) => count + 1)
+      latest.current.onStatus()
     }
   }, [going.join(' '), shown[0]])
   return written
