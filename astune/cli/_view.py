@@ -31,9 +31,8 @@ def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None
         open_page: whether a browser is opened; None where it is likely to be seen.
     """
     if path is not None and not path.is_dir():
-        raise RunStoreError(
-            f"there is no folder {path}", hint="name launcher_record, an experiment in it, a run, or its rollout folder"
-        )
+        wrong = f"{path} is a file" if path.exists() else f"there is no folder {path}"
+        raise RunStoreError(wrong, hint="name launcher_record, an experiment in it, a run, or its rollout folder")
     folder = path or RECORD_DIR
     console = Console()
 

@@ -108,6 +108,7 @@ def test_a_port_that_is_taken_names_who_has_it_and_the_fix(astune, folder, monke
     ("arguments", "says"),
     [
         (["view", "nowhere"], "there is no folder nowhere"),
+        (["view", "/dev/null"], "/dev/null is a file"),
         (["view", "--host", "203.0.113.7"], "cannot be listened on"),
         (["view", "--episode", "x"], "--episode goes with --export"),
         (["view", "nowhere", "--export", "report.html"], "no run found in nowhere"),
