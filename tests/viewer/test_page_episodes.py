@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from page_words import until
 from viewer_stage import make_episode, serving, write_run
 
 from astune.runs import RunDirectory
@@ -33,6 +34,19 @@ def shown(page, url: str, n: int) -> None:
 def recorded(record, real):
     with RunDirectory.look_at(record / real).episodes() as reader:
         return reader.list()
+
+
+def test_a_hit_of_the_search_is_in_sight_and_marked(page, tmp_path):
+    long = make_episode(question="a stack of hay\n" * 400, answer="Here is the Needle.")
+    run = write_run(tmp_path, [long, make_episode(1)])
+    with serving(tmp_path) as client:
+        shown(page, f"{str(client.base_url).rstrip('/')}/#run=demo/{run.name}&text=needle", 1)
+        page.locator("[data-episode]").click()
+        page.get_by_text("Here is the Needle.").nth(1).wait_for()
+        until(page, "CSS.highlights.get('hit')?.size === 1")
+        until(page, "document.querySelector('.chat').scrollTop > 1000")
+        page.get_by_label("Search in messages").fill("")
+        until(page, "!CSS.highlights.has('hit')")
 
 
 def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, served, record, real, staged):

@@ -1,6 +1,6 @@
 /** One episode: what it came to, and its faces. Chat and tokens share one place: the message at the top. */
 
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
@@ -14,10 +14,11 @@ import { useSource } from '../state/source'
 import { duration, integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
 import { BranchesFace } from './BranchesFace'
-import { ChatFace } from './ChatFace'
+import { ChatFace, messagesOf } from './ChatFace'
 import { CompareFace } from './CompareFace'
 import { DetailsFace } from './DetailsFace'
 import type { FaceCommands } from './face'
+import { firstHit, useMarkedHits } from './hits'
 import { TokensFace } from './TokensFace'
 
 const SETTLED_MS = 250
@@ -58,9 +59,12 @@ export function Interaction({ written }: { written: number }) {
 function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: number; tokens: Resource<Tokens> }) {
   const place = usePlace()
   const commands = useRef<FaceCommands>(null)
+  const area = useRef<HTMLDivElement>(null)
   const { onNode, current } = useTopMessage(place.node)
-  const shared = { episode, timeline, node: place.node, onNode, current, commands }
+  const hit = useMemo(() => firstHit(messagesOf(episode, timeline), place.text), [episode, timeline, place.text])
+  const shared = { episode, timeline, node: place.node >= 0 ? place.node : hit, onNode, current, commands }
   const { face } = place
+  useMarkedHits(area, place.text)
 
   useCommands({
     n: () => commands.current?.step(1),
@@ -72,7 +76,7 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
   return (
     <>
       <Heading episode={episode} timeline={timeline} />
-      <div class="face" role="tabpanel" aria-label={t(wordOf(face))}>
+      <div ref={area} class="face" role="tabpanel" aria-label={t(wordOf(face))}>
         {face === 'chat' && <ChatFace {...shared} />}
         {face === 'tokens' && <TokensFace {...shared} answer={tokens} />}
         {face === 'branches' && <BranchesFace episode={episode} />}

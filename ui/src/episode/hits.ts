@@ -1,0 +1,52 @@
+/** What was searched for, in an episode that was found. */
+
+import type { RefObject } from 'preact'
+import { useEffect } from 'preact/hooks'
+
+import type { Message } from '../data/types'
+import { plainText } from '../text/content'
+
+const NAME = 'hit'
+
+/** The first message that holds a text in any case, as its node; -1 where none does, or nothing is searched for. */
+export function firstHit(messages: Message[], text: string): number {
+  if (text === '') return -1
+  const sought = text.toLowerCase()
+  return messages.find((message) => textOf(message).toLowerCase().includes(sought))?.node ?? -1
+}
+
+/** Marks a text wherever it stands in an element, also in what comes into it later. */
+export function useMarkedHits(area: RefObject<HTMLElement | null>, text: string): void {
+  useEffect(() => {
+    const element = area.current
+    if (!element || text === '' || !('highlights' in CSS)) return
+    const mark = (): void => void CSS.highlights.set(NAME, new Highlight(...ranges(element, text.toLowerCase())))
+    mark()
+    const changes = new MutationObserver(mark)
+    changes.observe(element, { childList: true, subtree: true, characterData: true })
+    return () => {
+      changes.disconnect()
+      CSS.highlights.delete(NAME)
+    }
+  }, [text])
+}
+
+function textOf({ reasoning, content, tool_calls }: Message): string {
+  return [reasoning ?? '', plainText(content), JSON.stringify(tool_calls)].join('\n')
+}
+
+function ranges(element: HTMLElement, sought: string): Range[] {
+  const found: Range[] = []
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT)
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    const text = node.nodeValue!.toLowerCase()
+    for (let at = text.indexOf(sought); at >= 0; at = text.indexOf(sought, at + sought.length)) {
+      const range = document.createRange()
+      const length = node.nodeValue!.length // which a letter's lower case may have another of
+      range.setStart(node, Math.min(at, length))
+      range.setEnd(node, Math.min(at + sought.length, length))
+      found.push(range)
+    }
+  }
+  return found
+}
