@@ -15,7 +15,7 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
   const shown = useMemo(() => runsMeant(runs, wanted, open?.root ?? ''), [runs, wanted, open])
   const choose = (event: SubmitEvent): void => {
     event.preventDefault()
-    if (shown[0]) openRun(shown[0].run)
+    if (shown[0] && shown.length === 1) openRun(shown[0].run)
   }
   return (
     <main class="page">
