@@ -69,8 +69,8 @@ class _BytesOf(dict[int, str]):
     def __init__(self) -> None:
         printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
         others = [byte for byte in range(256) if byte not in printable]
-        super().__init__({byte: chr(byte) for byte in printable})
-        self.update({0x100 + n: chr(byte) for n, byte in enumerate(others)})
+        spelled = {byte: byte for byte in printable} | {0x100 + n: byte for n, byte in enumerate(others)}
+        super().__init__({character: chr(byte) for character, byte in spelled.items()})
 
     def __missing__(self, character: int) -> str:
         return chr(character).encode().decode("latin-1")

@@ -6,6 +6,7 @@ import { dark } from '../state/preferences'
 import { go, type Axis } from '../state/place'
 import { Store, useStore } from '../state/store'
 import { number } from '../text/format'
+import { term } from '../text/terms'
 import { t } from '../text/translate'
 import type { ChartKind, Curve } from './charts'
 import { csv } from './csv'
@@ -155,8 +156,8 @@ function lineOf(curve: Curve, kind: ChartKind, names: string[], isDark: boolean)
   const split = kind.metrics.length > 1 ? t(curve.split) : ''
   const run = names.length > 1 ? (names[curve.run] ?? '') : ''
   return {
-    short: kind.parts ? curve.label : names.length > 1 ? '' : split || t(curve.split),
-    label: kind.parts ? curve.label : [run, split].filter((word) => word !== '').join(' · ') || t(curve.split),
+    short: kind.parts ? term(curve.label) : names.length > 1 ? '' : split || t(curve.split),
+    label: kind.parts ? term(curve.label) : [run, split].filter((word) => word !== '').join(' · ') || t(curve.split),
     colour: colourOf(number, isDark),
     dashes: curve.split === 'validation' ? HELD_OUT_DASHES : dashesOf(number),
     points: curve.points,

@@ -2,7 +2,6 @@
 
 import type { MetricsLine, Run, RunMetrics, Split } from '../data/types'
 import type { Axis } from '../state/place'
-import { term } from '../text/terms'
 import type { Word } from '../text/words'
 
 export interface ChartKind {
@@ -59,7 +58,7 @@ export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, a
   if (kind.parts) {
     const parts = runs[0] ? kind.parts(runs[0], setup) : []
     return parts.map(({ name, points }, part) => ({
-      label: term(name),
+      label: name,
       run: 0,
       part,
       split: 'train',

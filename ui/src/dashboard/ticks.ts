@@ -7,11 +7,10 @@ export function bounds(values: Iterable<number>, fromZero: boolean): [number, nu
     least = Math.min(least, value)
     greatest = Math.max(greatest, value)
   }
-  if (least > greatest) return [0, 1]
+  if (least > greatest || (fromZero && least === 0 && greatest === 0)) return [0, 1]
   const low = fromZero ? Math.min(0, least) : least
   const high = fromZero ? Math.max(0, greatest) : greatest
   const air = (high - low || Math.abs(high) || 1) * 0.08
-  if (low === 0 && high === 0 && fromZero) return [0, 1]
   return [low === 0 && fromZero ? 0 : low - air, high === 0 && fromZero ? 0 : high + air]
 }
 

@@ -1,7 +1,8 @@
 /** A report's own data: what the server would answer about the episodes that were chosen. */
 
+import { searchedText } from '../text/content'
 import { SourceError, type Source } from './source'
-import type { EpisodeFilter, EpisodePage, EpisodeRow, Episode, Json, Report, Snippet, Tokens } from './types'
+import type { EpisodeFilter, EpisodePage, EpisodeRow, Episode, Report, Snippet, Tokens } from './types'
 
 const ELEMENT = 'astune-report'
 const AROUND = 60
@@ -38,7 +39,7 @@ export class Embedded implements Source {
 
   private snippet(row: EpisodeRow, text: string): Snippet | null {
     for (const message of this.report.episodes[row.episode_id]?.messages ?? []) {
-      const whole = [message.reasoning ?? '', plain(message.content), plain(message.tool_calls)].join('\n')
+      const whole = searchedText(message)
       const at = whole.toLowerCase().indexOf(text.toLowerCase())
       if (at >= 0) {
         return {
@@ -109,10 +110,6 @@ function same(wanted: string, value: string): boolean {
 function between(value: number | null, least: string, greatest: string): boolean {
   if (least === '' && greatest === '') return true
   return value !== null && (least === '' || value >= Number(least)) && (greatest === '' || value <= Number(greatest))
-}
-
-function plain(value: Json): string {
-  return typeof value === 'string' ? value : JSON.stringify(value)
 }
 
 function found<T>(value: T | undefined, id: string): T {

@@ -4,6 +4,7 @@ import type { ComponentChildren } from 'preact'
 
 import type { Episode, Json } from '../data/types'
 import { duration, laidOut, moment, number } from '../text/format'
+import { term } from '../text/terms'
 import { t } from '../text/translate'
 import { Code } from './MessageCard'
 
@@ -16,7 +17,7 @@ export function DetailsFace({ episode }: { episode: Episode }) {
           <Code text={error} />
         </Section>
       )}
-      {row.not_trained !== null && <p class="warn">{t('not_trained', { reason: row.not_trained })}</p>}
+      {row.not_trained !== null && <p class="warn">{t('not_trained', { reason: term(row.not_trained) })}</p>}
       <Section title={t('task')}>
         <Values values={task} />
       </Section>

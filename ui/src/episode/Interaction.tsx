@@ -14,7 +14,7 @@ import { useSource } from '../state/source'
 import { duration, integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
 import { BranchesFace } from './BranchesFace'
-import { ChatFace, messagesOf } from './ChatFace'
+import { ChatFace } from './ChatFace'
 import { CompareFace } from './CompareFace'
 import { DetailsFace } from './DetailsFace'
 import type { FaceCommands } from './face'
@@ -61,7 +61,7 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
   const commands = useRef<FaceCommands>(null)
   const area = useRef<HTMLDivElement>(null)
   const { onNode, current } = useTopMessage(place.node)
-  const hit = useMemo(() => firstHit(messagesOf(episode, timeline), place.text), [episode, timeline, place.text])
+  const hit = useMemo(() => firstHit(episode, timeline, place.text), [episode, timeline, place.text])
   const shared = { episode, timeline, node: place.node >= 0 ? place.node : hit, onNode, current, commands }
   const { face } = place
   useMarkedHits(area, place.text)

@@ -8,6 +8,7 @@ import { VirtualList, type ListHandle } from '../list/VirtualList'
 import { go, usePlace } from '../state/place'
 import type { Resource } from '../state/resource'
 import { integer } from '../text/format'
+import { term } from '../text/terms'
 import { t } from '../text/translate'
 import { greatestAdvantage } from '../tokens/colour'
 import { Columns } from '../tokens/columns'
@@ -75,7 +76,7 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
     <div class="tokens-face">
       <div class="face-bar">
         <Legend colouring={colour} scale={scale} />
-        {why !== null && <span>{t('without_loss', { reason: why })}</span>}
+        {why !== null && <span>{t('without_loss', { reason: term(why) })}</span>}
         {colour === 'gap' && !columns.knowsTrainer && <span class="warn">{t('trainer_unknown')}</span>}
       </div>
       <div class="tokens-area" ref={area} onClick={click} onKeyDown={walk}>

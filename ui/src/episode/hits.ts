@@ -3,16 +3,17 @@
 import type { RefObject } from 'preact'
 import { useEffect } from 'preact/hooks'
 
-import type { Message } from '../data/types'
-import { plainText } from '../text/content'
+import type { Episode } from '../data/types'
+import { searchedText } from '../text/content'
+import { messagesOf } from './ChatFace'
 
 const NAME = 'hit'
 
-/** The first message that holds a text in any case, as its node; -1 where none does, or nothing is searched for. */
-export function firstHit(messages: Message[], text: string): number {
+/** A timeline's first message that holds a text in any case, as its node; -1 where none does, or nothing is searched for. */
+export function firstHit(episode: Episode, timeline: number, text: string): number {
   if (text === '') return -1
   const sought = text.toLowerCase()
-  return messages.find((message) => textOf(message).toLowerCase().includes(sought))?.node ?? -1
+  return messagesOf(episode, timeline).find((message) => searchedText(message).toLowerCase().includes(sought))?.node ?? -1
 }
 
 /** Marks a text wherever it stands in an element, also in what comes into it later. */
@@ -29,10 +30,6 @@ export function useMarkedHits(area: RefObject<HTMLElement | null>, text: string)
       CSS.highlights.delete(NAME)
     }
   }, [text])
-}
-
-function textOf({ reasoning, content, tool_calls }: Message): string {
-  return [reasoning ?? '', plainText(content), JSON.stringify(tool_calls)].join('\n')
 }
 
 function ranges(element: HTMLElement, sought: string): Range[] {

@@ -1,6 +1,6 @@
 /** The text of a message's content, which is a string or a list of parts. */
 
-import type { Json } from '../data/types'
+import type { Json, Message } from '../data/types'
 
 export interface Part {
   kind: 'text' | 'image' | 'other'
@@ -18,6 +18,11 @@ export function plainText(content: Json): string {
   return parts(content)
     .map((item) => item.text)
     .join('\n')
+}
+
+/** All that a search looks through. */
+export function searchedText({ reasoning, content, tool_calls }: Message): string {
+  return [reasoning ?? '', plainText(content), JSON.stringify(tool_calls)].join('\n')
 }
 
 function part(item: Json): Part {

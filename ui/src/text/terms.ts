@@ -26,7 +26,7 @@ const CHINESE: { [term: string]: string } = {
   validation: '验证',
   save: '保存',
   step: '整步',
-  sampled: '采样',
+  sampled: '生成',
   trained: '参与训练',
   masked: '被屏蔽',
   dropped: '被丢弃',
