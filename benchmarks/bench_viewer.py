@@ -2,9 +2,9 @@
 
 A real Chromium shows the pages: a time runs from what the reader does until the answer is painted (`chromium.py`). The
 runs are made once and kept (`viewer_runs.py`). By turns with ours, on the same 2,000 episodes, beast-logger 0.1.8 shows
-its page; `viewers.py` says how they are logged for it. A page of entries is there the next of its pages of 15; here it
-is a place in the list whose rows were not asked for yet, of which some 12 are seen. Recording is what a trainer's
-thread spends that gives the store steps of 64 episodes at once, and then their advantages and its log-probabilities.
+its page; `viewers.py` says how they are logged for it. The next page of entries is there the next of its pages of 15;
+here it is what the key PageDown shows, some 12 rows. Recording is what a trainer's thread spends that gives the store
+steps of 64 episodes at once, and then their advantages and its log-probabilities.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OPEN_BAR_MS = 300.0
 RECORD_BAR_MS = 1.0
 COMPARISONS = {
     "open": "opening the list, from its address",
-    "page": "opening a page of entries",
+    "page": "turning to the next page of entries",
     "tokens": "opening an entry: its first tokens",
 }
 
@@ -155,7 +155,7 @@ def report(facts: dict[str, Any], times: Times, ours: Times, theirs: Times, reco
 {describe(facts)}
 
 Medians of {repeats} repetitions in Chromium, from what the reader does until the answer is painted; nothing is faster
-than two frames. A search waits 250 ms for the typing to rest.
+than the next frame. A search waits 250 ms for the typing to rest.
 
 {many}
 

@@ -20,8 +20,11 @@ Times = dict[str, list[float]]
 
 _ROWS = "document.querySelectorAll('[data-episode]').length >= 8"
 _ROW_HEIGHT = 62
-_WITHIN = 60
+_WITHIN = 10
 _LIST = ".episode-pane .scroller"
+_OUR_ROWS = 12
+_A_LOOK_MS = 500.0
+"""At a page before it is turned."""
 _THEIR_ROWS = 15
 _ENTRIES = f"document.querySelectorAll('.entry-list-container .ant-list-item').length === {_THEIR_ROWS}"
 
@@ -57,8 +60,7 @@ def _opened(browser: Chromium, url: str) -> float:
 
 def _rows_far_away(screen: Screen, n: int, repeats: int) -> list[float]:
     """Places one after another, each beyond the rows that are there."""
-    shown = f"document.querySelector('{_LIST} [data-index=\"{{}}\"] [data-episode]')"
-    return [screen.runs(_scrolled_to(at), shown.format(at + 5)) for at in _places(n, repeats)]
+    return [screen.runs(_scrolled_to(at), _row(at + 5)) for at in _places(n, repeats)]
 
 
 def _places(n: int, repeats: int) -> list[int]:
@@ -80,7 +82,7 @@ def _holds(episode_id: str, element: str) -> str:
 def _filtered(screen: Screen, reader: EpisodeReader, repeats: int) -> list[float]:
     screen.page.get_by_text("Filters", exact=True).click()
     statuses: tuple[EpisodeStatus, ...] = ("truncated", "success", "error", "failed")
-    select = screen.page.get_by_label("Status")
+    select = screen.page.get_by_role("combobox", name="Status", exact=True)
     times: list[float] = []
     for number in range(repeats):
         status = statuses[number % len(statuses)]
@@ -154,7 +156,7 @@ def _to_the_end(screen: Screen, repeats: int) -> list[float]:
 def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tuple[Times, Times]:
     """Ours and beast-logger's, by turns, on the same episodes.
 
-    Both have `open` (the list, from its address), `page` (another page of it) and `tokens` (the first of an episode).
+    Both have `open` (the list, from its address), `page` (its next page) and `tokens` (the first of an episode).
     """
     ours: Times = {"open": [], "page": [], "tokens": []}
     theirs: Times = {"open": [], "page": [], "tokens": []}
@@ -169,18 +171,27 @@ def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tu
             our_screen.opens(f"{our_url}#face=tokens", _ROWS)
             their_screen.opens(address, _ENTRIES)
             for number, at in enumerate(_places(len(rows), repeats)):
-                _our_page(our_screen, ours, at, rows[at + 5])
+                _our_page(our_screen, ours, at, rows)
                 _their_page(their_screen, theirs, rows[_THEIR_ROWS * (number + 1) + 5])
     return ours, theirs
 
 
-def _our_page(screen: Screen, times: Times, at: int, row: EpisodeRow) -> None:
-    """A place in the list, and the tokens of an episode there."""
-    screen.page.bring_to_front()
-    item = f'[data-episode="{row.episode_id}"]'
-    times["page"].append(screen.runs(_scrolled_to(at), f"document.querySelector('{item}')"))
+def _our_page(screen: Screen, times: Times, at: int, rows: list[EpisodeRow]) -> None:
+    """The page after a place in the list, by the key, and the tokens of an episode there."""
+    page = screen.page
+    page.bring_to_front()
+    screen.runs(_scrolled_to(at), _row(at + 5))
+    page.locator(_LIST).focus()
+    page.wait_for_timeout(_A_LOOK_MS)
+    times["page"].append(screen.takes(partial(page.keyboard.press, "PageDown"), _row(at + _OUR_ROWS + 5)))
+    row = rows[at + _OUR_ROWS]
     shown = _holds(row.episode_id, '.tokens [data-token="0"]')
-    times["tokens"].append(screen.takes(screen.page.locator(item).click, shown))
+    times["tokens"].append(screen.takes(page.locator(f'[data-episode="{row.episode_id}"]').click, shown))
+
+
+def _row(index: int) -> str:
+    """A row of the list is there, and more than its place."""
+    return f"document.querySelector('{_LIST} [data-index=\"{index}\"] [data-episode]')"
 
 
 def _their_page(screen: Screen, times: Times, row: EpisodeRow) -> None:

@@ -5,7 +5,7 @@ import { useLayoutEffect, useReducer, useRef } from 'preact/hooks'
 import type { EpisodePage, EpisodeRow } from '../data/types'
 import { OneAtATime } from '../state/one'
 
-export const PAGE = 200
+export const PAGE = 50
 
 export interface Rows {
   total: number | null
@@ -56,7 +56,16 @@ export class Pages implements Rows {
 
   need = (first: number, end: number): void => {
     this.window = { first, end }
-    for (const page of pagesOf(first, end)) if (!this.asked.has(page)) void this.fetch(page)
+    const lacking = pagesOf(first, end).filter((page) => !this.asked.has(page))
+    if (lacking.length === 0) this.ahead()
+    for (const page of lacking) void this.fetch(page).then(this.ahead)
+  }
+
+  /** Ask for what lies just beyond the window, whose own rows were asked for first. */
+  private readonly ahead = (): void => {
+    const { first, end } = this.window
+    const last = Math.min(end + PAGE, this.total ?? 0)
+    for (const page of pagesOf(Math.max(0, first - PAGE), last)) if (!this.asked.has(page)) void this.fetch(page)
   }
 
   again = (): void => this.renewal.ask()

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 
 import type { EpisodeRow, RunInfo } from '../data/types'
 import { matches, sorted } from '../data/embedded'
-import { pagesOf } from '../episodes/pages'
+import { PAGE, pagesOf } from '../episodes/pages'
 import { NO_FILTER } from '../state/place'
 import { runsMeant } from './runsMeant'
 
@@ -40,6 +40,6 @@ it('filters and sorts a report as the server would', () => {
 
 it('asks for the pages that a window touches', () => {
   expect(pagesOf(0, 1)).toEqual([0])
-  expect(pagesOf(190, 410)).toEqual([0, 1, 2])
-  expect(pagesOf(200, 400)).toEqual([1])
+  expect(pagesOf(PAGE - 10, 2 * PAGE + 10)).toEqual([0, 1, 2])
+  expect(pagesOf(PAGE, 2 * PAGE)).toEqual([1])
 })
