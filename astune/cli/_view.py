@@ -52,14 +52,24 @@ def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None
 
 
 def export_report(path: Path | None, to: Path, episode_ids: Sequence[str]) -> int:
-    """Write the report of a run into one file, which appears only when it is whole."""
+    """Write the report of a run into one file, which appears only when it is whole; first say which run it is."""
     from astune.viewer.export import write_report
 
     run = resolve_run(path, record_dir=RECORD_DIR)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console.print(_told_run(run, path, to))
     n_bytes = write_report(run, to, episode_ids)
-    told = f"{to}: {run.parent.name}/{run.name}, {len(episode_ids)} episodes, {n_bytes / 1e6:.1f} MB"
-    Console().print(told, markup=False, highlight=False, soft_wrap=True)
+    episodes = "1 episode" if len(episode_ids) == 1 else f"{len(episode_ids)} episodes"
+    console.print(f"{to}: {run.parent.name}/{run.name}, {episodes}, {n_bytes / 1e6:.1f} MB")
     return 0
+
+
+def _told_run(run: Path, path: Path | None, to: Path) -> str:
+    """Which run it is, and how another one is chosen where `path` was not the run itself."""
+    name = f"{run.parent.name}/{run.name}"
+    if path is not None and any(each.resolve().is_relative_to(run) for each in (path, RECORD_DIR / path)):
+        return f"report of the run {name}"
+    return f"report of the newest run in {path or RECORD_DIR}, {name}; of another: astune view RUN --export {to}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

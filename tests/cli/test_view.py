@@ -131,8 +131,24 @@ def test_a_report_of_the_newest_run_is_written(astune, folder, monkeypatch):
         episode_id = reader.list()[0].episode_id
     status, out, err = astune("view", "launcher_record", "--export", "report.html", "--episode", episode_id)
     assert (status, err) == (0, "")
-    assert out.startswith(f"report.html: demo/{run.name}, 1 episodes, ")
+    assert out.splitlines()[1].startswith(f"report.html: demo/{run.name}, 1 episode, ")
     assert episode_id in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("launcher_record", "newest run in launcher_record, {run}; of another: astune view RUN --export report.html"),
+        ("demo", "newest run in demo, {run}; of another: astune view RUN --export report.html"),
+        ("launcher_record/{run}/rollout", "run {run}"),
+        ("{run}", "run {run}"),
+    ],
+)
+def test_which_run_a_report_is_of_is_said_before_it_is_made(astune, folder, monkeypatch, path, says):
+    monkeypatch.chdir(folder)
+    run = f"demo/{resolve_run(folder / 'launcher_record').name}"
+    status, out, _ = astune("view", path.format(run=run), "--export", "report.html", "--episode", "nobody")
+    assert (status, out) == (1, f"report of the {says.format(run=run)}\n")
 
 
 @pytest.mark.slow
