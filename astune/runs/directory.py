@@ -40,6 +40,7 @@ from astune.schema import RunStoreError, Vocabulary
 RUN_FORMAT = 1
 RunStatus = Literal["running", "finished", "failed", "interrupted", "killed"]
 _INFO = "run.json"
+_EPISODES = "rollout/episodes.sqlite"
 _FOLDERS = ("backup", "rollout", "tensorboard", "checkpoints", "plots")
 _TIME = "%Y_%m_%d_%H_%M_%S"
 _UNSAFE = re.compile(r"[/\\\0]|^\.{0,2}$")
@@ -94,7 +95,7 @@ class RunDirectory:
                 lock.acquire()
                 for folder in _FOLDERS:
                     (temporary / folder).mkdir()
-                EpisodeStore(temporary / "rollout" / "episodes.sqlite").close()
+                EpisodeStore(temporary / _EPISODES).close()
                 info = RunInfo(experiment=experiment_name, created_at=now)
                 (temporary / _INFO).write_bytes(orjson.dumps(asdict(info), option=orjson.OPT_INDENT_2))
                 fsync_tree(temporary)
@@ -114,8 +115,9 @@ class RunDirectory:
             RunStoreError: there is no run at `path`, or another process writes it.
         """
         path = Path(path).resolve()
-        if not is_run(path):
-            raise RunStoreError(f"{path} is no run", hint=f"a run's folder holds {_INFO}")
+        if not (path / _INFO).is_file():
+            what_is_left = f"a run's folder holds {_INFO}; `astune view` shows what is left of a run that lost it"
+            raise RunStoreError(f"{path} is no run", hint=what_is_left)
         run = cls.look_at(path)
         info = run.info()
         if info.format != RUN_FORMAT:
@@ -147,7 +149,7 @@ class RunDirectory:
 
     @property
     def episodes_path(self) -> Path:
-        return self.rollout / "episodes.sqlite"
+        return self.path / _EPISODES
 
     @property
     def vocabulary_path(self) -> Path:
@@ -260,12 +262,14 @@ class RunDirectory:
 
 
 def is_run(path: Path) -> bool:
-    return (path / _INFO).is_file()
+    """Whether it is the folder of a run, also of one that has only its own file or its episodes left."""
+    return any((path / left).is_file() for left in (_INFO, _EPISODES))
 
 
 def runs_below(folder: Path) -> list[Path]:
     """Every run in a folder of experiments or of one experiment, oldest first."""
-    found = [path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)]
+    found = {path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)}
+    found |= {path.parents[1] for pattern in (f"*/{_EPISODES}", f"*/*/{_EPISODES}") for path in folder.glob(pattern)}
     return sorted((run for run in found if not run.name.startswith(".")), key=_age)
 
 

@@ -173,7 +173,7 @@ class ViewedRun:
     def _info(self, problems: list[str]) -> RunInfo | None:
         path = self._inside(self.path / "run.json")
         if path is None:
-            problems.append("run.json is missing")
+            problems.append("run.json is missing: when the run began and how it ended is not known")
             return None
         try:
             info = self._ended.of(Stamp.of(path), lambda: RunDirectory.open(self.path).info())

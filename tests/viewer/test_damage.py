@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from viewer_stage import branching_episode, get, make_episode, serving, write_run, writing
 
-from astune.runs import RunDirectory, _schema
+from astune.runs import RunDirectory, _schema, resolve_run
+from astune.schema import RunStoreError
 
 N = 60
 
@@ -158,6 +159,23 @@ def test_a_run_whose_own_file_is_damaged_is_still_there(run, content):
         assert info["problems"]
         assert info["run"] == run.name
         assert get(client, "episodes", run=run.name)["total"] == N
+
+
+def test_a_run_without_its_own_file_is_listed_and_opens(whole, run):
+    (run / "run.json").unlink()
+    shutil.copytree(whole, run.parent / "whole")
+    missing = "run.json is missing: when the run began and how it ended is not known"
+    for opened, name in ((run.parent, run.name), (run, "")):
+        with serving(opened) as client:
+            infos = get(client, "runs")
+            assert [info["run"] for info in infos] == (["whole", run.name] if name else [""])
+            assert (infos[-1]["status"], infos[-1]["episodes"], infos[-1]["steps"]) == ("killed", N, 1)
+            assert infos[-1]["problems"] == get(client, "run", run=name)["problems"] == [missing]
+            found = get(client, "episodes", run=name, limit=1)["rows"][0]["episode_id"]
+            assert get(client, "tokens", run=name, id=found)["length"] > 100
+    assert resolve_run(run.parent) == run.parent / "whole"
+    with pytest.raises(RunStoreError, match=r"is no run; .*`astune view` shows what is left"):
+        RunDirectory.open(run)
 
 
 def test_nothing_at_all_is_an_empty_list_that_fills(tmp_path):
