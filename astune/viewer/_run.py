@@ -82,6 +82,7 @@ class ViewedRun:
             "message": info.message if info is not None else "",
             **self._settings(),
             "steps": last.step if last is not None else None,
+            "elapsed_s": last.elapsed_s if last is not None else None,
             "episodes": episodes,
             "reward": last.metrics.get("reward/mean") if last is not None else None,
             "problems": problems,

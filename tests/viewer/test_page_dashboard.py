@@ -70,6 +70,25 @@ def test_a_curve_is_downloaded_as_table_and_picture(page, served, record, real):
     assert struct.unpack(">2I", png[16:24])[0] > 700
 
 
+def test_the_list_and_the_dashboard_tell_the_same_time_at_work(page, served, record, real):
+    page.goto(f"{served}#run={real}&view=dashboard")
+    page.locator(".latest").wait_for()
+    at_work = page.locator(".latest").inner_text().partition("Time at work ")[2]
+    *_, last = [line for line in RunDirectory.look_at(record / real).metrics() if line.kind == "train"]
+    assert seconds(at_work) == pytest.approx(last.elapsed_s, abs=0.51)
+    page.goto(f"{served}#view=runs")
+    page.locator(".run-table").wait_for()
+    column = page.locator(".run-table th[scope=col]").all_inner_texts().index("Time at work")
+    cell = page.locator(".run-table tbody tr", has_text="talkers").locator("> *").nth(column)
+    assert cell.inner_text() == at_work
+
+
+def seconds(text: str) -> float:
+    """Of `0.42 s` or `3 m 05 s`."""
+    minutes, _, rest = text.rpartition(" m ")
+    return 60 * int(minutes or 0) + float(rest.removesuffix(" s"))
+
+
 def test_runs_are_laid_over_each_other(page, served, real, staged):
     page.goto(f"{served}#run={staged}&view=dashboard")
     page.get_by_text("No measurements yet").wait_for()

@@ -39,6 +39,9 @@ def test_the_folder_and_its_runs_are_listed(viewer, name, trained):
     assert (run["backbone"], run["steps"], run["episodes"], run["problems"]) == ("local", 2, 20, [])
     assert 0 <= run["reward"] <= 1
     assert run["ended_at"] > run["created_at"]
+    assert run["elapsed_s"] == get(viewer, "metrics", run=name)[0]["lines"][-2]["elapsed_s"], (
+        "of the last step of training"
+    )
 
 
 def test_a_run_is_summed_up_by_steps(viewer, name, trained):

@@ -79,7 +79,8 @@ function Latest({ lines }: { lines: RunMetrics | undefined }) {
   if (!last) return null
   return (
     <p class="faint latest" aria-live="polite">
-      {t('step')} <b>{integer(last.step)}</b> · {t('reward')} <b>{number(last.metrics['reward/mean'])}</b> · {duration(last.elapsed_s)}
+      {t('step')} <b>{integer(last.step)}</b> · {t('reward')} <b>{number(last.metrics['reward/mean'])}</b> ·{' '}
+      <span title={t('at_work_hint')}>{t('at_work')}</span> <b>{duration(last.elapsed_s)}</b>
     </p>
   )
 }

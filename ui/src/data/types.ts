@@ -22,6 +22,8 @@ export interface RunInfo {
   backbone: string | null
   model: string | null
   steps: number | null
+  /** Seconds at work up to the newest step of training, as charts by time have them. */
+  elapsed_s: number | null
   episodes: number | null
   reward: number | null
   problems: string[]

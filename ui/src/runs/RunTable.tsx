@@ -38,8 +38,8 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
           <table class="run-table">
             <thead>
               <tr>
-                {(['experiment', 'status', 'started', 'duration', 'model', 'backbone', 'steps', 'episodes', 'reward'] as const).map((word) => (
-                  <th key={word} scope="col">
+                {(['experiment', 'status', 'started', 'at_work', 'model', 'backbone', 'steps', 'episodes', 'reward'] as const).map((word) => (
+                  <th key={word} scope="col" title={word === 'at_work' ? t('at_work_hint') : undefined}>
                     {t(word)}
                   </th>
                 ))}
@@ -58,7 +58,6 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
 }
 
 function RunRow({ info }: { info: RunInfo }) {
-  const end = info.ended_at ?? (info.status === 'running' ? Date.now() / 1000 : null)
   return (
     <tr onClick={() => openRun(info.run)}>
       <th scope="row">
@@ -73,7 +72,7 @@ function RunRow({ info }: { info: RunInfo }) {
         {info.problems.length > 0 && <div class="warn">{info.problems[0]}</div>}
       </td>
       <td>{moment(info.created_at)}</td>
-      <td class="number">{duration(end === null || info.created_at === null ? null : end - info.created_at)}</td>
+      <td class="number">{duration(info.elapsed_s)}</td>
       <td>{info.model ?? '–'}</td>
       <td>{info.backbone ?? '–'}</td>
       <td class="number">{integer(info.steps)}</td>
