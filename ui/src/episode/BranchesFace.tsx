@@ -20,6 +20,8 @@ const LANE = 18
 /** Columns beyond this share the last one: the picture would be wider than the text. */
 const MOST_LANES = 24
 const SNIPPET = 160
+/** Of the message that a branch leaves, beside why. */
+const SHORT_SNIPPET = 60
 
 export function BranchesFace({ episode }: { episode: Episode }) {
   const rows = useMemo(() => treeRows(episode.messages, episode.timelines), [episode])
@@ -47,7 +49,7 @@ export function BranchesFace({ episode }: { episode: Episode }) {
 }
 
 function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Episode }) {
-  const { message, timelines } = row
+  const { message, parent, timelines } = row
   const agent = agentsOf(episode).indexOf(message.agent)
   const other = differsFrom(message, episode)
   const open = (): void => go({ face: 'chat', timeline: timelines[0] ?? 0, node: message.node, token: -1 })
@@ -67,6 +69,9 @@ function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Ep
               <span class="chip fork">
                 <ForkMark /> {t('fork', { cause: term(message.fork_cause) })}
               </span>
+              {parent !== null && (
+                <span class="leaves">{t('leaves', { n: row.number - 1, role: parent.role, text: brief(textOf(parent), SHORT_SNIPPET) })}</span>
+              )}
               {other !== null && <span>{t('differs_from', { n: other + 1 })}</span>}
             </span>
           )}

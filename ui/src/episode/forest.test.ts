@@ -15,6 +15,7 @@ it('draws the worked example', () => {
   expect(rows.map((row) => [row.forks, row.passing])).toEqual([[[1], []], [[], [1]], [[], [1]], [[], [1]], [[], []], [[], []]])
   expect(rows[4]).toMatchObject({ goesOn: true, timelines: [1] })
   expect(rows[0]!.timelines).toEqual([0, 1])
+  expect(rows.map((row) => [row.parent?.node ?? null, row.number])).toEqual([[null, 1], [0, 2], [1, 3], [2, 4], [0, 2], [4, 3]])
 })
 
 it('keeps the line of a branch that still waits, and gives each root a column of its own', () => {

@@ -4,6 +4,10 @@ import type { Message, TimelineInfo } from '../data/types'
 
 export interface TreeRow {
   message: Message
+  /** The message that it follows; null of a root. */
+  parent: Message | null
+  /** Its place in each timeline that it stands in; a root has 1. */
+  number: number
   /** The column of its branch; a first child goes on in its parent's column. */
   lane: number
   /** Columns whose branches pass by this row on their way down. */
@@ -37,26 +41,29 @@ export function treeRows(messages: Message[], timelines: TimelineInfo[]): TreeRo
   }
   const rows: TreeRow[] = []
   let lanes = 0
-  /** Branches that still wait: their messages, and their columns; a root gets its own when it comes. */
-  const waiting: { message: Message; lane: number | null }[] = []
+  /** Branches that still wait: their messages, what these follow, and their columns; a root gets its own when it comes. */
+  const waiting: { message: Message; after: TreeRow | null; lane: number | null }[] = []
   const roots = children.get(null) ?? []
-  for (const root of roots.toReversed()) waiting.push({ message: root, lane: null })
+  for (const root of roots.toReversed()) waiting.push({ message: root, after: null, lane: null })
   while (waiting.length > 0) {
     const next = waiting.pop()!
     const lane = next.lane ?? lanes++
     const passing = waiting.flatMap((later) => later.lane ?? [])
     const [first, ...others] = children.get(next.message.node) ?? []
     const branches = others.map((message) => ({ message, lane: lanes++ }))
-    rows.push({
+    const row = {
       message: next.message,
+      parent: next.after?.message ?? null,
+      number: 1 + (next.after?.number ?? 0),
       lane,
       passing,
       forks: branches.map((branch) => branch.lane),
       goesOn: first !== undefined,
       timelines: through.get(next.message.node) ?? [],
-    })
-    waiting.push(...branches.toReversed())
-    if (first) waiting.push({ message: first, lane })
+    }
+    rows.push(row)
+    waiting.push(...branches.toReversed().map((branch) => ({ ...branch, after: row })))
+    if (first) waiting.push({ message: first, after: row, lane })
   }
   return rows
 }
