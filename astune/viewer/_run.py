@@ -239,7 +239,7 @@ class ViewedRun:
                 raise damage from cause
             lost = f", at least {found.lost} could not" if found.lost else ""
             with self._lock:
-                self._damage = f"{damage.message}: {found.kept} episodes could be read{lost}"
+                self._damage = f"{damage.message}: {found.kept} of its episodes could be read{lost}"
                 self._reader, self._salvaged = (stamps, reader), salvaged
                 self._search = TextSearch()
 

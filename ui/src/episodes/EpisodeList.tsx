@@ -92,7 +92,7 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
             {t(row.split)} {row.step}
           </span>
           <span>{t('n_tokens', { n: integer(row.n_tokens) })}</span>
-          <span>{t(row.n_turns === 1 ? 'one_turn' : 'n_turns', { n: row.n_turns })}</span>
+          <span>{t('n_turns', { n: row.n_turns })}</span>
           {(row.n_branches ?? 1) > 1 && (
             <span title={t('branches')}>
               <ForkMark /> {row.n_branches}

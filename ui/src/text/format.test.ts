@@ -2,6 +2,7 @@ import { expect, it } from 'vitest'
 
 import { plainText } from './content'
 import { brief, duration, integer, laidOut, number, percent, signed } from './format'
+import { t } from './translate'
 import { WORDS } from './words'
 
 it('writes numbers with the digits that matter', () => {
@@ -28,6 +29,14 @@ it('reads content as text or as parts', () => {
   expect(plainText([{ type: 'text', text: 'a' }, { type: 'image_url', image_url: 'x' }])).toBe('a\nimage_url')
   expect(plainText(null)).toBe('')
   expect(brief('a  b\n\nc', 3)).toBe('a …')
+})
+
+it('has one of a thing and many of it', () => {
+  expect([0, 1, 2].map((n) => t('n_turns', { n }))).toEqual(['0 turns', '1 turn', '2 turns'])
+  expect(t('n_tokens', { n: integer(1) })).toBe('1 token')
+  expect(t('n_tokens', { n: integer(1001) })).toBe('1,001 tokens')
+  expect(t('same_before', { n: '1' })).toBe('1 equal token before it is left out')
+  expect(t('timeline_n', { n: 1, all: 2, agent: 'a', tokens: '1', trained: '0' })).toBe('1 of 2 · a · 1 token, 0 trained')
 })
 
 it('has each name in braces in both languages', () => {

@@ -1,4 +1,4 @@
-/** The page's words: English, then Chinese. A name in braces is filled in. */
+/** The page's words: English, then Chinese. What braces mean stands at `t`. */
 
 export const WORDS = {
   runs: ['Runs', '运行'],
@@ -76,9 +76,8 @@ export const WORDS = {
   descending: ['Descending', '降序'],
   recorded: ['Recorded', '记录顺序'],
   sampled: ['Sampled', '生成'],
-  n_tokens: ['{n} tokens', '{n} 个词元'],
-  one_turn: ['1 turn', '1 轮'],
-  n_turns: ['{n} turns', '{n} 轮'],
+  n_tokens: ['{n} {n|token|tokens}', '{n} 个词元'],
+  n_turns: ['{n} {n|turn|turns}', '{n} 轮'],
   n_branches: ['{n} branches', '{n} 个分支'],
   attempt: ['attempt {n}', '第 {n} 次尝试'],
   repeat: ['Repeat', '序号'],
@@ -103,7 +102,7 @@ export const WORDS = {
   compare: ['Compare', '比较'],
   details: ['Details', '详情'],
   timeline: ['Timeline', '时间线'],
-  timeline_n: ['{n} of {all} · {agent} · {tokens} tokens, {trained} trained', '{n} / {all} · {agent} · {tokens} 个词元，{trained} 个参与训练'],
+  timeline_n: ['{n} of {all} · {agent} · {tokens} {tokens|token|tokens}, {trained} trained', '{n} / {all} · {agent} · {tokens} 个词元，{trained} 个参与训练'],
   colour: ['Colour', '着色'],
   by_loss: ['Loss', '损失'],
   by_logprob: ['Log-probability', '对数概率'],
@@ -138,7 +137,7 @@ export const WORDS = {
   unpin: ['Let go of the token', '取消固定的词元'],
   reasoning: ['Reasoning', '思考'],
   tool_call: ['Calls {name}', '调用 {name}'],
-  tools_offered: ['{n} tools offered', '提供了 {n} 个工具'],
+  tools_offered: ['{n} {n|tool|tools} offered', '提供了 {n} 个工具'],
   malformed: ['Meant as a tool call, and is none', '本想调用工具，但格式不对'],
   image: ['image', '图片'],
   raw: ['As the model saw it', '模型所见原文'],
@@ -159,7 +158,7 @@ export const WORDS = {
   this_episode: ['This one', '当前'],
   same_tokens: ['Both have the same tokens.', '两者的词元完全相同。'],
   first_difference: ['First difference at token {n}: {message}', '第一处不同在第 {n} 个词元：{message}'],
-  same_before: ['{n} equal tokens before it are left out', '之前相同的 {n} 个词元未显示'],
+  same_before: ['{n} equal {n|token before it is|tokens before it are} left out', '之前相同的 {n} 个词元未显示'],
   to_first_difference: ['Go to the first difference', '跳到第一处不同'],
   other_timeline: ['Its timeline', '它的时间线'],
   key_only_this: ['only in this one', '只在当前回合'],
