@@ -104,6 +104,24 @@ def test_search_shows_where_the_words_stand(page, served, staged):
     assert page.locator("[data-search]").input_value() == "WAS A TREE"
 
 
+def test_a_long_name_of_a_task_is_cut_before_its_end(page, tmp_path):
+    tasks = [f"a-benchmark-with-a-long-name/validation-of-many-kinds/task-{number:05d}" for number in range(2)]
+    run = write_run(tmp_path, [make_episode(number, task=task) for number, task in enumerate(tasks)])
+    page.set_viewport_size({"width": 1024, "height": 700})
+    with serving(run) as client:
+        shown(page, f"{str(client.base_url).rstrip('/')}/#run=", 2)
+        for row, task in zip(page.locator(".episode-row").all(), tasks, strict=True):
+            name = row.get_by_title(task)
+            assert name.text_content() == task
+            assert name.locator(".name-end").text_content() == task[-12:]
+            boxes = [row.locator(part).bounding_box() for part in (".name-start", ".name-end", ".episode-reward")]
+            edges = [edge for box in boxes for edge in (box["x"], box["x"] + box["width"])]
+            assert edges == sorted(edges), "nothing lies over anything else"
+            assert boxes[0]["width"] > 20
+            assert edges[-1] < row.bounding_box()["x"] + row.bounding_box()["width"]
+        page.goto("about:blank")
+
+
 def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     shown(page, f"{served}#run={staged}", 4)
     for key, episode in [("j", "forked"), ("j", "markup <b>bold</b>"), ("j", "long"), ("k", "markup <b>bold</b>")]:

@@ -3,6 +3,7 @@
 import { useEffect, useRef } from 'preact/hooks'
 
 import { ForkMark } from '../common/ForkMark'
+import { Name } from '../common/Name'
 import { Empty, Failure, Loading } from '../common/Notice'
 import { EpisodeOutcome } from '../common/Status'
 import type { EpisodeRow, Run } from '../data/types'
@@ -80,7 +81,7 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
     <div role="listitem" class={`${size} ${here ? 'here' : ''}`}>
       <button aria-current={here ? 'true' : undefined} onClick={() => openEpisode(row.episode_id)} data-episode={row.episode_id}>
         <span class="episode-line">
-          <span class="episode-task">{row.task_id}</span>
+          <Name text={row.task_id} />
           <span class="faint">#{row.repeat}</span>
           <EpisodeOutcome status={row.status} />
           <span class="episode-reward" title={t('reward')}>
