@@ -158,9 +158,9 @@ def test_branches_say_why_and_lead_to_the_chat(page, served, staged):
     page.get_by_text("3 branches").wait_for()
     causes = page.locator(".fork-line").all_inner_texts()
     assert [cause.split("\n")[0].strip() for cause in causes] == ["Branch: sampled again", "Branch: another agent"]
-    assert "First difference from timeline 1" in causes[0]
+    assert "unlike timeline 1" in causes[0]
     left = page.locator(".fork-line .leaves").all_inner_texts()
-    assert left == ["after message 2, user: Begin.", "after message 1, system: Write a story together."]
+    assert left == ["after #2 user: Begin.", "after #1 system: Write a story together."]
     page.locator('.tree-row[data-node="7"]').click()
     page.get_by_text("Good enough").wait_for()
     assert "timeline=2" in page.url

@@ -70,7 +70,9 @@ function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Ep
                 <ForkMark /> {t('fork', { cause: term(message.fork_cause) })}
               </span>
               {parent !== null && (
-                <span class="leaves">{t('leaves', { n: row.number - 1, role: parent.role, text: brief(textOf(parent), SHORT_SNIPPET) })}</span>
+                <span class="leaves" title={brief(textOf(parent), SNIPPET)}>
+                  {t('leaves', { n: row.number - 1, role: parent.role, text: brief(textOf(parent), SHORT_SNIPPET) })}
+                </span>
               )}
               {other !== null && <span>{t('differs_from', { n: other + 1 })}</span>}
             </span>
