@@ -31,7 +31,9 @@ _SORTED_BY = {
     "task": "task_id",
     "agent": "json_extract(agents, '$[0]')",
     "branches": "n_branches",
-    "n_trained": "iif(split = 'train' AND status <> 'error' AND not_trained IS NULL, n_trained, 0)",
+    "n_trained": (
+        "iif(split = 'train' AND status <> 'error' AND not_trained IS NULL AND advantages IS NOT NULL, n_trained, 0)"
+    ),
 }
 """What is not the column itself; `EpisodeRow.untrained` says of which episodes nothing was trained."""
 

@@ -111,10 +111,12 @@ class EpisodeRow:
 
     @property
     def untrained(self) -> str | None:
-        """Why nothing of the episode is trained; None where that was not ruled out."""
+        """Why nothing of the episode was trained; None where it was: a step writes advantages when it is done."""
         if self.split == "validation":
             return "held out"
-        return "the attempt failed" if self.status == "error" else self.not_trained
+        if self.status == "error":
+            return "the attempt failed"
+        return "step not finished" if self.not_trained is None and self.advantages is None else self.not_trained
 
 
 @dataclass(frozen=True, slots=True)

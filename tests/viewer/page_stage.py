@@ -23,7 +23,7 @@ def write_staged_run(record: Path) -> Path:
         run.save_vocabulary(Vocabulary([bytes([byte]) for byte in range(256)]))
         with run.open_episodes() as store:
             for repeat, episode in enumerate([_forked(), _markup(), _long(), _failed()]):
-                store.append(_recorded(episode, repeat))
+                store.append(_recorded(episode, repeat), [0.25])
         run.finish("finished")
         return run.path
 

@@ -67,11 +67,11 @@ def test_neighbouring_sampled_messages_are_one_run_of_loss(tmp_path: Path):
     nodes[2].token_ids = nodes[2].token_ids[1:]
     episode = make_episode(nodes=nodes)
     with writing(tmp_path) as run, run.open_episodes() as store:
-        store.append(episode)
+        store.append(episode, [0.5])
     with serving(run.path) as client:
         tokens = get(client, "tokens", run="", id=episode.episode_id)
     assert tokens["loss"] == [[2, 8]]
-    assert tokens["advantages"] is None
+    assert tokens["advantages"] == [0.5, 0.5]
     assert tokens["logprobs"] == pytest.approx([0.0, -0.1, -0.2] * 2)
 
 
@@ -96,13 +96,14 @@ def test_characters_of_a_run_that_asked_an_endpoint_of_text_read_as_themselves(t
         ({"split": "validation"}, None, "held out"),
         ({"error": "ModelError: gone"}, None, "the attempt failed"),
         ({}, "the group is too old", "the group is too old"),
+        ({}, None, "step not finished"),
     ],
 )
 def test_of_an_episode_that_was_not_trained_no_token_takes_part_in_the_loss(tmp_path: Path, more, not_trained, reason):
     trained = make_episode(1, answer="so")
     episode = make_episode(nodes=branching_episode().forest.nodes, **more)
     with writing(tmp_path) as run, run.open_episodes() as store:
-        store.append(trained)
+        store.append(trained, [0.5])
         store.append(episode, not_trained=not_trained)
     with serving(run.path) as client:
         asked = {"run": "", "id": episode.episode_id}
@@ -115,13 +116,14 @@ def test_of_an_episode_that_was_not_trained_no_token_takes_part_in_the_loss(tmp_
     assert {span["mask_reason"] for span in spans if not span["sampled"]} == {None}
     assert [timeline["n_trained"] for timeline in shown["timelines"]] == [0, 0, 0]
     assert shown["row"]["n_trained"] == 0
+    assert tokens[0]["advantages"] is None
     assert [(row["repeat"], row["n_trained"]) for row in rows] == [(0, 0), (1, 3)]
 
 
 def test_rows_and_timelines_agree_on_what_is_trained_where_grammars_are_masked(tmp_path: Path):
     episode = replace(branching_episode(), constrained_tokens="mask")
     with writing(tmp_path) as run, run.open_episodes() as store:
-        store.append(episode)
+        store.append(episode, [0.5])
     with serving(run.path) as client:
         shown = get(client, "episode", run="", id=episode.episode_id)
     trained = [timeline["n_trained"] for timeline in shown["timelines"]]
@@ -143,7 +145,7 @@ def test_a_group_is_what_was_compared_without_its_failed_attempts(tmp_path: Path
 def test_only_the_timeline_that_is_asked_for_is_flattened(tmp_path: Path):
     episode = branching_episode()
     with writing(tmp_path) as run, run.open_episodes() as store:
-        store.append(episode)
+        store.append(episode, [0.5])
     with run.episodes() as reader:
         row = reader.row(episode.episode_id)
         told = read_episode(reader, row, episode, None)["timelines"]

@@ -17,6 +17,7 @@ const CHINESE: { [term: string]: string } = {
   'group has no variance': '组内奖励没有差异',
   'group incomplete': '组不完整',
   'step out of time': '训练步超时',
+  'step not finished': '训练步未完成',
   'episode without a reward': '回合没有奖励',
   'debug run': '调试运行',
   'failed attempts': '失败的尝试',
