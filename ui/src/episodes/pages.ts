@@ -57,15 +57,16 @@ export class Pages implements Rows {
   need = (first: number, end: number): void => {
     this.window = { first, end }
     const lacking = pagesOf(first, end).filter((page) => !this.asked.has(page))
-    if (lacking.length === 0) this.ahead()
-    for (const page of lacking) void this.fetch(page).then(this.ahead)
+    void this.show(lacking)
   }
 
-  /** Ask for what lies just beyond the window, whose own rows were asked for first. */
-  private readonly ahead = (): void => {
+  /** Ask for pages of the window, and once they are there for what lies just beyond it. */
+  private async show(pages: number[]): Promise<void> {
+    await Promise.all(pages.map((page) => this.fetch(page)))
+    if (this.total === null || this.error !== null) return
     const { first, end } = this.window
-    const last = Math.min(end + PAGE, this.total ?? 0)
-    for (const page of pagesOf(Math.max(0, first - PAGE), last)) if (!this.asked.has(page)) void this.fetch(page)
+    const around = pagesOf(Math.max(0, first - PAGE), Math.min(end + PAGE, this.total))
+    for (const page of around) if (!this.asked.has(page)) void this.fetch(page)
   }
 
   again = (): void => this.renewal.ask()
@@ -74,9 +75,10 @@ export class Pages implements Rows {
     const shown = pagesOf(this.window.first, this.window.end)
     this.asked.clear()
     for (const page of [...this.pages.keys()]) if (!shown.includes(page)) this.pages.delete(page)
-    await Promise.all(shown.map((page) => this.fetch(page)))
+    await this.show(shown)
   }
 
+  /** What fails beyond the window is no error of what is on show: it is asked for again when it is needed. */
   private async fetch(page: number): Promise<void> {
     const number = ++this.questions
     this.asked.set(page, number)
@@ -92,7 +94,7 @@ export class Pages implements Rows {
     } catch (error) {
       if (!isNewest()) return
       this.asked.delete(page)
-      this.error = error as Error
+      if (pagesOf(this.window.first, this.window.end).includes(page)) this.error = error as Error
     } finally {
       this.changed()
     }
