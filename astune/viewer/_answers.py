@@ -43,6 +43,11 @@ def plain(value: object) -> Any:
     return _unwrapped(to_json(value))
 
 
+def plain_text(text: str) -> str:
+    """As JSON can hold it, and as a search reads it: what is no whole character is a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _unwrapped(value: Any) -> Any:
     match value:
         case [*items]:

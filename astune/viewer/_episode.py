@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from astune.runs import EpisodeReader, EpisodeRow
+from astune.runs import EpisodeReader, EpisodeRow, message_text
 from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
-from astune.viewer._answers import plain
+from astune.viewer._answers import plain, plain_text
 from astune.viewer._rows import advantage_of, row_json
 
 
@@ -98,7 +98,14 @@ def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary 
         "logprob_sum": math.fsum(node.logprobs) if node.logprobs is not None else None,
         "advantage": advantage,
         "raw": vocabulary.text(node.token_ids) if vocabulary is not None else None,
+        "searched": _searched(node),
     }
+
+
+def _searched(node: MessageNode) -> str | None:
+    """What a search looks through beside the reasoning; None where it is the content as it stands."""
+    text = plain_text(message_text(node.content, node.tool_calls))
+    return text if text != node.content else None
 
 
 def _constraint_text(constraint: Constraint | None) -> str | None:

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, EpisodeRow, Snippet, find_text
+from astune.viewer._answers import plain_text
 from astune.viewer._run import ViewedRun
 
 _ERROR_CHARACTERS = 500
@@ -25,7 +26,7 @@ def page_of(
 
     def read(reader: EpisodeReader) -> dict[str, Any]:
         rows = reader.find(wanted, order, limit=limit, offset=offset)
-        snippets = [None if text is None else find_text(reader.text(row.episode_id), text) for row in rows]
+        snippets = [None if text is None else find_text(plain_text(reader.text(row.episode_id)), text) for row in rows]
         shown = [row_json(row, snippet) for row, snippet in zip(rows, snippets, strict=True)]
         return {"total": reader.count(wanted), "rows": shown}
 

@@ -10,6 +10,9 @@ import httpx
 import pytest
 from viewer_stage import branching_episode, get, make_episode, read_node, said_node, serving, write_run
 
+from astune.runs.texts import forest_text
+from astune.schema import MessageNode
+
 EPISODES = [
     *(make_episode(number, step=1, reward=number / 4, task="apples") for number in range(4)),
     make_episode(0, step=2, task="Pears", question="那么,这个函数返回什么?", answer="答案是 Ünïcode 🙂"),
@@ -170,3 +173,24 @@ def test_what_json_cannot_hold_reaches_the_page_as_null_and_lists(tmp_path: Path
         shown = get(client, "episode", run="", id=episode.episode_id)
     assert shown["metrics"] == {"odd": None}
     assert shown["judge_inputs"] == {"pairs": [[1, None], ["a", {"b": [2]}]]}
+
+
+def test_the_page_searches_in_what_the_server_searches_in(tmp_path: Path):
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": "x"}'}}
+    blocks = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": "half \ud83d"}, "this"]
+    nodes = [
+        read_node(0, None, "What?"),
+        said_node(1, 0, "", reasoning="Hm.", tool_calls=[call]),
+        MessageNode(2, 1, "tool", blocks, [1], "solver"),
+        said_node(3, 2, "Done."),
+    ]
+    episode = make_episode(nodes=nodes)
+    with serving(write_run(tmp_path, [episode])) as client:
+        messages = get(client, "episode", run="", id=episode.episode_id)["messages"]
+        found = {
+            text: get(client, "episodes", run="", text=text)["total"] for text in ('add({"a"', '"function"', "see")
+        }
+    assert [one["searched"] is None for one in messages] == [True, False, False, True]
+    in_page = [part for one in messages for part in (one["reasoning"], one["searched"] or one["content"]) if part]
+    assert "\n".join(in_page) == forest_text(episode.forest).replace("\ud83d", "?")
+    assert found == {'add({"a"': 1, '"function"': 0, "see": 1}

@@ -121,6 +121,8 @@ export interface Message {
   logprob_sum: number | null
   advantage: number | null
   raw: string | null
+  /** What a search looks through beside the reasoning; null where it is the content as it stands. */
+  searched: string | null
 }
 
 export interface TimelineInfo {

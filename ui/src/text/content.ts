@@ -20,9 +20,9 @@ export function plainText(content: Json): string {
     .join('\n')
 }
 
-/** All that a search looks through. */
-export function searchedText({ reasoning, content, tool_calls }: Message): string {
-  return [reasoning ?? '', plainText(content), JSON.stringify(tool_calls)].join('\n')
+/** All that a search looks through, on the server and in the page. */
+export function searchedText({ reasoning, content, searched }: Message): string {
+  return [reasoning ?? '', searched ?? plainText(content)].join('\n')
 }
 
 function part(item: Json): Part {

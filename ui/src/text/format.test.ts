@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 
-import { plainText } from './content'
+import type { Json, Message } from '../data/types'
+import { plainText, searchedText } from './content'
 import { brief, duration, integer, laidOut, number, percent, signed } from './format'
 import { t } from './translate'
 import { WORDS } from './words'
@@ -37,6 +38,13 @@ it('has one of a thing and many of it', () => {
   expect(t('n_tokens', { n: integer(1001) })).toBe('1,001 tokens')
   expect(t('same_before', { n: '1' })).toBe('1 equal token before it is left out')
   expect(t('timeline_n', { n: 1, all: 2, agent: 'a', tokens: '1', trained: '0' })).toBe('1 of 2 · a · 1 token, 0 trained')
+})
+
+it('searches in what the server searches in', () => {
+  const call = { id: 'c1', type: 'function', function: { name: 'add', arguments: '{"a": "x"}' } }
+  const message = { reasoning: 'Hm.', content: '', tool_calls: [call as Json], searched: 'add({"a": "x"})' } as Message
+  expect(searchedText(message)).toBe('Hm.\nadd({"a": "x"})')
+  expect(searchedText({ ...message, content: 'hi', searched: null })).toBe('Hm.\nhi')
 })
 
 it('has each name in braces in both languages', () => {
