@@ -122,6 +122,15 @@ def test_a_long_name_of_a_task_is_cut_before_its_end(page, tmp_path):
         page.goto("about:blank")
 
 
+def test_a_hit_in_another_timeline_is_opened_there(page, served, staged):
+    shown(page, f"{served}#run={staged}&text=good%20enough", 1)
+    page.keyboard.press("j")
+    page.locator('.message[data-node="7"]', has_text="Good enough").wait_for()
+    assert "timeline=2" in page.url
+    page.get_by_label("Timeline").select_option("0")
+    page.locator('.message[data-node="4"]').wait_for()
+
+
 def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     shown(page, f"{served}#run={staged}", 4)
     for key, episode in [("j", "forked"), ("j", "markup <b>bold</b>"), ("j", "long"), ("k", "markup <b>bold</b>")]:

@@ -1,6 +1,6 @@
 /** One episode: what it came to, and its faces. Chat and tokens share one place: the message at the top. */
 
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
@@ -18,7 +18,7 @@ import { ChatFace } from './ChatFace'
 import { CompareFace } from './CompareFace'
 import { DetailsFace } from './DetailsFace'
 import type { FaceCommands } from './face'
-import { firstHit, useMarkedHits } from './hits'
+import { firstHit, hitsOf, hitTimeline, useMarkedHits } from './hits'
 import { TokensFace } from './TokensFace'
 
 const SETTLED_MS = 250
@@ -61,10 +61,15 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
   const commands = useRef<FaceCommands>(null)
   const area = useRef<HTMLDivElement>(null)
   const { onNode, current } = useTopMessage(place.node)
-  const hit = useMemo(() => firstHit(episode, timeline, place.text), [episode, timeline, place.text])
+  const hits = useMemo(() => hitsOf(episode, place.text), [episode, place.text])
+  const hit = useMemo(() => firstHit(episode, timeline, hits), [episode, timeline, hits])
   const shared = { episode, timeline, node: place.node >= 0 ? place.node : hit, onNode, current, commands }
   const { face } = place
   useMarkedHits(area, place.text)
+  useLayoutEffect(() => {
+    const isAtBeginning = place.timeline === 0 && place.node < 0 && place.token < 0
+    if (isAtBeginning) go({ timeline: hitTimeline(episode, hits) }, { replace: true })
+  }, [place.text])
 
   useCommands({
     n: () => commands.current?.step(1),

@@ -9,11 +9,21 @@ import { messagesOf } from './ChatFace'
 
 const NAME = 'hit'
 
-/** A timeline's first message that holds a text in any case, as its node; -1 where none does, or nothing is searched for. */
-export function firstHit(episode: Episode, timeline: number, text: string): number {
-  if (text === '') return -1
+/** The messages that hold a text in any case, as their nodes; none where nothing is searched for. */
+export function hitsOf(episode: Episode, text: string): Set<number> {
   const sought = text.toLowerCase()
-  return messagesOf(episode, timeline).find((message) => searchedText(message).toLowerCase().includes(sought))?.node ?? -1
+  const found = text === '' ? [] : episode.messages.filter((message) => searchedText(message).toLowerCase().includes(sought))
+  return new Set(found.map(({ node }) => node))
+}
+
+/** A timeline's first hit; -1 where it has none. */
+export function firstHit(episode: Episode, timeline: number, hits: Set<number>): number {
+  return messagesOf(episode, timeline).find(({ node }) => hits.has(node))?.node ?? -1
+}
+
+/** The first timeline that has a hit; 0 where none has. */
+export function hitTimeline(episode: Episode, hits: Set<number>): number {
+  return Math.max(0, episode.timelines.findIndex(({ path }) => path.some((node) => hits.has(node))))
 }
 
 /** Marks a text wherever it stands in an element, also in what comes into it later. */
