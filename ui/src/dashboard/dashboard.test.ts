@@ -5,7 +5,7 @@ import type { Run, RunMetrics } from '../data/types'
 import { CHARTS, curves } from './charts'
 import { csv } from './csv'
 import { pointAt, Scale, unbroken } from './plot'
-import { bounds, ticks } from './ticks'
+import { bounds, labels, ticks } from './ticks'
 
 const RUNS: RunMetrics[] = [
   {
@@ -101,4 +101,15 @@ it('has round ticks within the scale', () => {
   expect(ticks(5, 5, 4)).toEqual([5])
   expect(bounds([0.2, 1], true)).toEqual([0, 1.08])
   expect(bounds([], false)).toEqual([0, 1])
+})
+
+it('writes ticks so that they tell each other apart', () => {
+  const written = (from: number, to: number): string => labels(ticks(from, to, 4)).join(' ')
+  expect(written(10.0012, 10.0078)).toBe('10.002 10.004 10.006')
+  expect(written(0.00102, 0.00118)).toBe('0.00105 0.0011 0.00115')
+  expect(written(3.0001, 3.0009)).toBe('3.0002 3.0004 3.0006 3.0008')
+  expect(written(1204.2, 1205.8)).toBe('1,204.5 1,205 1,205.5')
+  expect(written(1.00002e-6, 1.00008e-6)).toBe('1.00002e-6 1.00004e-6 1.00006e-6 1.00008e-6')
+  expect(written(-0.4, 1)).toBe('0 0.5 1')
+  expect(labels([0.03125])).toEqual(['0.03125'])
 })

@@ -1,7 +1,6 @@
 /** Draws curves on a canvas: axes at round numbers, lines and points, and a line where the reader points. */
 
-import { number } from '../text/format'
-import { bounds, ticks } from './ticks'
+import { bounds, labels, ticks } from './ticks'
 
 export interface Line {
   label: string
@@ -123,18 +122,20 @@ function axes(paper: CanvasRenderingContext2D, scale: Scale, look: Look, wholeX:
   const floor = height - BOTTOM
   paper.textBaseline = 'middle'
   paper.textAlign = 'right'
-  for (const y of ticks(...scale.y, Math.max(2, height / 42))) {
-    const at = Math.round(scale.atY(y)) + 0.5
+  const ys = ticks(...scale.y, Math.max(2, height / 42))
+  for (const [index, label] of labels(ys).entries()) {
+    const at = Math.round(scale.atY(ys[index]!)) + 0.5
     stroke(paper, look.grid, [[LEFT, at], [width - RIGHT, at]])
     paper.fillStyle = look.faint
-    paper.fillText(number(y), LEFT - 7, at)
+    paper.fillText(label, LEFT - 7, at, LEFT - 9)
   }
   paper.textAlign = 'center'
-  for (const x of ticks(...scale.x, Math.max(2, width / 72), wholeX)) {
-    const at = Math.round(scale.atX(x)) + 0.5
+  const xs = ticks(...scale.x, Math.max(2, width / 72), wholeX)
+  for (const [index, label] of labels(xs).entries()) {
+    const at = Math.round(scale.atX(xs[index]!)) + 0.5
     stroke(paper, look.grid, [[at, TOP], [at, floor]])
     paper.fillStyle = look.faint
-    paper.fillText(number(x), Math.min(at, width - RIGHT - 2), floor + 13)
+    paper.fillText(label, Math.min(at, width - RIGHT - 2), floor + 13)
   }
 }
 

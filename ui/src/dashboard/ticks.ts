@@ -1,5 +1,7 @@
 /** Scales of a chart: what range it shows, and at which round numbers its lines are. */
 
+import { number } from '../text/format'
+
 /** A range that holds all values with some air, and the zero where it is asked for. */
 export function bounds(values: Iterable<number>, fromZero: boolean): [number, number] {
   let [least, greatest] = [Infinity, -Infinity]
@@ -24,4 +26,15 @@ export function ticks(from: number, to: number, most: number, whole = false): nu
   const first = Math.ceil(from / step - 1e-9)
   const count = Math.floor(to / step + 1e-9) - first + 1
   return Array.from({ length: Math.max(0, count) }, (_, index) => Number(((first + index) * step).toPrecision(12)))
+}
+
+/** What is written at ticks: as many digits as tell each one from the next. */
+export function labels(values: number[]): string[] {
+  const step = values.length > 1 ? values[1]! - values[0]! : Infinity
+  return values.map((value) => number(value, Math.max(4, magnitude(value) - magnitude(step) + 1)))
+}
+
+/** Of the first digit: 0 for 5, -3 for 0.002. */
+function magnitude(value: number): number {
+  return Math.floor(Math.log10(Math.abs(value)))
 }

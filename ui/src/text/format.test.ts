@@ -7,7 +7,10 @@ import { t } from './translate'
 import { WORDS } from './words'
 
 it('writes numbers with the digits that matter', () => {
-  expect([0, 0.03125, 1.5, 12.345, 1234, 1.2e-6, -0.5, null, NaN].map(number)).toEqual(['0', '0.0313', '1.5', '12.35', '1,234', '1.2e-6', '-0.5', '–', '–'])
+  const written = (...values: (number | null)[]): string[] => values.map((value) => number(value))
+  expect(written(0, 0.03125, 1.5, 12.345, 1234, -0.5, null, NaN)).toEqual(['0', '0.03125', '1.5', '12.35', '1,234', '-0.5', '–', '–'])
+  expect(written(0.00125, -0.00105, 1e-3, 1.2e-6, 1.25e-4, 1e-7, -1.05e-5)).toEqual(['0.00125', '-0.00105', '0.001', '1.2e-6', '1.25e-4', '1e-7', '-1.05e-5'])
+  expect(written(999.96, 1204.5, -12345.6, 1e9, 1.5e10)).toEqual(['1,000', '1,205', '-12,346', '1e9', '1.5e10'])
   expect(integer(1234567)).toBe('1,234,567')
   expect(signed(0.5)).toBe('+0.5')
   expect(signed(-0.5)).toBe('−0.5')

@@ -2,19 +2,22 @@
 
 const MISSING = '–'
 
-/** Up to four significant digits, without trailing zeros: 0.0312, 12.5, 1,204, 1.2e-6. */
-export function number(value: number | null | undefined): string {
+/** Four significant digits, or all that stand before the point, without trailing zeros: 0.03125, 12.5, 12,346, 1.25e-6. */
+export function number(value: number | null | undefined, digits = 4): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING
   const size = Math.abs(value)
-  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return value.toExponential(1).replace('e+', 'e')
+  if (size !== 0 && (size < 1e-3 || size >= 1e9)) {
+    return value.toExponential(digits - 1).replace(/\.?0*e\+?/, 'e')
+  }
   if (Number.isInteger(value)) return integer(value)
-  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4
-  return String(Number(value.toFixed(digits)))
+  const beforePoint = String(Math.trunc(size)).length
+  const [whole, fraction] = String(Number(value.toPrecision(Math.max(digits, beforePoint)))).split('.')
+  return [grouped(whole!), ...(fraction ? [fraction] : [])].join('.')
 }
 
 export function integer(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING
-  return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ',')
+  return grouped(String(Math.round(value)))
 }
 
 export function signed(value: number | null | undefined): string {
@@ -72,4 +75,9 @@ export function brief(text: string, length: number): string {
 
 function two(value: number): string {
   return String(value).padStart(2, '0')
+}
+
+/** 1234567 as 1,234,567. */
+function grouped(digits: string): string {
+  return digits.replace(/\B(?=(\d{3})+$)/g, ',')
 }
