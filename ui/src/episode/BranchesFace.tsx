@@ -11,7 +11,7 @@ import { plainText } from '../text/content'
 import { brief, integer } from '../text/format'
 import { term } from '../text/terms'
 import { t } from '../text/translate'
-import { tokensOf, treeRows, type TreeRow } from './forest'
+import { differsFrom, tokensOf, treeRows, type TreeRow } from './forest'
 import { RoleChip } from './MessageCard'
 
 const ROW = 40
@@ -51,7 +51,7 @@ export function BranchesFace({ episode }: { episode: Episode }) {
 function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Episode }) {
   const { message, parent, timelines } = row
   const agent = agentsOf(episode).indexOf(message.agent)
-  const other = differsFrom(message, episode)
+  const other = differsFrom(message, episode.timelines)
   const open = (): void => go({ face: 'chat', timeline: timelines[0] ?? 0, node: message.node, token: -1 })
   return (
     <div role="listitem">
@@ -118,12 +118,6 @@ function openAgent(episode: Episode, agent: string): void {
 
 function agentsOf(episode: Episode): string[] {
   return [...new Set(episode.messages.map((message) => message.agent))].filter((agent) => agent !== '')
-}
-
-/** The timeline from which the branch that begins at this message differs first here; null where none says so. */
-function differsFrom(message: Message, episode: Episode): number | null {
-  const timeline = episode.timelines.find(({ first_difference }) => first_difference?.node === message.node)
-  return timeline?.first_difference?.timeline ?? null
 }
 
 function textOf(message: Message): string {

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 
 import type { Message, TimelineInfo } from '../data/types'
-import { treeRows } from './forest'
+import { differsFrom, treeRows } from './forest'
 
 function message(node: number, parent: number | null, fork_cause: string | null = null): Message {
   return { node, parent, fork_cause, role: 'user', agent: 'a' } as Message
@@ -28,4 +28,13 @@ it('keeps the line of a branch that still waits, and gives each root a column of
 it('holds a forest of thousands of messages in one line', () => {
   const messages = Array.from({ length: 20_000 }, (_, node) => message(node, node === 0 ? null : node - 1))
   expect(treeRows(messages, []).length).toBe(20_000)
+})
+
+it('says which timeline a branch differs from, also where the first sample is the one that goes on', () => {
+  const again = message(2, 0, 'sampled again')
+  const timelines = [{ path: [0, 2] }, { path: [0, 1, 3, 4] }, { path: [0, 1, 5] }] as TimelineInfo[]
+  expect(differsFrom(again, timelines)).toBe(1)
+  expect(differsFrom(message(5, 1, 'message edited'), timelines)).toBe(1)
+  expect(differsFrom(message(6, 0, 'another agent'), timelines)).toBe(0)
+  expect(differsFrom(message(7, null, 'another agent'), timelines)).toBe(null)
 })

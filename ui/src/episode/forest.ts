@@ -68,6 +68,12 @@ export function treeRows(messages: Message[], timelines: TimelineInfo[]): TreeRo
   return rows
 }
 
+/** The first timeline that goes on from a message's parent to another one: which it differs from here; null where none does. */
+export function differsFrom({ node, parent }: Message, timelines: TimelineInfo[]): number | null {
+  const index = timelines.findIndex(({ path }) => parent !== null && path.includes(parent) && !path.includes(node))
+  return index < 0 ? null : index
+}
+
 export function timelinesThrough(timelines: TimelineInfo[]): Map<number, number[]> {
   const through = new Map<number, number[]>()
   timelines.forEach((timeline, index) => {
