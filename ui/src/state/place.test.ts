@@ -11,6 +11,7 @@ it('is the same again from its address', () => {
 
 it('leaves out what it does not understand', () => {
   expect(fromHash('#face=evil&node=x&colour=&unknown=1')).toEqual(START)
+  expect(fromHash('#timeline=-1&with_timeline=-2&node=-1&token=-9')).toEqual(START)
 })
 
 it('knows what restricts the list', () => {

@@ -87,7 +87,7 @@ export function fromHash(hash: string): Place {
     const text = query.get(key)
     if (text === null) continue
     if (key === 'over') place.over = query.getAll('over')
-    else if (typeof START[key] === 'number') place[key] = /^-?\d+$/.test(text) ? Number(text) : START[key]
+    else if (typeof START[key] === 'number') place[key] = /^\d+$/.test(text) ? Number(text) : START[key]
     else place[key] = text
   }
   if (!FACES.includes(place.face as Face)) place.face = START.face
