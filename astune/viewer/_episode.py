@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,7 @@ def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> 
 
 
 def timelines_of(episode: Episode, row: EpisodeRow) -> list[dict[str, Any]]:
-    """Each root-to-leaf path, and where it leaves the earlier one that it shares most with."""
+    """Each root-to-leaf path."""
     forest, first = episode.forest, episode.forest.first_timelines()
     found: list[dict[str, Any]] = []
     for number, leaf in enumerate(forest.leaves()):
@@ -61,16 +61,9 @@ def timelines_of(episode: Episode, row: EpisodeRow) -> list[dict[str, Any]]:
                 "path": [node.node_id for node in path],
                 "n_tokens": sum(len(node.token_ids) for node in path),
                 "n_trained": sum(node.n_sampled for node in trained if is_trained(node, episode.constrained_tokens)),
-                "first_difference": _first_difference(path, number, first),
             }
         )
     return found
-
-
-def _first_difference(path: Sequence[MessageNode], number: int, first: Mapping[int, int]) -> dict[str, int] | None:
-    """Of timeline `number`; None for one that shares nothing with an earlier one. `first` is `first_timelines`."""
-    shared = sum(first[node.node_id] < number for node in path)
-    return {"timeline": first[path[shared - 1].node_id], "node": path[shared].node_id} if shared else None
 
 
 def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary | None) -> dict[str, Any]:

@@ -132,7 +132,6 @@ export interface TimelineInfo {
   path: number[]
   n_tokens: number
   n_trained: number
-  first_difference: { timeline: number; node: number } | null
 }
 
 export interface GroupMember {
