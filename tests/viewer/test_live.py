@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from viewer_stage import get, make_episode, own_logprobs, serving, writing
 
 from astune.runs import MetricKind, MetricsLine, RunDirectory
 from astune.viewer import _run
-from astune.viewer._events import WatchedRun
+from astune.viewer._events import _WAITING, Event, Pulse, WatchedRun
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
 from astune.viewer._metrics import last_of
@@ -224,6 +226,43 @@ def test_streams_end_with_the_server(tmp_path: Path):
             began = time.monotonic()
         assert time.monotonic() - began < 5
         stream.expect("end")
+
+
+class Said(str):
+    """Something told, that a test can see the end of."""
+
+
+@dataclass
+class Talker:
+    """Tells a hundred things whenever it is looked at."""
+
+    tick_s: float = 0.0
+    heard_of: weakref.WeakSet[Said] = field(default_factory=weakref.WeakSet)
+    told: int = 0
+
+    def look(self) -> list[Event]:
+        facts = [Said(self.told + number) for number in range(100)]
+        self.told += len(facts)
+        self.heard_of.update(facts)
+        return [Event("said", fact) for fact in facts]
+
+    def greeting(self) -> list[Event]:
+        return []
+
+
+def test_who_does_not_read_is_let_go_and_nothing_is_kept_for_him():
+    async def silent(pulse: Pulse, talker: Talker) -> int:
+        stream = pulse.listen({None: lambda: talker})
+        for _ in range(2):
+            await anext(stream)
+        while talker.told < 5 * _WAITING:
+            assert len(talker.heard_of) <= _WAITING + 200
+            await asyncio.sleep(0)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        return len(talker.heard_of)
+
+    assert asyncio.run(silent(Pulse(), Talker())) <= 200
 
 
 @pytest.mark.timeout(120)
