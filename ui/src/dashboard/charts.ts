@@ -84,16 +84,23 @@ function ascending(points: [number, number | null][]): [number, number | null][]
   return [...new Map(points)].sort(([a], [b]) => a - b)
 }
 
+/** A step's held-out measurement follows it, and has a line of its own; step 0 is nothing else. */
 function phases(run: RunMetrics): Part[] {
-  return namedParts(trainLines(run), (name) => /^time\/(.+)_s$/.exec(name)?.[1] ?? null, ['trained'])
+  const timed = linesOf(run, 'validation').filter((line) => 'time/validation_s' in line.metrics)
+  const lines = new Map(timed.map((line) => [line.step, line]))
+  for (const line of linesOf(run, 'train')) {
+    lines.set(line.step, { ...line, metrics: { ...lines.get(line.step)?.metrics, ...line.metrics } })
+  }
+  const inOrder = [...lines.values()].sort((a, b) => a.step - b.step)
+  return namedParts(inOrder, (name) => /^time\/(.+)_s$/.exec(name)?.[1] ?? null, ['trained'])
 }
 
 function balance(run: RunMetrics): Part[] {
-  return namedParts(trainLines(run), (name) => /^balance\/(.+)$/.exec(name)?.[1] ?? null, [])
+  return namedParts(linesOf(run, 'train'), (name) => /^balance\/(.+)$/.exec(name)?.[1] ?? null, [])
 }
 
 function errors(run: RunMetrics, setup: Run | null): Part[] {
-  const lines = trainLines(run)
+  const lines = linesOf(run, 'train')
   const counted = setup?.errors.filter((error) => error.split === 'train') ?? []
   const types = [...new Set(counted.map((error) => error.error_type))]
   if (types.length === 0) {
@@ -116,8 +123,9 @@ function unfinished(lines: MetricsLine[], counted: Run['errors']): MetricsLine[]
   return [...steps].sort((a, b) => a - b).map((step) => ({ step, kind: 'train', time, elapsed_s, metrics: {} }))
 }
 
-function trainLines(run: RunMetrics): MetricsLine[] {
-  const last = new Map(run.lines.filter((line) => line.kind === 'train').map((line) => [line.step, line]))
+/** One for each step, in order. */
+function linesOf(run: RunMetrics, split: Split): MetricsLine[] {
+  const last = new Map(run.lines.filter((line) => line.kind === split).map((line) => [line.step, line]))
   return [...last.values()].sort((a, b) => a.step - b.step)
 }
 
