@@ -82,6 +82,13 @@ it('shows errors of a step that was not finished', () => {
   expect(part!.points.slice(0, -1).every(([, count]) => count === 0)).toBe(true)
 })
 
+it('leaves errors of a step that was not finished out where the axis is time', () => {
+  const setup = { errors: [1, 5].map((step) => ({ split: 'train', step, error_type: 'JudgeError', count: step })) } as Run
+  const [part] = curves(chart('errors'), RUNS.slice(0, 1), setup, 'time')
+  expect(part!.points).toEqual([[1.5, 1]])
+  expect(curves(chart('errors'), [{ run: 'a', lines: [] }], setup, 'time')).toEqual([])
+})
+
 it('takes one more line in place of its predecessor', () => {
   const line = { step: 0, kind: 'validation' as const, time: 1, elapsed_s: 31, metrics: { 'reward/mean': 0.5 } }
   const after = appended(RUNS, 'a', line)
