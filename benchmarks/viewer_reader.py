@@ -1,4 +1,4 @@
-"""What a reader does with a page of episodes, and how long each thing takes until it is painted.
+"""What a reader does with a page of episodes, and how long each thing takes until the frame that shows it.
 
 A time is in milliseconds, as `chromium.py` takes it. Nothing here knows what a good time is.
 """
@@ -22,9 +22,12 @@ _ROWS = "document.querySelectorAll('[data-episode]').length >= 8"
 _ROW_HEIGHT = 62
 _WITHIN = 10
 _LIST = ".episode-pane .scroller"
-_OUR_ROWS = 12
 _A_LOOK_MS = 500.0
 """At a page before it is turned."""
+_TURNS = 5
+"""Pages turned one after another: so many rows of ours lie on both sides of a border between two answers."""
+_FAR_PAGES = 5
+"""What one click on their dots goes on by."""
 _THEIR_ROWS = 15
 _ENTRIES = f"document.querySelectorAll('.entry-list-container .ant-list-item').length === {_THEIR_ROWS}"
 
@@ -122,7 +125,7 @@ def _opened_episodes(screen: Screen, times: Times, reader: EpisodeReader, repeat
     page.get_by_role("tab", name="Tokens").click()
     page.locator(".tokens .t").first.wait_for()
     times["opening an episode: its tokens"] = [
-        screen.takes(click(name), _holds(name, '.tokens [data-token="0"]')) for name in [*ids[1:], ids[0]]
+        screen.takes(click(name), _holds(name, '.tokens [data-token="0"]')) for name in ids
     ]
     times["jumping to its last token"] = _to_the_end(screen, repeats)
 
@@ -156,10 +159,11 @@ def _to_the_end(screen: Screen, repeats: int) -> list[float]:
 def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tuple[Times, Times]:
     """Ours and beast-logger's, by turns, on the same episodes.
 
-    Both have `open` (the list, from its address), `page` (its next page) and `tokens` (the first of an episode).
+    Both have `open` (the list, from its address), `far` (entries that were not asked for yet), `page` (the next page
+    after a look at the one before it) and `tokens` (the first of an episode).
     """
-    ours: Times = {"open": [], "page": [], "tokens": []}
-    theirs: Times = {"open": [], "page": [], "tokens": []}
+    ours: Times = {"open": [], "far": [], "page": [], "tokens": []}
+    theirs: Times = {"open": [], "far": [], "page": [], "tokens": []}
     with our_viewer(run.path.parent.parent) as our_url, peer_viewer() as their_url, run.episodes() as reader:
         address = f"{their_url}?path={log.parent}&selectedFilePath={log}"
         for _ in range(repeats):
@@ -171,22 +175,37 @@ def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tu
             our_screen.opens(f"{our_url}#face=tokens", _ROWS)
             their_screen.opens(address, _ENTRIES)
             for number, at in enumerate(_places(len(rows), repeats)):
-                _our_page(our_screen, ours, at, rows)
-                _their_page(their_screen, theirs, rows[_THEIR_ROWS * (number + 1) + 5])
+                _our_pages(our_screen, ours, at, rows)
+                _their_pages(their_screen, theirs, number * (_FAR_PAGES + _TURNS), rows)
     return ours, theirs
 
 
-def _our_page(screen: Screen, times: Times, at: int, rows: list[EpisodeRow]) -> None:
-    """The page after a place in the list, by the key, and the tokens of an episode there."""
+def _our_pages(screen: Screen, times: Times, at: int, rows: list[EpisodeRow]) -> None:
+    """A place in the list, the pages after it by the key, and the tokens of the episode at the top of the last one."""
     page = screen.page
     page.bring_to_front()
-    screen.runs(_scrolled_to(at), _row(at + 5))
+    times["far"].append(screen.runs(_scrolled_to(at), _seen_to_the_end(screen)))
     page.locator(_LIST).focus()
-    page.wait_for_timeout(_A_LOOK_MS)
-    times["page"].append(screen.takes(partial(page.keyboard.press, "PageDown"), _row(at + _OUR_ROWS + 5)))
-    row = rows[at + _OUR_ROWS]
+    for _ in range(_TURNS):
+        page.wait_for_timeout(_A_LOOK_MS)
+        shown = _seen_to_the_end(screen)
+        times["page"].append(screen.takes(partial(page.keyboard.press, "PageDown"), shown))
+    top = page.evaluate(f"Math.ceil(document.querySelector('{_LIST}').scrollTop / {_ROW_HEIGHT})")
+    row = rows[top]
     shown = _holds(row.episode_id, '.tokens [data-token="0"]')
     times["tokens"].append(screen.takes(page.locator(f'[data-episode="{row.episode_id}"]').click, shown))
+
+
+def _seen_to_the_end(screen: Screen) -> str:
+    """The last row that the pane shows is there, and its place was not in the page up to now."""
+    items = f"[...document.querySelectorAll('{_LIST} [data-index]')]"
+    known = screen.page.evaluate(f"{items}.map(item => Number(item.dataset.index))")
+    last = f"Math.ceil((list.scrollTop + list.clientHeight) / {_ROW_HEIGHT}) - 1"
+    there = 'list.querySelector(`[data-index="${last}"] [data-episode]`)'
+    return (
+        f"((list, known) => {{ const last = {last}; return !known.includes(last) && {there} }})"
+        f"(document.querySelector('{_LIST}'), {known})"
+    )
 
 
 def _row(index: int) -> str:
@@ -194,13 +213,25 @@ def _row(index: int) -> str:
     return f"document.querySelector('{_LIST} [data-index=\"{index}\"] [data-episode]')"
 
 
-def _their_page(screen: Screen, times: Times, row: EpisodeRow) -> None:
-    """Their next page, and an entry of it: a click shows its timelines, another one the first 300 tokens of one."""
+def _their_pages(screen: Screen, times: Times, at: int, rows: list[EpisodeRow]) -> None:
+    """From their page `at`, one some pages on and those after it, and an entry of the last.
+
+    A click on the entry shows its timelines, another one the first 300 tokens of one.
+    """
     page = screen.page
     page.bring_to_front()
     items = "[...document.querySelectorAll('{}')].some(item => item.textContent.includes({}))"
-    turned = items.format(".entry-list-container .ant-list-item", quoted(row.episode_id))
-    times["page"].append(screen.takes(page.locator(".ant-pagination-next").first.click, turned))
+
+    def turned(by: int, button: str) -> float:
+        row = rows[_THEIR_ROWS * (at + by) + 5]
+        shown = items.format(".entry-list-container .ant-list-item", quoted(row.episode_id))
+        return screen.takes(page.locator(button).first.click, shown)
+
+    times["far"].append(turned(_FAR_PAGES, ".ant-pagination-jump-next"))
+    for turn in range(_TURNS):
+        page.wait_for_timeout(_A_LOOK_MS)
+        times["page"].append(turned(_FAR_PAGES + turn + 1, ".ant-pagination-next"))
+    row = rows[_THEIR_ROWS * (at + _FAR_PAGES + _TURNS) + 5]
     name = item_name(row.task_id, row.repeat, 0)
     entry = page.locator(".entry-list-container .ant-list-item", has_text=row.episode_id)
     entry_ms = screen.takes(entry.click, items.format(".ant-table-row a", quoted(name)))

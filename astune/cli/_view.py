@@ -6,9 +6,11 @@ import errno
 import os
 import socket
 import sys
+import tempfile
 import webbrowser
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from html import escape
 from pathlib import Path
 
 from rich.console import Console
@@ -43,10 +45,10 @@ def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None
         where = address.url if token is None else f"{address.page} with ?token= and the value of {TOKEN_VARIABLE}"
         console.print(f"log viewer of {folder}: {where}", markup=False, highlight=False, soft_wrap=True)
         if open_page or (open_page is None and _has_screen()):
-            webbrowser.open(address.url)
+            webbrowser.open(until_end.enter_context(_way_to(address)))
 
     listening = _listen(host, port)
-    with suppress(KeyboardInterrupt):  # how one ends it
+    with ExitStack() as until_end, suppress(KeyboardInterrupt):  # how one ends it
         ViewerServer(folder, host, token, on_ready).run(sockets=[listening])
     return 0
 
@@ -70,6 +72,22 @@ def _told_run(run: Path, path: Path | None, to: Path) -> str:
     if path is not None and any(each.resolve().is_relative_to(run) for each in (path, RECORD_DIR / path)):
         return f"report of the run {name}"
     return f"report of the newest run in {path or RECORD_DIR}, {name}; of another: astune view RUN --export {to}"
+
+
+@contextmanager
+def _way_to(address: Address) -> Iterator[str]:
+    """What a browser is told to open.
+
+    All users of a machine see the arguments of a process: a token stands in a file that leads on to the page, in a
+    folder that its user alone may enter.
+    """
+    if address.token is None:
+        yield address.page
+        return
+    with tempfile.TemporaryDirectory(prefix="astune-view-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={escape(address.url)}">', encoding="utf-8")
+        yield page.as_uri()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -12,6 +12,7 @@ from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
+from astune.viewer._revision import revisions
 from astune.viewer._rows import page_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._tokens import read_tokens
@@ -65,6 +66,10 @@ class Api:
             return read_episode(reader, reader.row(episode_id), reader.read(episode_id), _vocabulary(run))
 
         return _ask(run, read)
+
+    def revision(self, name: str, episode_id: str) -> dict[str, str]:
+        """What `episode` and `tokens` would give as their `revision`, at little cost."""
+        return _ask(self._library.run(name), lambda reader: revisions(reader, reader.row(episode_id)))
 
     def tokens(self, name: str, episode_id: str, timeline: int) -> dict[str, Any]:
         run = self._library.run(name)

@@ -73,6 +73,7 @@ def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
             limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
         ),
         "episode": lambda asked: api.episode(asked.text("run"), asked.text("id")),
+        "revision": lambda asked: api.revision(asked.text("run"), asked.text("id")),
         "tokens": lambda asked: api.tokens(asked.text("run"), asked.text("id"), asked.count("timeline", 0)),
         "metrics": lambda asked: api.metrics(asked.texts("run")),
     }

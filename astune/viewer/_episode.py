@@ -10,6 +10,7 @@ from typing import Any
 from astune.runs import EpisodeReader, EpisodeRow, message_text
 from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
 from astune.viewer._answers import plain, plain_text
+from astune.viewer._revision import episode_revision, group_of
 from astune.viewer._rows import advantage_of, row_json
 
 
@@ -17,9 +18,10 @@ def read_episode(
     reader: EpisodeReader, row: EpisodeRow, episode: Episode, vocabulary: Vocabulary | None
 ) -> dict[str, Any]:
     """The episode, and those of its group that did not fail."""
-    group = reader.list(split=row.split, step=row.step, task_id=row.task_id)
+    group = group_of(reader, row)
     reward = episode.reward
     return {
+        "revision": episode_revision(row, group),
         "row": row_json(row),
         "task": plain(asdict(episode.task)),
         "reward": plain(reward.model_dump()) if reward is not None else None,

@@ -136,7 +136,7 @@ class Pulse:
         Args:
             wanted: what is watched, by a run's name, None for the folder; all who name the same are told by one watch.
         """
-        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        events: asyncio.Queue[Event | None] = asyncio.Queue(_WAITING)
         watches = {key: self._join(key, make, events) for key, make in wanted.items()}
         try:
             yield _RETRY
@@ -149,7 +149,7 @@ class Pulse:
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue
-                if event is None or events.qsize() > _WAITING:
+                if event is None:
                     return
                 yield event.encode()
         finally:
@@ -190,8 +190,18 @@ class _Watch:
         return await asyncio.to_thread(self._watched.greeting)
 
     def tell(self, event: Event | None) -> None:
-        for listener in self.listeners:
-            listener.put_nowait(event)
+        for listener in [*self.listeners]:
+            try:
+                listener.put_nowait(event)
+            except asyncio.QueueFull:
+                self._let_go(listener)
+
+    def _let_go(self, listener: asyncio.Queue[Event | None]) -> None:
+        """Its stream ends where it stopped reading; what waits for it is thrown away now, for it may never read on."""
+        self.listeners.discard(listener)
+        while not listener.empty():
+            listener.get_nowait()
+        listener.put_nowait(None)
 
     async def _run(self) -> None:
         try:

@@ -17,11 +17,12 @@ _END_BYTES = 2**17
 @dataclass
 class MetricsSoFar:
     """What was read of one file. `damaged` are numbers of lines; `torn` says that behind the last line something stands
-    that is none yet."""
+    that is none yet; `unreadable` why it could not be read now, where `lines` are those that were read before."""
 
     lines: list[MetricsLine] = field(default_factory=list[MetricsLine])
     damaged: list[int] = field(default_factory=list[int])
     torn: bool = False
+    unreadable: str = ""
 
 
 class MetricsFile:
@@ -38,12 +39,15 @@ class MetricsFile:
         A file that was put in the place of an earlier one is read from its start. It may have the earlier one's inode,
         so the last line that was read has to stand where it stood.
         """
+        unreadable = ""
         with self._lock:
             try:
                 self._go_on()
             except FileNotFoundError:
                 self._begin()
-            return MetricsSoFar(list(self._lines), list(self._damaged), self._torn)
+            except OSError as cause:
+                unreadable = cause.strerror or type(cause).__name__
+            return MetricsSoFar(list(self._lines), list(self._damaged), self._torn, unreadable)
 
     def _begin(self) -> None:
         self._offset = 0

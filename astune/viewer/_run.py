@@ -106,6 +106,8 @@ class ViewedRun:
         except RunStoreError as error:
             found.append(str(error))
         metrics = self.metrics()
+        if metrics.unreadable:
+            found.append(f"metrics.jsonl cannot be read: {metrics.unreadable}")
         if metrics.damaged:
             found.append(f"metrics.jsonl cannot be read in line {', '.join(map(str, metrics.damaged))}")
         if metrics.torn and info["status"] != "running":

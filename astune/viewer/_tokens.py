@@ -13,6 +13,7 @@ from astune.runs import EpisodeRow
 from astune.schema import Episode, Timeline, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import advantages_by_node
+from astune.viewer._revision import tokens_revision
 
 Floats = NDArray[np.float32]
 
@@ -39,6 +40,7 @@ def read_tokens(
     sampled = [span for span in timeline.spans if span.sampled]
     known = advantages_by_node(episode, row.advantages)
     return {
+        "revision": tokens_revision(row, trainer_logprobs is not None),
         "length": len(timeline.token_ids),
         "ids": timeline.token_ids,
         **_reading(timeline.token_ids, vocabulary),

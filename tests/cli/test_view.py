@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import httpx
 import pytest
@@ -34,9 +36,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def viewing(folder: Path, *arguments: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def viewing(
+    folder: Path, *arguments: str, opens: bool = False, **variables: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address that a viewer prints, on a free port; it is ended with Ctrl-C, which is no failure."""
-    process = start(folder, "view", *arguments, "--port", "0", "--no-open", **variables)
+    opening = "--open" if opens else "--no-open"
+    process = start(folder, "view", *arguments, "--port", "0", opening, **variables)
     assert process.stdout is not None
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)
@@ -92,6 +97,24 @@ def test_a_token_of_ones_own_is_asked_for_and_not_printed(folder):
         assert "secret" not in url
         assert ask(f"{url}api/runs").status_code == 401
         assert ask(f"{url}api/runs?token=my+own/secret").status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", ["", "my own/secret"])
+def test_no_token_stands_among_the_arguments_of_the_browser_that_is_opened(folder, own):
+    browser, opened = folder / "browser", folder / "opened"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n')
+    browser.chmod(0o700)
+    with viewing(folder, "--host", "0.0.0.0", opens=True, BROWSER=f"{browser} %s", **{TOKEN: own}) as (url, _):
+        port = urlsplit(url).port
+        assert ask(f"http://127.0.0.1:{port}/healthz").status_code == 200, "it answers once the browser was opened"
+        page = Path(url2pathname(urlsplit(opened.read_text()).path))
+        found = re.fullmatch(r'<meta .* url=(http\S+\?token=\S+)">', page.read_text())
+        assert found is not None
+        assert found[1].startswith(url)
+        assert ask(re.sub(r"//[^/]+/", f"//127.0.0.1:{port}/api/runs", found[1])).status_code == 200
+        assert page.parent.stat().st_mode & 0o077 == 0
+    assert not page.exists()
 
 
 def test_a_port_that_is_taken_names_who_has_it_and_the_fix(astune, folder, monkeypatch):

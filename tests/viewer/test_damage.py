@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def run(whole: Path, tmp_path: Path) -> Path:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     return tmp_path / whole.name
+
+
+@pytest.fixture
+def seen_by_others(run: Path) -> Iterator[Path]:
+    """A copy that other users may read. It lies outside of pytest's folder, which whoever starts pytest closes."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(run, Path(folder) / run.name))
+        for open_folder in (copy, copy.parent):
+            open_folder.chmod(0o755)
+        yield copy
 
 
 def overwrite(path: Path, start: float, length: int = 4096) -> None:
@@ -258,13 +269,10 @@ def test_looking_at_a_run_that_nobody_writes_leaves_nothing_in_it(run):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_run_that_one_may_not_write_is_read_all_the_same(run):
+def test_a_run_that_one_may_not_write_is_read_all_the_same(seen_by_others):
     """Another user looks, at a run that ended and at one whose writer was killed."""
-    for left in (run / "rollout").glob("*.sqlite-*"):
+    for left in (seen_by_others / "rollout").glob("*.sqlite-*"):
         left.unlink()
-    above = [folder for folder in run.parents if folder.is_relative_to(tempfile.gettempdir())]
-    for folder in (run, *above[:-1]):
-        folder.chmod(0o755)
     ask = """
 import os, sys
 from astune.viewer._api import Api
@@ -275,11 +283,46 @@ os.setuid(65534)
 told = Api(Library(Folder(Path(sys.argv[1])))).run("")
 print(told["info"]["episodes"], len(told["steps"]), told["problems"])
 """
-    before = sorted(run.rglob("*"))
+    before = sorted(seen_by_others.rglob("*"))
     for log in (b"", b"an unfinished log"):
         if log:
-            (run / "rollout" / "episodes.sqlite-wal").write_bytes(log)
-            before.append(run / "rollout" / "episodes.sqlite-wal")
-        done = subprocess.run([sys.executable, "-c", ask, run], capture_output=True, text=True, check=False)
+            (seen_by_others / "rollout" / "episodes.sqlite-wal").write_bytes(log)
+            before.append(seen_by_others / "rollout" / "episodes.sqlite-wal")
+        done = subprocess.run([sys.executable, "-c", ask, seen_by_others], capture_output=True, text=True, check=False)
         assert done.stdout == f"{N} 1 []\n", done.stderr
-        assert sorted(run.rglob("*")) == sorted(before)
+        assert sorted(seen_by_others.rglob("*")) == sorted(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(
+    ("hidden", "lines", "says"),
+    [
+        ("metrics.jsonl", 0, "metrics.jsonl cannot be read: Permission denied"),
+        ("run.json", 1, "Permission denied"),
+        ("config.yaml", 1, "does not name a model"),
+        ("rollout/vocabulary.json.zst", 1, "Permission denied"),
+        ("rollout/episodes.sqlite", 1, "cannot be read"),
+    ],
+)
+def test_a_file_that_one_may_not_read_is_said_and_the_rest_is_shown_and_followed(seen_by_others, hidden, lines, says):
+    """Another user looks, to whom one file is closed."""
+    (seen_by_others / hidden).chmod(0o600)
+    ask = """
+import os, sys
+from astune.viewer._api import Api
+from astune.viewer._events import WatchedRun
+from astune.viewer._folder import Folder
+from astune.viewer._library import Library
+from pathlib import Path
+os.setuid(65534)
+library = Library(Folder(Path(sys.argv[1])))
+api, watched = Api(library), WatchedRun(library.run(""))
+watched.look()
+watched.greeting()
+print(len(api.runs()), len(api.metrics([""])[0]["lines"]), watched.look())
+print(*api.run("")["problems"], sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", ask, seen_by_others], capture_output=True, text=True, check=False)
+    told, _, problems = done.stdout.partition("\n")
+    assert told == f"1 {lines} []", done.stderr
+    assert says in problems

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,7 @@ from viewer_stage import get, make_episode, own_logprobs, serving, writing
 
 from astune.runs import MetricKind, MetricsLine, RunDirectory
 from astune.viewer import _run
-from astune.viewer._events import WatchedRun
+from astune.viewer._events import _WAITING, Event, Pulse, WatchedRun
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
 from astune.viewer._metrics import last_of
@@ -130,6 +132,32 @@ def test_what_is_written_to_episodes_later_is_told_too(tmp_path: Path):
             assert (after["total"], after["last"]) == (1, 1)
 
 
+def test_a_revision_is_another_where_an_answer_is_and_the_answers_own(tmp_path: Path):
+    def known() -> tuple[dict[str, str], list[str]]:
+        asked = {"run": "", "id": episode.episode_id}
+        answers = [get(client, name, **asked)["revision"] for name in ("episode", "tokens")]
+        return get(client, "revision", **asked), answers
+
+    with writing(tmp_path) as run, serving(run.path) as client, run.open_episodes() as store:
+        episode = make_episode()
+        changes: list[tuple[Callable[[], None], set[str]]] = [
+            (lambda: store.append(episode), {"episode", "tokens"}),
+            (lambda: store.append(make_episode(1, task="another")), set()),
+            (lambda: store.append(make_episode(1)), {"episode"}),
+            (lambda: store.annotate(episode.episode_id, advantages=[0.25]), {"episode", "tokens"}),
+            (lambda: store.annotate_logprobs(episode.episode_id, own_logprobs(episode)), {"tokens"}),
+        ]
+        before: dict[str, str] = {}
+        for change, changed in changes:
+            change()
+            store.flush()
+            revision, answers = known()
+            assert [revision["episode"], revision["tokens"]] == answers
+            assert {name for name in revision if revision[name] != before.get(name)} == changed
+            before = revision
+        assert get(client, "revision", 404, run="", id="nobody")["hint"]
+
+
 def test_a_run_that_goes_on_from_a_checkpoint_tells_its_lines_again(tmp_path: Path):
     with writing(tmp_path) as run, serving(run.path) as client:
         with run.open_metrics() as metrics:
@@ -224,6 +252,47 @@ def test_streams_end_with_the_server(tmp_path: Path):
             began = time.monotonic()
         assert time.monotonic() - began < 5
         stream.expect("end")
+
+
+UNDER_WAY = 1000
+"""What the watch itself has of a few looks, at most."""
+
+
+class Said(str):
+    """Something told, that a test can see the end of."""
+
+
+@dataclass
+class Talker:
+    """Tells a hundred things whenever it is looked at."""
+
+    tick_s: float = 0.0
+    heard_of: weakref.WeakSet[Said] = field(default_factory=weakref.WeakSet)
+    told: int = 0
+
+    def look(self) -> list[Event]:
+        facts = [Said(self.told + number) for number in range(100)]
+        self.told += len(facts)
+        self.heard_of.update(facts)
+        return [Event("said", fact) for fact in facts]
+
+    def greeting(self) -> list[Event]:
+        return []
+
+
+def test_who_does_not_read_is_let_go_and_nothing_is_kept_for_him():
+    async def silent(pulse: Pulse, talker: Talker) -> int:
+        stream = pulse.listen({None: lambda: talker})
+        for _ in range(2):
+            await anext(stream)
+        while talker.told < 5 * _WAITING:
+            assert len(talker.heard_of) <= _WAITING + UNDER_WAY
+            await asyncio.sleep(0)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        return len(talker.heard_of)
+
+    assert asyncio.run(silent(Pulse(), Talker())) <= UNDER_WAY
 
 
 @pytest.mark.timeout(120)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from page_words import until
-from viewer_stage import make_episode, serving, writing
+from viewer_stage import make_episode, own_logprobs, serving, writing
 
 from astune.viewer._events import WatchedRun
 
@@ -80,6 +81,30 @@ def test_what_is_written_to_an_episode_later_reaches_who_looks_at_it(page, going
     store.flush()
     page.locator(".episode-row.here").get_by_text("A +0.25").wait_for()
     page.locator(".interaction .summary").get_by_text("+0.25").wait_for()
+
+
+def test_what_did_not_change_is_not_asked_for_again(page, going):
+    """Neither an episode and its tokens while others are written, nor the run while advantages are."""
+    served, run, store, _ = going
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path.removeprefix("/api/")))
+    episode = make_episode()
+    page.goto(f"{served}#run={run}&id={episode.episode_id}&face=tokens")
+    page.locator(".tokens .t").first.wait_for()
+    for number in (2, 3):
+        with page.expect_response("**/api/revision?*"):
+            store.append(make_episode(number, task=f"task-{number}"))
+            store.flush()
+        counts(page, number)
+    assert (asked.count("episode"), asked.count("tokens")) == (1, 1)
+
+    runs_asked = asked.count("run")
+    store.annotate(episode.episode_id, advantages=[0.25])
+    store.annotate_logprobs(episode.episode_id, own_logprobs(episode))
+    with page.expect_response("**/api/tokens?*"):
+        store.flush()
+    page.locator(".interaction .summary").get_by_text("+0.25").wait_for()
+    assert asked.count("run") == runs_asked
 
 
 def test_lists_of_runs_show_the_step_that_a_run_is_at(page, going):

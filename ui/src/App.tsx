@@ -39,7 +39,7 @@ export function App() {
       run.again()
       metrics.again()
     },
-    onWritten: run.again,
+    onRecorded: run.again,
     onLine: metrics.append,
   })
 

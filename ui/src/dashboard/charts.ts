@@ -18,8 +18,11 @@ export interface ChartKind {
 
 interface Part {
   name: string
-  points: [line: MetricsLine, value: number | null][]
+  points: [at: Moment, value: number | null][]
 }
+
+/** Of a step; when it was is not known of one that ended before it was measured. */
+type Moment = { step: number; elapsed_s: number | null }
 
 export interface Curve {
   label: string
@@ -57,26 +60,26 @@ export const CHARTS: ChartKind[] = [
 export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, axis: Axis): Curve[] {
   if (kind.parts) {
     const parts = runs[0] ? kind.parts(runs[0], setup) : []
-    return parts.map(({ name, points }, part) => ({
-      label: name,
-      run: 0,
-      part,
-      split: 'train',
-      points: points.map(([line, value]) => [place(line, axis), value]),
-    }))
+    return parts
+      .map(({ name, points }, part): Curve => ({ label: name, run: 0, part, split: 'train', points: placed(points, axis) }))
+      .filter(({ points }) => points.length > 0)
   }
   return runs.flatMap((run, index) =>
     kind.metrics.flatMap(({ name, split }): Curve[] => {
       const lines = run.lines.filter((line) => line.kind === split && name in line.metrics)
       if (lines.length === 0) return []
-      const points = lines.map((line): [number, number | null] => [place(line, axis), line.metrics[name] ?? null])
-      return [{ label: run.run, run: index, part: 0, split, points: ascending(points) }]
+      const points = lines.map((line): [Moment, number | null] => [line, line.metrics[name] ?? null])
+      return [{ label: run.run, run: index, part: 0, split, points: ascending(placed(points, axis)) }]
     }),
   )
 }
 
-function place(line: MetricsLine, axis: Axis): number {
-  return axis === 'step' ? line.step : line.elapsed_s / 60
+/** In steps, or in minutes without what has no time. */
+function placed(points: Part['points'], axis: Axis): Curve['points'] {
+  return points.flatMap(([{ step, elapsed_s }, value]): Curve['points'] => {
+    if (axis === 'step') return [[step, value]]
+    return elapsed_s === null ? [] : [[elapsed_s / 60, value]]
+  })
 }
 
 /** A step that was run again after a resume counts as it was last. */
@@ -84,16 +87,23 @@ function ascending(points: [number, number | null][]): [number, number | null][]
   return [...new Map(points)].sort(([a], [b]) => a - b)
 }
 
+/** A step's held-out measurement follows it, and has a line of its own; step 0 is nothing else. */
 function phases(run: RunMetrics): Part[] {
-  return namedParts(trainLines(run), (name) => /^time\/(.+)_s$/.exec(name)?.[1] ?? null, ['trained'])
+  const timed = linesOf(run, 'validation').filter((line) => 'time/validation_s' in line.metrics)
+  const lines = new Map(timed.map((line) => [line.step, line]))
+  for (const line of linesOf(run, 'train')) {
+    lines.set(line.step, { ...line, metrics: { ...lines.get(line.step)?.metrics, ...line.metrics } })
+  }
+  const inOrder = [...lines.values()].sort((a, b) => a.step - b.step)
+  return namedParts(inOrder, (name) => /^time\/(.+)_s$/.exec(name)?.[1] ?? null, ['trained'])
 }
 
 function balance(run: RunMetrics): Part[] {
-  return namedParts(trainLines(run), (name) => /^balance\/(.+)$/.exec(name)?.[1] ?? null, [])
+  return namedParts(linesOf(run, 'train'), (name) => /^balance\/(.+)$/.exec(name)?.[1] ?? null, [])
 }
 
 function errors(run: RunMetrics, setup: Run | null): Part[] {
-  const lines = trainLines(run)
+  const lines = linesOf(run, 'train')
   const counted = setup?.errors.filter((error) => error.split === 'train') ?? []
   const types = [...new Set(counted.map((error) => error.error_type))]
   if (types.length === 0) {
@@ -101,23 +111,23 @@ function errors(run: RunMetrics, setup: Run | null): Part[] {
   }
   return types.map((name) => ({
     name,
-    points: [...lines, ...unfinished(lines, counted)].map((line) => [
-      line,
-      counted.filter((error) => error.error_type === name && error.step === line.step).reduce((sum, error) => sum + error.count, 0),
+    points: [...lines, ...unfinished(lines, counted)].map((at) => [
+      at,
+      counted.filter((error) => error.error_type === name && error.step === at.step).reduce((sum, error) => sum + error.count, 0),
     ]),
   }))
 }
 
 /** Steps with errors that ended before they were measured. */
-function unfinished(lines: MetricsLine[], counted: Run['errors']): MetricsLine[] {
+function unfinished(lines: MetricsLine[], counted: Run['errors']): Moment[] {
   const measured = new Set(lines.map((line) => line.step))
   const steps = new Set(counted.map((error) => error.step).filter((step) => !measured.has(step)))
-  const { time, elapsed_s } = lines.at(-1) ?? { time: 0, elapsed_s: 0 }
-  return [...steps].sort((a, b) => a - b).map((step) => ({ step, kind: 'train', time, elapsed_s, metrics: {} }))
+  return [...steps].sort((a, b) => a - b).map((step) => ({ step, elapsed_s: null }))
 }
 
-function trainLines(run: RunMetrics): MetricsLine[] {
-  const last = new Map(run.lines.filter((line) => line.kind === 'train').map((line) => [line.step, line]))
+/** One for each step, in order. */
+function linesOf(run: RunMetrics, split: Split): MetricsLine[] {
+  const last = new Map(run.lines.filter((line) => line.kind === split).map((line) => [line.step, line]))
   return [...last.values()].sort((a, b) => a.step - b.step)
 }
 

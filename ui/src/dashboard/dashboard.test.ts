@@ -34,6 +34,25 @@ it('shows the parts of the first run', () => {
   expect(curves(chart('phases'), RUNS, null, 'step').map(({ label, points }) => [label, points])).toEqual([['rollout', [[1, 6]]]])
 })
 
+it('has the held-out measurement among the phases of its step', () => {
+  const line = (step: number, kind: 'train' | 'validation', elapsed_s: number, metrics: RunMetrics['lines'][number]['metrics']) => ({ step, kind, time: 0, elapsed_s, metrics })
+  const run = {
+    run: 'a',
+    lines: [
+      line(0, 'validation', 60, { 'time/validation_s': 9, 'time/trained_s': 0 }),
+      line(1, 'train', 120, { 'time/rollout_s': 5, 'time/trained_s': 5 }),
+      line(2, 'train', 180, { 'time/rollout_s': 6, 'time/trained_s': 11 }),
+      line(2, 'validation', 240, { 'time/validation_s': 8, 'time/trained_s': 11 }),
+    ],
+  }
+  const shown = (axis: 'step' | 'time') => curves(chart('phases'), [run], null, axis).map(({ label, points }) => [label, points])
+  expect(shown('step')).toEqual([
+    ['validation', [[0, 9], [1, 0], [2, 8]]],
+    ['rollout', [[0, 0], [1, 5], [2, 6]]],
+  ])
+  expect(shown('time')[1]).toEqual(['rollout', [[1, 0], [2, 5], [3, 6]]])
+})
+
 it('has nothing of a part that a step is without, and does not know what is null', () => {
   const line = (step: number, metrics: RunMetrics['lines'][number]['metrics']) => ({ step, kind: 'train' as const, time: 0, elapsed_s: 0, metrics })
   const run = { run: 'a', lines: [line(1, { 'time/rollout_s': 5 }), line(2, {}), line(3, { 'time/rollout_s': null })] }
@@ -61,6 +80,13 @@ it('shows errors of a step that was not finished', () => {
   const [part] = curves(chart('errors'), RUNS.slice(0, 1), setup, 'step')
   expect(part!.points.at(-1)).toEqual([5, 2])
   expect(part!.points.slice(0, -1).every(([, count]) => count === 0)).toBe(true)
+})
+
+it('leaves errors of a step that was not finished out where the axis is time', () => {
+  const setup = { errors: [1, 5].map((step) => ({ split: 'train', step, error_type: 'JudgeError', count: step })) } as Run
+  const [part] = curves(chart('errors'), RUNS.slice(0, 1), setup, 'time')
+  expect(part!.points).toEqual([[1.5, 1]])
+  expect(curves(chart('errors'), [{ run: 'a', lines: [] }], setup, 'time')).toEqual([])
 })
 
 it('takes one more line in place of its predecessor', () => {

@@ -2,7 +2,7 @@
 
 import { searchedText } from '../text/content'
 import { SourceError, type Source } from './source'
-import type { EpisodeFilter, EpisodePage, EpisodeRow, Episode, Report, Snippet, Tokens } from './types'
+import type { EpisodeFilter, EpisodePage, EpisodeRow, Episode, Report, Revision, Snippet, Tokens } from './types'
 
 const ELEMENT = 'astune-report'
 const AROUND = 60
@@ -23,6 +23,11 @@ export class Embedded implements Source {
 
   async episode(_run: string, id: string): Promise<Episode> {
     return found(this.report.episodes[id], id)
+  }
+
+  async revision(run: string, id: string): Promise<Revision> {
+    const { revision } = await this.episode(run, id)
+    return { episode: revision, tokens: this.report.tokens[id]?.[0]?.revision ?? '' }
   }
 
   async tokens(_run: string, id: string, timeline: number): Promise<Tokens> {

@@ -1,8 +1,8 @@
 /** The server's API. A token in the page's address is kept for this tab and taken off the address. */
 
 import { keep, kept, sessionStore } from '../state/kept'
-import { SourceError, type Live, type Source } from './source'
-import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Run, RunInfo, RunMetrics, Tokens } from './types'
+import { SourceError, type Live, type Recorded, type Source } from './source'
+import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
 
 const KEY = 'astune-token'
 
@@ -17,6 +17,7 @@ export class Server implements Source {
   runs = () => this.get<RunInfo[]>('runs', [])
   run = (run: string) => this.get<Run>('run', [['run', run]])
   episode = (run: string, id: string) => this.get<Episode>('episode', [['run', run], ['id', id]])
+  revision = (run: string, id: string) => this.get<Revision>('revision', [['run', run], ['id', id]])
   metrics = (runs: string[]) => this.get<RunMetrics[]>('metrics', runs.map((run) => ['run', run]))
 
   tokens = (run: string, id: string, timeline: number) =>
@@ -53,7 +54,7 @@ export class Server implements Source {
       source.addEventListener(name, (event) => handle(JSON.parse((event as MessageEvent<string>).data) as T))
     on('runs', () => live.onRuns())
     on('status', () => live.onStatus())
-    on<{ run: string }>('episodes', ({ run }) => live.onEpisodes(run))
+    on<{ run: string } & Recorded>('episodes', ({ run, ...recorded }) => live.onEpisodes(run, recorded))
     on<MetricsLine & { run: string }>('metrics', ({ run, ...line }) => live.onLine(run, line))
     return source
   }

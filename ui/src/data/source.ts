@@ -1,6 +1,12 @@
 /** Where the page's data comes from: a server, or the report that the page itself holds. */
 
-import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Run, RunInfo, RunMetrics, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
+
+/** How many episodes there are, and the number of the newest: another one where episodes were added or taken back. */
+export interface Recorded {
+  total: number
+  last: number
+}
 
 export interface Live {
   /** A run was added, or what a list of runs shows of one is another. */
@@ -8,7 +14,7 @@ export interface Live {
   /** A run began or ended, or we have just begun to listen to it and may have missed something. */
   onStatus: () => void
   /** Something was written to a run's episodes. */
-  onEpisodes: (run: string) => void
+  onEpisodes: (run: string, recorded: Recorded) => void
   onLine: (run: string, line: MetricsLine) => void
 }
 
@@ -20,6 +26,8 @@ export interface Source {
   run(run: string): Promise<Run>
   episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage>
   episode(run: string, id: string): Promise<Episode>
+  /** Of an episode, at little cost. */
+  revision(run: string, id: string): Promise<Revision>
   /** Whether an episode of the run can be asked for. */
   holds(id: string): boolean
   tokens(run: string, id: string, timeline: number): Promise<Tokens>

@@ -143,6 +143,7 @@ export interface GroupMember {
 }
 
 export interface Episode {
+  revision: string
   row: EpisodeRow
   task: { [key: string]: Json }
   reward: { [key: string]: Json } | null
@@ -166,7 +167,14 @@ export interface Span {
   weights_version: number | null
 }
 
+/** An answer that has another one is no longer what the run holds. */
+export interface Revision {
+  episode: string
+  tokens: string
+}
+
 export interface Tokens {
+  revision: string
   length: number
   ids: number[]
   texts: { [id: string]: string }

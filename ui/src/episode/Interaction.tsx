@@ -32,11 +32,7 @@ export function Interaction({ written }: { written: number }) {
   /** Asked for beside the episode rather than after it. */
   const tokensKey = id && face === 'tokens' ? `tokens ${run} ${id} ${timeline}` : null
   const tokens = useSame(useResource(tokensKey, () => source.tokens(run ?? '', id, timeline)))
-  useEffect(() => {
-    if (written === 0) return
-    answer.again()
-    tokens.again()
-  }, [written])
+  useRenewed(written, answer, tokens)
   useCommands({
     t: () => go({ face: face === 'chat' ? 'tokens' : 'chat' }),
     ...Object.fromEntries(FACES.map((name, index) => [String(index + 1), () => go({ face: name })])),
@@ -54,6 +50,20 @@ export function Interaction({ written }: { written: number }) {
       )}
     </section>
   )
+}
+
+/** Asks for what is on show again when it is another by now, which most of what is written to a run does not make it. */
+function useRenewed(written: number, answer: Resource<Episode>, tokens: Resource<Tokens>): void {
+  const source = useSource()
+  const { run, id } = usePlace()
+  const revision = useResource(id && written > 0 ? `revision ${run} ${id}` : null, () => source.revision(run ?? '', id))
+  useEffect(() => revision.again(), [written])
+  useEffect(() => {
+    const { data: now, error } = revision
+    if (now === null && error === null) return
+    if (!answer.loading && answer.data?.revision !== now?.episode) answer.again()
+    if (!tokens.loading && tokens.data?.revision !== now?.tokens) tokens.again()
+  }, [revision.data, revision.error, answer.data, tokens.data])
 }
 
 function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: number; tokens: Resource<Tokens> }) {

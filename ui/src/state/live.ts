@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from 'preact/hooks'
 
-import type { Live } from '../data/source'
+import type { Live, Recorded } from '../data/source'
 import type { RunInfo } from '../data/types'
 import { useSource } from './source'
 
@@ -10,8 +10,8 @@ import { useSource } from './source'
 const REFRESH_MS = 1000
 
 interface Heard extends Pick<Live, 'onRuns' | 'onStatus' | 'onLine'> {
-  /** Something was written to the episodes of the run that is open. */
-  onWritten: () => void
+  /** Episodes were added to the run that is open, or taken back. */
+  onRecorded: () => void
 }
 
 /** Listens to the runs on show that still go on; returns a number that grows when something may be new in the first. */
@@ -22,20 +22,28 @@ export function useLive(runs: RunInfo[], shown: string[], heard: Heard): number 
   const going = shown.filter((run) => runs.find((info) => info.run === run)?.status === 'running')
   useEffect(() => {
     let waiting = 0
+    let newest: Recorded | null = null
+    let told: Recorded | null = null
     const soon = (): void => {
       waiting ||= window.setTimeout(() => {
         waiting = 0
         setWritten((count) => count + 1)
-        latest.current.onWritten()
+        if (told === null || told.total !== newest?.total || told.last !== newest.last) latest.current.onRecorded()
+        told = newest
       }, REFRESH_MS)
     }
     const end = source.listen(going, {
       onRuns: () => latest.current.onRuns(),
       onStatus: () => {
         latest.current.onStatus()
+        told = null
         soon()
       },
-      onEpisodes: (run) => run === shown[0] && soon(),
+      onEpisodes: (run, recorded) => {
+        if (run !== shown[0]) return
+        newest = recorded
+        soon()
+      },
       onLine: (run, line) => latest.current.onLine(run, line),
     })
     return () => {

@@ -25,8 +25,6 @@ const CHINESE: { [term: string]: string } = {
   train: '训练',
   sync: '同步权重',
   validation: '验证',
-  save: '保存',
-  step: '整步',
   sampled: '生成',
   trained: '参与训练',
   masked: '被屏蔽',

@@ -8,6 +8,7 @@ import { lineOf, lines, piece } from './lines'
 
 /** `Hi` `\n` are read; `ok`, the two halves of 你, and `!` are sampled, the last masked in a span of its own. */
 const TOKENS: Tokens = {
+  revision: '',
   length: 6,
   ids: [1, 2, 3, 4, 5, 6],
   texts: { 1: 'Hi', 2: '\n', 3: 'ok', 4: '\ufffd', 5: '\ufffd', 6: '!' },

@@ -1,0 +1,36 @@
+"""How far what was written to an episode has come: an answer of the same revision need not be asked for again.
+
+An episode itself never changes. Its advantages, why it was not trained and the trainer's log-probabilities are written
+later, its group fills, and a step that is run again records it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from astune.runs import EpisodeReader, EpisodeRow
+
+
+def revisions(reader: EpisodeReader, row: EpisodeRow) -> dict[str, str]:
+    """Of what is answered about an episode now, and about its tokens."""
+    knows_trainer = reader.trainer_logprobs(row.episode_id) is not None
+    return {"episode": episode_revision(row, group_of(reader, row)), "tokens": tokens_revision(row, knows_trainer)}
+
+
+def episode_revision(row: EpisodeRow, group: Sequence[EpisodeRow]) -> str:
+    return _name_of((row, *group))
+
+
+def tokens_revision(row: EpisodeRow, knows_trainer: bool) -> str:
+    """`knows_trainer` says whether the trainer's log-probabilities were recorded."""
+    return _name_of((row, knows_trainer))
+
+
+def group_of(reader: EpisodeReader, row: EpisodeRow) -> list[EpisodeRow]:
+    """Every attempt at the episode's task in its step, its own too."""
+    return reader.list(split=row.split, step=row.step, task_id=row.task_id)
+
+
+def _name_of(known: object) -> str:
+    return blake2b(repr(known).encode(), digest_size=8).hexdigest()
