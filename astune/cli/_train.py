@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -23,6 +23,7 @@ from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, collector_at_rest
 
 if TYPE_CHECKING:
+    from astune.backbone.local import RunObserver
     from astune.backbone.parts import UserParts
     from astune.runs import RunDirectory
 
@@ -95,7 +96,7 @@ def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
 
             debug_episodes(config, ready, recorded, console)
         else:
-            _train(config, ready, recorded, console)
+            _train(start, ready, recorded, console)
     return 0
 
 
@@ -111,6 +112,10 @@ def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserP
         from astune.backbone.parts import load_parts
 
         parts = load_parts(start.config, start.base_dir, status.update, with_tasks=with_tasks)
+        if start.config.backbone == "verl":
+            from astune.backbone.verl.train import check_settings as check_verl
+
+            check_verl(start.config)
         if start.config.backbone != "debug":
             # It imports torch: after what is likelier to be wrong.
             from astune.backbone.local import check_settings, check_trainable
@@ -216,18 +221,26 @@ def _resolved(request: Request) -> _Start:
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
 
-def _train(
-    config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console
-) -> None:
-    from astune.backbone.local import train
+def _train(start: _Start, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console) -> None:
     from astune.cli._display import open_display
     from astune.cli._report import report_run
 
     with recorded as run:
         held_out = len(ready.parts.validation_tasks)
-        with open_display(config, run, validation_tasks=held_out, console=console) as observer:
-            ready.run(train(config, ready.parts, run, observer))
+        with open_display(start.config, run, validation_tasks=held_out, console=console) as observer:
+            ready.run(_training(start, ready.parts, run, observer))
     report_run(run, console)
+
+
+def _training(start: _Start, parts: UserParts, run: RunDirectory, observer: RunObserver) -> Coroutine[Any, Any, None]:
+    """The backbone's work."""
+    if start.config.backbone == "verl":
+        from astune.backbone.verl.train import train as train_with_verl
+
+        return train_with_verl(start.config, parts, run, observer, base_dir=start.base_dir)
+    from astune.backbone.local import train
+
+    return train(start.config, parts, run, observer)
 
 
 @contextmanager

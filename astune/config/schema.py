@@ -341,6 +341,13 @@ class SandboxConfig(SandboxLimits):
     you may. Only for code that you would run yourself."""
 
 
+class EnvironmentsConfig(StrictModel):
+    """Environments of engines that cannot live in astune's own."""
+
+    verl: str = ""
+    """The interpreter of verl's environment; empty takes `.venv-verl/bin/python`, which `make env-verl` makes."""
+
+
 class AstuneConfig(StrictModel):
     """One experiment."""
 
@@ -350,9 +357,9 @@ class AstuneConfig(StrictModel):
     """Folder under `record_dir`; `read_yaml_name` takes the YAML file's stem."""
     record_dir: Path = Path("launcher_record")
     """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
-    backbone: Literal["debug", "local"] = "local"
-    """Who trains. `local` does rollouts and training in one process on one machine; `debug` runs a few episodes
-    only, in one plain process, so that a debugger stops where it is told to."""
+    backbone: Literal["debug", "local", "verl"] = "local"
+    """Who trains. `local` does rollouts and training in one process on one machine; `verl` trains with verl on a Ray
+    cluster; `debug` runs a few episodes only, in one plain process, so that a debugger stops where it is told to."""
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
@@ -367,6 +374,9 @@ class AstuneConfig(StrictModel):
     companions: dict[str, CompanionConfig] = Field(default_factory=dict)
     """Services that a run may need beside it, by name; started where `--with NAME` asks for them."""
     sandbox: SandboxConfig = SandboxConfig()
+    environments: EnvironmentsConfig = EnvironmentsConfig()
+    verl: dict[str, Any] = Field(default_factory=dict)
+    """verl's own keys, as in its ppo_trainer.yaml; they go before everything that astune tells verl."""
 
     @property
     def astune(self) -> AstuneConfig:

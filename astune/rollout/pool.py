@@ -75,9 +75,18 @@ class RolloutPool:
         self._seen: Counter[str] = Counter()
 
     async def run_groups(
-        self, tasks: Sequence[Task], *, step: int, split: Split, num_repeat: int, temperature: float
+        self,
+        tasks: Sequence[Task],
+        *,
+        step: int,
+        split: Split,
+        num_repeat: int,
+        temperature: float,
+        first_repeat: int = 0,
     ) -> list[EpisodeGroup]:
         """One group a task, in the order of `tasks`; a group that could not be completed says why in `dropped`.
+
+        `first_repeat` is above 0 where another pool runs earlier episodes of the same task and step.
 
         Cancelling ends every running episode, tells the observer of each as interrupted, and leaves nothing running.
 
@@ -93,7 +102,7 @@ class RolloutPool:
         waiting: deque[tuple[_Slot, EpisodeRequest]] = deque()
         for task in tasks:
             slots.append(_Slot(task))
-            first = self._first_repeat(task, split, step, num_repeat)
+            first = first_repeat + self._first_repeat(task, split, step, num_repeat)
             for repeat in range(first, first + num_repeat):
                 waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
         out_of_time = await self._work_off(waiting)

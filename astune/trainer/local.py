@@ -166,7 +166,7 @@ class LocalTrainer:
             measures |= {f"train/{name}": value for name, value in report.metrics.items()}
             balance.trained = report.trained_tokens
             logprobs = report.logprobs
-        _require_zero(balance)
+        require_zero(balance)
         self._annotate(batch, groups, logprobs)
         self._recorded_version = self._policy.version
         self._state.step = batch.step
@@ -285,7 +285,8 @@ class LocalTrainer:
         self._saved = replace(self._state)
 
 
-def _require_zero(balance: TokenBalance) -> None:
+def require_zero(balance: TokenBalance) -> None:
+    """Raises TrainerError where a sampled token is in no account, or in two (law 3)."""
     if balance.difference:
         raise TrainerError(
             f"the token balance is off by {balance.difference}: {balance}",

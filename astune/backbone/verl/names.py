@@ -1,0 +1,5 @@
+"""Names that both sides of the verl backbone know."""
+
+PREFIX = "astune_"
+"""Before the name of a mode of verl's trainer, that of ours."""
+MODES = ("sync", "colocate_async", "separate_async")

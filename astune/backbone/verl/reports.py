@@ -1,0 +1,84 @@
+"""What processes on the cluster tell the one that keeps the run's folder, over HTTP; and what they ask of it.
+
+The address and its token come from the environment, and are taken out of it, so that what an agent starts does not
+inherit them (law 8).
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import httpx
+import orjson
+import zstandard
+
+from astune.runs import wire
+from astune.schema import Episode, RunStoreError, Task
+
+ADDRESS, TOKEN = "ASTUNE_KEEPER", "ASTUNE_KEEPER_TOKEN"
+_ANSWERS_WITHIN_S = 60.0
+
+
+class Reports:
+    """One connection; calls wait for the answer, so that what was told is on its way to the disk."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self._client = httpx.Client(
+            base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWERS_WITHIN_S, trust_env=False
+        )
+
+    def job(self) -> dict[str, Any]:
+        """The whole of what is to be done; `keeper.py` says what is in it."""
+        return self._answer(self._client.get("/job"))
+
+    def tell(self, what: str, **said: Any) -> dict[str, Any]:
+        """Say that something happened.
+
+        Raises:
+            RunStoreError: the run cannot go on, or nobody is there any more.
+        """
+        return self._post(what, orjson.dumps(said, option=orjson.OPT_SERIALIZE_NUMPY))
+
+    def episode(self, episode: Episode) -> None:
+        self._post("episode", wire.pack(wire.snapshot(episode), zstandard.ZstdCompressor()))
+
+    def _post(self, what: str, body: bytes) -> dict[str, Any]:
+        try:
+            return self._answer(self._client.post(f"/{what}", content=body))
+        except httpx.HTTPError as cause:
+            raise RunStoreError(f"the process that keeps the run does not answer: {cause!r}") from cause
+
+    def _answer(self, answer: httpx.Response) -> dict[str, Any]:
+        said = orjson.loads(answer.content)
+        if answer.status_code != httpx.codes.OK:
+            raise RunStoreError(said["error"])
+        return said
+
+
+@cache
+def reports() -> Reports:
+    """This process's own."""
+    try:
+        return Reports(os.environ.pop(ADDRESS), os.environ.pop(TOKEN))
+    except KeyError as missing:
+        raise RunStoreError(f"{missing.args[0]} is not set: this process was not started by astune") from None
+
+
+class ReportingObserver:
+    """Implements `RolloutObserver`: episodes are told as they end. Its calls wait for an answer, so they are few."""
+
+    def __init__(self, to: Reports) -> None:
+        self._to = to
+
+    def on_started(self, episode_id: str, task: Task) -> None:
+        self._to.tell("started", episode_id=episode_id, task_id=task.task_id)
+
+    def on_waits_for(self, episode_id: str, what: str) -> None: ...
+
+    def on_finished(self, episode: Episode) -> None:
+        self._to.episode(episode)
+
+    def on_attempt_failed(self, episode: Episode) -> None:
+        self._to.episode(episode)

@@ -1,0 +1,97 @@
+"""Groups of episodes as verl's trajectories, and what makes verl's loss of them that of law 4.
+
+verl sums `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch (`loss_agg_mode: token-sum`). The
+loss is a weighted sum of the same terms, and a weight is positive: so what verl is given as a token's advantage is its
+advantage times its weight. A worker knows one group, so weights are made in two parts: those within the group here, and
+in `BatchScale` what depends on the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from astune.schema import Advantage, EpisodeGroup
+from astune.trainer.samples import TokenWeights, weigh
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A timeline as verl keeps it: what was read first, and from the first trained token on the response.
+
+    `mask`, `logprobs` and `rewards` run parallel to `response_ids`; `rewards` are advantage times weight within the
+    group. A row without a trained token stands for a group whose episodes did all the same.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    rewards: list[float]
+    versions: list[int]
+    """Of the weights, for each trained token."""
+    episode_id: str = ""
+    messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Whose tokens are trained, in their order: a node and the number of its tokens."""
+
+
+def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenWeights) -> list[Row]:
+    """The trained timelines of one group, weighed within it: by what `BatchScale` counts, each counts 1."""
+    rows: list[Row] = []
+    timelines = weigh([group], [advantages], scheme)
+    counted = {"episode": 1, "timeline": len(timelines), "token": sum(len(one.positions) for one in timelines)}[scheme]
+    for timeline in timelines:
+        first, end = timeline.positions[0], timeline.positions[-1] + 1
+        length = end - first
+        mask, logprobs, rewards = [0] * length, [0.0] * length, [0.0] * length
+        trained = zip(timeline.positions, timeline.engine_logprobs, timeline.advantages, strict=True)
+        for position, logprob, advantage in trained:
+            mask[position - first] = 1
+            logprobs[position - first] = logprob
+            rewards[position - first] = advantage * timeline.token_weight * counted
+        rows.append(
+            Row(
+                timeline.token_ids[:first],
+                timeline.token_ids[first:end],
+                mask,
+                logprobs,
+                rewards,
+                timeline.versions,
+                timeline.episode_id,
+                timeline.messages,
+            )
+        )
+    return rows
+
+
+def quiet_row(token_id: int, version: int) -> Row:
+    """Of a group that teaches nothing: it is counted, and costs two tokens."""
+    return Row([token_id], [token_id], [0], [0.0], [0.0], [version])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScale:
+    """What a batch holds, of which every weight within a group is a part.
+
+    Groups without variance are counted, although nothing of them is computed: their advantages of zero belong into the
+    mean (`weigh` says why).
+    """
+
+    groups: int
+    quiet_groups: int
+    timelines: int
+    tokens: int
+
+    @classmethod
+    def count(cls, uids: Sequence[str], trained: Sequence[int]) -> BatchScale:
+        """Of rows with their group and number of trained tokens; a group has trained rows, or one quiet one."""
+        taught = {uid for uid, tokens in zip(uids, trained, strict=True) if tokens}
+        quiet = set(uids) - taught
+        return cls(len(taught), len(quiet), sum(tokens > 0 for tokens in trained), sum(trained))
+
+    def factor(self, scheme: TokenWeights) -> float:
+        """What the rewards of rows are multiplied by."""
+        if not self.groups:
+            return 0.0
+        share = self.groups / (self.groups + self.quiet_groups)
+        return share / {"episode": self.groups, "timeline": self.timelines, "token": self.tokens}[scheme]

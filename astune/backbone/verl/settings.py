@@ -1,0 +1,108 @@
+"""verl's configuration of a run: verl's defaults, ours, what follows from the user's keys, and the user's own of verl.
+
+This runs in verl's environment, where its configuration files are.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from astune.backbone.verl.names import PREFIX
+from astune.config.key_map import engine_values, read_key_map
+from astune.config.loader import DEFAULT_YAML
+from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError
+
+_OPEN = (
+    "actor_rollout_ref.model.override_config",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.rollout.engine_kwargs",
+    "ray_kwargs.ray_init",
+)
+"""Below these verl passes on whatever it is given."""
+_NOT_DECLARED = (
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+    "actor_rollout_ref.rollout.enable_sleep_mode",
+)
+"""Keys that verl reads, and its files leave out."""
+
+
+def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
+    """What verl's `run_ppo` is called with.
+
+    Raises:
+        ConfigError: a key is none of the installed verl's.
+    """
+    config = AstuneConfig.model_validate(job["config"])
+    model_engine = _leaf(config.verl, "model_engine") or "dp"
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
+    layers = [("default_config/verl_default.yaml", _file("verl_default.yaml"))]
+    if on_cpu:
+        layers.append(("default_config/verl_cpu.yaml", _file("verl_cpu.yaml")))
+    layers += [
+        ("config_auto_convertion_verl.json", engine_values(config, read_key_map("verl"))),
+        ("astune's own", _of_this_run(job, config)),
+        ("astune.verl", dict(_leaves(config.verl))),
+    ]
+    for source, values in layers:
+        for key, value in values.items():
+            _set(theirs, key, value, source)
+    mode = theirs.trainer.v1.trainer_mode
+    theirs.trainer.v1.trainer_mode = PREFIX + mode.removeprefix(PREFIX)
+    return theirs
+
+
+def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]:
+    decays = config.trainer.optim.lr_final_ratio < 1
+    return {
+        "actor_rollout_ref.model.path": job["model_folder"],
+        "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine" if decays else "constant",
+        "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,
+        "actor_rollout_ref.rollout.val_kwargs.temperature": config.validation_temperature,
+        "data.val_batch_size": max(1, len(job["validation"])),
+        "trainer.val_before_train": bool(job["validation"]) and job["resume_from"] is None,
+        "trainer.test_freq": config.trainer.test_freq if job["validation"] else -1,
+        "trainer.default_local_dir": job["checkpoints"],
+        "trainer.resume_mode": "disable" if job["resume_from"] is None else "resume_path",
+        "trainer.resume_from_path": job["resume_from"],
+    }
+
+
+def _file(name: str) -> dict[str, Any]:
+    return dict(_leaves(yaml.safe_load((Path(DEFAULT_YAML).parent / name).read_text())["verl"]))
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys with their values; a list is a value."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _leaf(tree: Mapping[str, Any], key: str) -> Any:
+    return dict(_leaves(tree)).get(key)
+
+
+def _set(theirs: DictConfig, key: str, value: Any, source: str) -> None:
+    leaves = dict(_leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
+    known = {*leaves, *(name.rpartition(".")[0] for name in leaves)}
+    empty = [name for name, value in leaves.items() if value is None or value == {}]
+    free = key in _NOT_DECLARED or any(key.startswith(f"{place}.") for place in (*_OPEN, *empty))
+    if key not in known and not free:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{source}: verl has no key {key}{meant}", hint="keys are those of verl's ppo_trainer.yaml")
+    if isinstance(leaves.get(key), int) and isinstance(value, float) and value.is_integer():
+        value = int(value)  # verl's integers are typed
+    with open_dict(theirs):
+        OmegaConf.update(theirs, key, value, force_add=free)

@@ -1,0 +1,170 @@
+"""Starting verl in its own environment, and watching it until the last step is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from astune.backbone.engines import model_folder
+from astune.backbone.parts import UserParts
+from astune.backbone.verl.job import Job, LeftOff
+from astune.backbone.verl.keeper import Keeper
+from astune.backbone.verl.reports import ADDRESS, TOKEN
+from astune.config.schema import AstuneConfig
+from astune.context_tracker import load_renderer
+from astune.launcher.guarded_process import GuardedProcess
+from astune.runs import RunDirectory
+from astune.schema import ConfigError, DeadlineExceeded, TrainerError
+from astune.task_reader import TaskOrder
+
+STARTS_WITHIN_S = 1800.0
+"""A large model is loaded twice, by the trainer and by its servers, and compiled."""
+_ENDS_WITHIN_S = 60.0
+_LOOKS_S = 0.5
+_SHOWN_LINES = 20
+_FAILED_LINES = ("Error executing job", "Traceback (most recent call last)")
+
+
+async def train(
+    config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: Any, *, base_dir: Path | None
+) -> None:
+    """Train until the end, going on from the run's newest checkpoint where it has one.
+
+    Raises:
+        AstuneError: the run cannot go on, with the cause; everything up to the last whole step is on disk.
+    """
+    check_settings(config)
+    observer.on_phase("loading the model")
+    checkpoint = run.checkpoints.latest()
+    left_off = None if checkpoint is None else LeftOff.of(checkpoint)
+    done = 0 if left_off is None else left_off.step
+    run.rewind(done if left_off is not None else -1)
+    folder = model_folder(config)
+    trainer = config.trainer
+    order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
+    job = Job(
+        config,
+        base_dir,
+        folder,
+        order.take(trainer.total_steps * trainer.tasks_per_step),
+        parts.validation_tasks[: trainer.validation.max_tasks],
+        run.path / "checkpoints" / "verl",
+        None if left_off is None else left_off.folder,
+        done + 1,
+    )
+    run.save_vocabulary(load_renderer(folder, config.model.path).vocabulary())
+    with run.open_episodes() as episodes, run.open_metrics() as metrics:
+        keeper = Keeper(
+            config,
+            job,
+            episodes=episodes,
+            metrics=metrics,
+            checkpoints=run.checkpoints,
+            observer=observer,
+            trained_s=0.0 if left_off is None else left_off.trained_s,
+        )
+        async with keeper.listening() as (address, token):
+            log = run.path / "companions" / "verl.log"
+            log.parent.mkdir(exist_ok=True)
+            environment = {**os.environ, ADDRESS: address, TOKEN: token, **_QUIET}
+            command = [interpreter(config), "-m", "astune.backbone.verl"]
+            process = await asyncio.to_thread(
+                lambda: GuardedProcess("verl", command, log, environment=environment, run=str(run.path))
+            )
+            try:
+                await _watched(process, keeper, config, log)
+            finally:
+                await asyncio.to_thread(process.close)
+
+
+_QUIET = {
+    "PYTHONUNBUFFERED": "1",
+    "HYDRA_FULL_ERROR": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "none",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def interpreter(config: AstuneConfig) -> str:
+    """The Python of verl's environment.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    named = config.environments.verl
+    python = Path(named or ".venv-verl/bin/python").absolute()
+    if not python.is_file():
+        raise ConfigError(
+            f"verl's environment is not there: {python}",
+            hint="make it with `make env-verl`, or name its interpreter in environments.verl",
+        )
+    return str(python)
+
+
+def check_settings(config: AstuneConfig) -> None:
+    """Refuse what verl would do otherwise than the configuration says."""
+    loss, trainer = config.trainer.loss, config.trainer
+    refused = {
+        "trainer.loss.kl_coef": (loss.kl_coef != 0, "verl does not weigh its KL term by token", "0"),
+        "trainer.loss.entropy_coef": (loss.entropy_coef != 0, "verl does not weigh its entropy term by token", "0"),
+        "trainer.loss.updates_per_step": (loss.updates_per_step > 1, "verl splits batches by rows, not by groups", "1"),
+        "trainer.dynamic_sampling.max_extra_tasks": (
+            trainer.dynamic_sampling.max_extra_tasks > 0,
+            "verl has filters of its own (verl.algorithm.filter_groups)",
+            "0",
+        ),
+        "deterministic": (config.deterministic, "verl's servers schedule requests as they come", "false"),
+    }
+    for key, (given, why, value) in refused.items():
+        if given:
+            raise ConfigError(f"{key} cannot be used with backbone verl: {why}", hint=f"set it to {value}")
+    interpreter(config)
+
+
+async def _watched(process: GuardedProcess, keeper: Keeper, config: AstuneConfig, log: Path) -> None:
+    """Wait for the end.
+
+    Raises:
+        AstuneError: it failed, or nothing was heard of it for too long.
+    """
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    process.on_death(lambda: loop.call_soon_threadsafe(ended.set))
+    while not ended.is_set() and not keeper.failed.is_set():
+        _require_signs_of_life(keeper, config)
+        for event in (ended, keeper.failed):
+            if event.is_set():
+                break
+        await asyncio.sleep(_LOOKS_S)
+    if keeper.failure is not None:
+        raise keeper.failure
+    enough = config.trainer.validation.stop_at_success
+    reached = enough is not None and keeper.success is not None and keeper.success >= enough
+    if process.status != 0 or not (keeper.finished_steps >= config.trainer.total_steps or reached):
+        raise TrainerError(
+            f"verl ended with status {process.status} after step {keeper.finished_steps} of "
+            f"{config.trainer.total_steps}; its last lines:\n{_last_lines(log)}",
+            hint=f"all of it is in {log}",
+        )
+
+
+def _require_signs_of_life(keeper: Keeper, config: AstuneConfig) -> None:
+    silent = time.monotonic() - keeper.heard_at
+    allowed = max(STARTS_WITHIN_S, config.rollout.step_timeout_s)
+    if silent > allowed:
+        raise DeadlineExceeded(
+            f"nothing was heard of verl for {allowed:g} s", hint="raise rollout.step_timeout_s if a step takes longer"
+        )
+
+
+def _last_lines(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return "(it wrote nothing)"
+    return "\n".join(lines[-_SHOWN_LINES:])

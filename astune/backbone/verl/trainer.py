@@ -1,0 +1,166 @@
+"""verl's trainers with our books: what they trained is told to the run's keeper, which answers what to do.
+
+Every mode of verl's own (`trainer.v1.trainer_mode`) has a class here, registered as `astune_<mode>`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+import ray
+import transfer_queue as tq
+from omegaconf import open_dict
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls, register_trainer
+from verl.utils import tensordict_utils as tu
+
+from astune.backbone.verl import estimator
+from astune.backbone.verl.names import MODES, PREFIX
+from astune.backbone.verl.reports import reports
+
+_LOOKS_S = 5.0
+"""Seconds between looks at the actors; one that died is known after two."""
+_FIELDS = ["response_mask", "old_log_probs", "rollout_log_probs", "entropy", "astune_row"]
+_PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train", "update_weights": "sync"}
+"""verl's clocks and ours."""
+
+
+class Bookkeeping(PPOTrainer):
+    """Mixed into one of verl's trainers."""
+
+    _mode: str
+
+    def __init__(self, config: Any) -> None:
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = self._mode
+        self._reports = reports()
+        estimator.register(self._reports.job()["config"]["trainer"]["loss"]["token_weights"])
+        super().__init__(config)
+
+    def init(self) -> None:
+        self._reports.tell("phase", name="loading the model")
+        super().init()
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        workers = {f"agent loop worker {n}": one for n, one in enumerate(agent_loop_manager.agent_loop_workers)}
+        workers |= {f"trainer worker {n}": one for n, one in enumerate(self.actor_rollout_wg.workers)}
+        for n, replica in enumerate(self.llm_server_manager.get_replicas()):
+            workers |= {f"server {n}.{m}": one for m, one in enumerate(replica.servers)}
+        watch(workers, self._ended_by)
+        super().fit(agent_loop_manager)
+
+    def _ended_by(self, cause: str) -> None:
+        self._reports.tell("failed", error=cause)
+        os._exit(1)  # verl would wait for it for ever
+
+    def on_sample_begin(self) -> None:
+        self._reports.tell("phase", name="rollout")
+        super().on_sample_begin()
+
+    def on_sample_end(self) -> None:
+        super().on_sample_end()
+        self._reports.tell("phase", name="train")
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """One update takes the whole batch, however many timelines it has: law 4's sum is over all of it."""
+        return dp_size
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)
+        return super()._update_actor(batch, metrics)
+
+    def _validate(self) -> dict[str, float]:
+        """Run the held-out tasks; rewards are the keeper's to count, who also says when it is enough."""
+        self._reports.tell("phase", name="validation")
+        began = time.perf_counter()
+        for rows in self.val_dataloader:
+            rows["uid"] = np.array(
+                [f"held{self.global_steps}out{n}" for n in range(len(rows["raw_prompt"]))], dtype=object
+            )
+            batch = tu.get_tensordict(rows)
+            tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+            tu.assign_non_tensor_data(batch, "validate", True)
+            tags = [{"is_prompt": True, "status": "pending", "global_steps": self.global_steps}] * len(batch)
+            tq.kv_batch_put(keys=list(rows["uid"]), partition_id="val", tags=tags)
+            self.agent_loop_manager.generate_sequences(batch)
+            sampled, _ = self.replay_buffer.sample(
+                global_steps=self.global_steps, partition_id="val", batch_size=len(rows["uid"])
+            )
+            tq.kv_clear(keys=sampled.keys, partition_id=sampled.partition_id)
+        answer = self._reports.tell("validation", step=self.global_steps, seconds=time.perf_counter() - began)
+        if answer["enough"]:
+            self.total_training_steps = self.global_steps
+        return {"val/success": answer["success"]}
+
+    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, float], **named: Any) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, **named)
+        self._reports.tell(
+            "step",
+            step=self.global_steps,
+            groups=sorted(
+                {key.rsplit("_", 2)[0] for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)}
+            ),
+            rows=self._trained(batch),
+            phases=_seconds(timing_raw),
+            metrics={name: float(value) for name, value in metrics.items() if np.isscalar(value)},
+        )
+
+    def _trained(self, batch: Any) -> list[dict[str, Any]]:
+        """What verl computed of each trained token, with the episode and messages that it belongs to."""
+        real = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)]
+        data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=_FIELDS)
+        rows: list[dict[str, Any]] = []
+        for number, told in enumerate(data["astune_row"].tolist()):
+            mask = data["response_mask"][number].bool()
+            if mask.any():
+                values = {name: data[name][number][mask].double().tolist() for name in _FIELDS[1:4]}
+                rows.append(orjson.loads(told) | values)
+        return rows
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        self._reports.tell("saved", step=self.global_steps, folder=os.path.abspath(folder))
+
+
+def watch(actors: Mapping[str, Any], on_death: Callable[[str], None]) -> None:
+    """Call `on_death` when an actor dies: a question that it was asked while it lived fails then, busy or not."""
+
+    def look() -> None:
+        asked = {name: actor.__ray_ready__.remote() for name, actor in actors.items()}
+        while True:
+            time.sleep(_LOOKS_S)
+            for name, question in asked.items():
+                if not ray.wait([question], timeout=0)[0]:
+                    continue
+                try:
+                    ray.get(question)
+                except ray.exceptions.RayError as cause:
+                    on_death(f"the {name} died: {str(cause).strip().splitlines()[0]}")
+                    return
+                asked[name] = actors[name].__ray_ready__.remote()
+
+    threading.Thread(target=look, name="astune-watch", daemon=True).start()
+
+
+def _real(tag: Mapping[str, Any]) -> bool:
+    return not tag.get("is_padding", False)
+
+
+def _seconds(timing_raw: Mapping[str, float]) -> dict[str, float]:
+    phases: dict[str, float] = {}
+    for theirs, ours in _PHASES.items():
+        phases[ours] = phases.get(ours, 0.0) + timing_raw.get(theirs, 0.0)
+    return phases
+
+
+def register() -> None:
+    """Make the trainers known to verl in this process."""
+    for mode in MODES:
+        register_trainer(PREFIX + mode)(type(f"Astune_{mode}", (Bookkeeping, get_trainer_cls(mode)), {"_mode": mode}))

@@ -1,0 +1,90 @@
+"""Which of another engine's keys a key of ours sets: the files `default_config/config_auto_convertion_*.json`.
+
+    {"astune.trainer.tasks_per_step": ["data.train_batch_size"],
+     "(astune.rollout.max_env_worker // 2)": ["actor_rollout_ref.rollout.max_num_seqs"]}
+
+What is in parentheses is arithmetic over our keys, with `+ - * // /`, `min` and `max`; this file evaluates it, and
+nothing that it does not know runs. A value of null leaves the engine's own default.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from astune.config.loader import DEFAULT_YAML
+from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max}
+_ROOT = "astune."
+
+KeyMap = Mapping[str, list[str]]
+
+
+def key_map_path(engine: str) -> Path:
+    return DEFAULT_YAML.parent / f"config_auto_convertion_{engine}.json"
+
+
+def read_key_map(engine: str) -> KeyMap:
+    """Which keys of `engine` (`verl`, `trinity`) each of ours sets."""
+    return json.loads(key_map_path(engine).read_text())
+
+
+def engine_values(config: AstuneConfig, keys: KeyMap) -> dict[str, Any]:
+    """The engine's keys that follow from the configuration, each with its value.
+
+    Raises:
+        ConfigError: the map names a key that is none of ours, or an expression that is no arithmetic.
+    """
+    ours = config.model_dump(mode="json")
+    values: dict[str, Any] = {}
+    for source, targets in keys.items():
+        value = _arithmetic(source, ours) if source.startswith("(") else _value_of(source, ours)
+        if value is not None:
+            values |= dict.fromkeys(targets, value)
+    return values
+
+
+def _value_of(key: str, ours: Mapping[str, Any]) -> Any:
+    value: Any = ours
+    for name in key.removeprefix(_ROOT).split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise ConfigError(
+                f"the key map names {key}, which is no key of astune", hint="see docs/en/configuration.md"
+            )
+        value = value[name]
+    return value
+
+
+def _arithmetic(expression: str, ours: Mapping[str, Any]) -> Any:
+    """The value; None where one of its keys is null."""
+    try:
+        return _evaluate(ast.parse(expression, mode="eval").body, ours)
+    except (SyntaxError, ValueError, ZeroDivisionError) as cause:
+        raise ConfigError(f"the key map has the expression {expression}: {cause}", hint="see key_map.py") from cause
+
+
+def _evaluate(node: ast.expr, ours: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Attribute):
+        return _value_of(ast.unparse(node), ours)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        both = _evaluate(node.left, ours), _evaluate(node.right, ours)
+        return None if None in both else _OPERATORS[type(node.op)](*both)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        values = [_evaluate(argument, ours) for argument in node.args]
+        return None if None in values else _FUNCTIONS[node.func.id](*values)
+    raise ValueError(f"{ast.unparse(node)} is no arithmetic over keys")
