@@ -116,7 +116,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         """Into verl's queue, as its own agent loops put theirs."""
         await tq.async_kv_batch_put(
             keys=[f"{uid}_{number}_0" for number in range(len(rows))],
-            fields=list_of_dict_to_tensordict([_fields(row, uid, step) for row in rows]),
+            fields=list_of_dict_to_tensordict([fields_of(row, uid) for row in rows]),
             tags=[_tag(row, step) for row in rows],
             partition_id=partition,
         )
@@ -130,7 +130,7 @@ class Manager(AgentLoopManagerTQ):
         self.agent_loop_workers_class = ray.remote(Worker)
 
 
-def _fields(row: Row, uid: str, step: int) -> dict[str, Any]:
+def fields_of(row: Row, uid: str) -> dict[str, Any]:
     prompts, responses = torch.tensor(row.prompt_ids), torch.tensor(row.response_ids)
     mask = torch.tensor(row.mask)
     input_ids = torch.cat([prompts, responses])

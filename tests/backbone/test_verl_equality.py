@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from verl_stage import local_gradient, local_timelines, recorded, verl_rows
+
+from astune.config.key_map import engine_values, read_key_map
+from astune.config.schema import AstuneConfig, LossConfig
+from astune.trainer.samples import TokenWeights
+
+PYTHON = Path(".venv-verl/bin/python")
+SIDE = Path(__file__).parent / "verl_side.py"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON.is_file(), reason="needs verl's environment: make env-verl"),
+]
+
+
+def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig) -> list[dict[str, list[float]]]:
+    config = AstuneConfig.model_validate({"trainer": {"loss": loss.model_dump()}})
+    values = engine_values(config, read_key_map("verl"))
+    ratios = {key.rpartition(".")[2]: value for key, value in values.items() if ".actor.clip_ratio" in key}
+    said = {
+        "scheme": scheme,
+        "rows": rows,
+        "actor": ratios | {"loss_agg_mode": "token-sum", "clip_ratio_c": 1e9},
+        "correction": {"rollout_is": "token", "rollout_is_threshold": loss.importance_cap},
+    }
+    done = subprocess.run(
+        [PYTHON, SIDE], check=False, input=json.dumps(said), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("scheme", ["episode", "timeline", "token"])
+def test_verls_own_functions_weigh_and_push_each_token_as_the_local_loss_does(scheme: TokenWeights) -> None:
+    """With ratios that are clipped and not, importance that is capped and not, in float32."""
+    batch, loss = recorded(), LossConfig(importance_cap=1.5)
+    rows, timelines = verl_rows(batch, scheme), local_timelines(batch, scheme)
+    random = torch.Generator().manual_seed(0)
+    told: list[dict[str, Any]] = []
+    for uid, row in rows:
+        engine = torch.tensor(row.logprobs)
+        old = engine + torch.empty_like(engine).uniform_(-0.8, 0.8, generator=random)
+        policy = old + torch.empty_like(engine).uniform_(-0.5, 0.5, generator=random)
+        told.append(asdict(row) | {"uid": uid, "old": old.tolist(), "policy": policy.tolist()})
+    answers = verl_says(told, scheme, loss)
+    clipped = capped = 0
+    for timeline, row, answer in zip(timelines, told, answers, strict=False):
+        trained = torch.tensor([position - timeline.positions[0] for position in timeline.positions])
+        old_E, policy_E = torch.tensor(row["old"])[trained], torch.tensor(row["policy"])[trained]
+        wanted = local_gradient(timeline, policy_E, old_E, loss)
+        given = torch.tensor(answer["gradient"])
+        torch.testing.assert_close(given[trained], wanted, rtol=1e-6, atol=1e-7)
+        weighed = torch.tensor(timeline.advantages) * timeline.token_weight
+        torch.testing.assert_close(torch.tensor(answer["advantages"])[trained], weighed, rtol=1e-6, atol=1e-8)
+        rest = torch.ones(len(given), dtype=torch.bool)
+        rest[trained] = False
+        assert not given[rest].any()
+        clipped += int((wanted == 0).sum())
+        capped += int((torch.tensor(answer["importance"])[trained] == loss.importance_cap).sum())
+    assert not any(torch.tensor(answer["gradient"]).any() for answer in answers[len(timelines) :])
+    assert clipped > 0
+    assert capped > 0

@@ -1,0 +1,95 @@
+"""What verl's own functions make of rows; runs in verl's environment, rows on its input, gradients on its output.
+
+{"scheme", "loss": {...}, "rows": [{"uid", "prompt_ids", "response_ids", "mask", "logprobs", "rewards",
+                                    "policy": [...], "old": [...]}]}
+->  [{"advantages": [...], "importance": [...], "gradient": [...]}], of the response's tokens
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+os.environ |= {"VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu", "VERL_PLATFORM": "cpu"}
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from verl.protocol import DataProto
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import FSDPActorConfig
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import response_to_nested
+
+from astune.backbone.verl import estimator
+from astune.backbone.verl.rows import Row
+from astune.backbone.verl.workers import fields_of
+
+
+def nested(values: list[list[float]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([torch.tensor(one, dtype=dtype) for one in values], layout=torch.jagged)
+
+
+def main() -> None:
+    said = json.load(sys.stdin)
+    rows: list[dict[str, Any]] = said["rows"]
+    estimator.register(said["scheme"])
+    fields = [
+        fields_of(
+            Row(*(row[name] for name in ("prompt_ids", "response_ids", "mask", "logprobs", "rewards")), [0]), row["uid"]
+        )
+        for row in rows
+    ]
+    mask = nested([row["mask"] for row in rows], torch.int64)
+    batch = {
+        "response_mask": mask,
+        "rm_scores": nested([one["rm_scores"].tolist() for one in fields]),
+        "rollout_log_probs": nested([one["rollout_log_probs"].tolist() for one in fields]),
+        "old_log_probs": nested([row["old"] for row in rows]),
+    }
+    data = DataProto(batch=TensorDict(batch, batch_size=len(rows)).to_padded_tensor())
+    data.batch["token_level_rewards"] = data.batch["rm_scores"]
+    data.non_tensor_batch["uid"] = np.array([row["uid"] for row in rows], dtype=object)
+    correction = OmegaConf.create(said["correction"])
+    data, _ = compute_rollout_correction_and_add_to_batch(data, correction)
+    keys = [f"{row['uid']}_{number}_0" for number, row in enumerate(rows)]
+    data = compute_advantage_for_multi_trajectories(data, keys, estimator.NAME, config=OmegaConf.create({}))
+
+    policy = torch.cat([torch.tensor([*[0.0] * len(row["prompt_ids"]), *row["policy"]]) for row in rows])
+    # verl reads what follows a token at the place of the token before it
+    policy = policy.roll(-1).requires_grad_()
+    inputs = {
+        "prompts": nested([row["prompt_ids"] for row in rows], torch.int64),
+        "responses": nested([row["response_ids"] for row in rows], torch.int64),
+        "response_mask": mask,
+        "old_log_probs": batch["old_log_probs"],
+        "advantages": response_to_nested(data.batch["advantages"], mask),
+        "rollout_is_weights": response_to_nested(data.batch["rollout_is_weights"], mask),
+    }
+    micro = TensorDict(inputs, batch_size=len(rows))
+    tu.assign_non_tensor(micro, dp_size=1, batch_num_tokens=int(sum(map(sum, (row["mask"] for row in rows)))))
+    tu.assign_non_tensor(micro, global_batch_size=len(rows))
+    actor = FSDPActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **said["actor"])
+    loss, _ = ppo_loss(actor, {"log_probs": policy}, micro)
+    [gradient] = torch.autograd.grad(loss, policy)
+    gradient = gradient.roll(1)
+    told, start = [], 0
+    for number, row in enumerate(rows):
+        first, start = start + len(row["prompt_ids"]), start + len(row["prompt_ids"]) + len(row["response_ids"])
+        length = start - first
+        told.append(
+            {
+                "advantages": data.batch["advantages"][number][:length].tolist(),
+                "importance": data.batch["rollout_is_weights"][number][:length].tolist(),
+                "gradient": gradient[first:start].tolist(),
+            }
+        )
+    json.dump(told, sys.stdout)
+
+
+main()

@@ -1,0 +1,92 @@
+"""Recorded groups of every kind, and what the local trainer makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from trainer_helpers import episode, group, node
+
+from astune.backbone.verl.rows import Row, quiet_row, rows_of
+from astune.config.schema import LossConfig
+from astune.schema import Episode, EpisodeGroup, MessageNode
+from astune.trainer.advantages import advantages_of
+from astune.trainer.loss import LossInputs, policy_loss
+from astune.trainer.samples import TokenWeights, WeightedTimeline, weigh
+
+EOS = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`quiet` groups have no variance; a `dropped` one could not be completed."""
+
+    used: list[EpisodeGroup]
+    quiet: list[EpisodeGroup]
+    dropped: EpisodeGroup
+
+
+def recorded() -> Batch:
+    """Linear and branching episodes, several timelines, rewards per target, a group without variance, one dropped."""
+    linear = [node(0, None, [5, 6]), node(1, 0, [7] * 4, sampled=4)]
+    longer = [
+        node(0, None, [5, 6]),
+        node(1, 0, [8] * 9, sampled=9, logprobs=[-4.0 - place / 8 for place in range(9)]),
+        node(2, 1, [9]),
+        node(3, 2, [4, 4, 4], sampled=2),
+    ]
+    branching = [
+        node(0, None, [5, 6, 7]),
+        node(1, 0, [3] * 3, sampled=3),
+        node(2, 0, [2] * 5, sampled=5),
+        node(3, 1, [9]),
+        node(4, 3, [1, 1], sampled=2, logprobs=[-2.0, -5.5]),
+    ]
+    talk = [
+        node(0, None, [5]),
+        node(1, 0, [6, 6], sampled=2, agent="wolf"),
+        node(2, 0, [7, 7, 7], sampled=3, agent="farmer"),
+    ]
+    used = [
+        group([_episode(linear, 1.0), _episode(longer, 0.0), _episode(branching, 0.25)]),
+        group([_episode(branching, 1.0), _episode(linear, 0.0)]),
+        group([_episode(talk, 1.0, wolf=1.0, farmer=0.0), _episode(talk, 0.0, wolf=0.0, farmer=1.0)]),
+    ]
+    dropped = group([_episode(linear, 1.0)])
+    dropped.dropped = "group incomplete: the server was away"
+    return Batch(used, [group([_episode(linear, 0.5), _episode(longer, 0.5)])], dropped)
+
+
+def _episode(nodes: list[MessageNode], reward: float, **per_target: float) -> Episode:
+    return episode(nodes, reward=reward, per_target=per_target) if per_target else episode(nodes, reward=reward)
+
+
+def local_timelines(batch: Batch, scheme: TokenWeights) -> list[WeightedTimeline]:
+    """What the local trainer trains."""
+    share = len(batch.used) / (len(batch.used) + len(batch.quiet))
+    return weigh(batch.used, advantages_of(batch.used, normalise=True), scheme, share=share)
+
+
+def local_gradient(timeline: WeightedTimeline, logprob_E: Tensor, old_E: Tensor, loss: LossConfig) -> Tensor:
+    """Of the local loss, with respect to the policy's log-probability of each trained token."""
+    logprob_E = logprob_E.clone().requires_grad_()
+    inputs = LossInputs(
+        torch.tensor(timeline.advantages),
+        torch.full((len(timeline.positions),), timeline.token_weight),
+        torch.tensor(timeline.engine_logprobs),
+        torch.tensor(timeline.versions),
+        old_logprob_E=old_E,
+    )
+    value, _ = policy_loss(logprob_E, torch.zeros_like(logprob_E), inputs, loss)
+    [gradient] = torch.autograd.grad(value, logprob_E)
+    return gradient
+
+
+def verl_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
+    """What a worker gives verl, each row with its group; of a dropped group nothing."""
+    rows: list[tuple[str, Row]] = []
+    for number, one in enumerate(batch.used):
+        [advantages] = advantages_of([one], normalise=True)
+        rows += [(f"used{number}", row) for row in rows_of(one, advantages, scheme)]
+    return [*rows, *((f"quiet{number}", quiet_row(EOS, 0)) for number in range(len(batch.quiet)))]
