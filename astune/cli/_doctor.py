@@ -19,13 +19,13 @@ from astune.cli._doctor_machine import (
     ports,
     sandbox,
 )
-from astune.cli._doctor_software import engines, managed_vllm, python, services, versions
+from astune.cli._doctor_software import engines, managed_vllm, python, services, verl_environment, versions
 from astune.cli._errors import EXIT_FAILED
 from astune.config import AstuneConfig, load_config
 from astune.config.loader import ON_THE_WAY
 from astune.schema import ConfigError
 
-BACKBONES = ("debug", "local", *ON_THE_WAY)
+BACKBONES = ("debug", "local", "verl", *ON_THE_WAY)
 _STYLES = {"ok": "green", "note": "default", "problem": "bold red"}
 
 
@@ -57,7 +57,9 @@ def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> I
     yield python()
     if backbone in ON_THE_WAY:
         yield Finding("backbone", "problem", f"{backbone} is not there yet", "astune --backbone local")
-    yield from versions(extras={"local"} if backbone in ("local", "debug") else set())
+    yield from versions(extras=set() if backbone in ON_THE_WAY else {"local"})
+    if backbone == "verl":
+        yield verl_environment(config)
     yield from services()
     yield cpu()
     yield gpu()

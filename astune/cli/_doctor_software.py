@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from astune import __version__
 from astune.backbone import vllm
 from astune.backbone.engines import require_addresses
+from astune.backbone.verl.place import interpreter as verl_python
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
 from astune.engine.endpoint import Endpoint, Refusal, key_from
@@ -132,6 +134,24 @@ def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
         yield Finding(
             what, "problem", detail, "--set engine.vllm.port=ANOTHER, or engine.base_url to that address if it is meant"
         )
+
+
+def verl_environment(config: AstuneConfig) -> Finding:
+    """Whether verl, and astune beside it, can be imported in the environment that the backbone starts."""
+    mend = "make env-verl, or --set environments.verl=/the/environment/of/verl/bin/python"
+    try:
+        python = verl_python(config)
+    except ConfigError as missing:
+        return Finding("verl", "problem", missing.message, mend)
+    versions: dict[str, str] = {}
+    for package in ("verl", "astune"):
+        found, why = _imported(package, python)
+        if found is None:
+            return Finding("verl", "problem", f"{python}: {why}", mend)
+        versions[package] = found
+    if versions["astune"] != __version__:
+        return Finding("verl", "problem", f"astune {versions['astune']} in {python}, here {__version__}", mend)
+    return Finding("verl", "ok", f"{versions['verl']} in {python}")
 
 
 def _imported(package: str, python: str) -> tuple[str | None, str]:

@@ -76,6 +76,11 @@ def _print_plan(start: _Start, flags: CompanionFlags, console: Console) -> int:
     companions = companions_of(flags, start.config, start.experiment.parent)
     parts = _parts(start, console, with_tasks=not (companions and _service_of_tasks_is_away(start.config)))
     console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
+    if start.config.backbone == "verl" and parts.training_tasks:
+        from astune.backbone.verl.train import resolved_plan
+
+        theirs = resolved_plan(start.config, parts, base_dir=start.base_dir)
+        console.print(f"verl's configuration\n{theirs}", markup=False, highlight=False, soft_wrap=True)
     for line in plan(start.config, parts, start.run_path, companions):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -205,7 +205,7 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
     return found
 
 
-ON_THE_WAY = ("verl", "trinity")
+ON_THE_WAY = ("trinity",)
 """Backbones that are known by name, and no more."""
 
 
@@ -220,7 +220,7 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
         return _Problem(place, error["msg"].removeprefix("Value error, "))
     value = error["input"]
     if path == "backbone" and value in ON_THE_WAY:
-        return _Problem(place, f"the backbone {value} is on its way, not there yet", "use local, or debug")
+        return _Problem(place, f"the backbone {value} is on its way, not there yet", "use local, verl or debug")
     hint = ""
     if key.field.annotation is str and isinstance(value, int | float):
         hint = "put it into quotes"

@@ -282,5 +282,5 @@ def test_an_engine_that_cannot_be_asked_leaves_no_run_behind(settings, told, fol
 
 
 def test_a_backbone_that_is_yet_to_come_is_said_to_be_on_its_way(folder, astune):
-    out = str(astune("--conf", "agent.yaml", "--backbone", "verl"))
-    assert "the backbone verl is on its way, not there yet" in out
+    out = str(astune("--conf", "agent.yaml", "--backbone", "trinity"))
+    assert "the backbone trinity is on its way, not there yet" in out

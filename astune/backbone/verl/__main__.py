@@ -3,6 +3,9 @@
 With `plan` it prints verl's whole configuration for a job on its standard input, and starts nothing.
 """
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
 import os
@@ -23,6 +26,7 @@ _PLUGIN = {
     "VERL_ENGINE_DEVICE": "cuda",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # Ray would give each process one
 }
 
 

@@ -4,6 +4,9 @@ verl imports this file in each of its processes where `VERL_USE_EXTERNAL_MODULES
 where there is no GPU. Other versions are refused, for what is changed here may mean something else in them.
 """
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
 import importlib.abc

@@ -25,6 +25,7 @@ class Reports:
     """One connection; calls wait for the answer, so that what was told is on its way to the disk."""
 
     def __init__(self, address: str, token: str) -> None:
+        self.address = address
         self._client = httpx.Client(
             base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWERS_WITHIN_S, trust_env=False
         )

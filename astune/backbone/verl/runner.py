@@ -1,5 +1,8 @@
 """verl's task runner, in whose process the trainer runs, with our trainers known to it."""
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
 from typing import Any

@@ -3,6 +3,9 @@
 This runs in verl's environment, where its configuration files are.
 """
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
 import difflib
@@ -27,6 +30,8 @@ _OPEN = (
     "ray_kwargs.ray_init",
 )
 """Below these verl passes on whatever it is given."""
+_CPU_TOKENS = 1024
+"""Of a micro-batch where there is no GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
 _NOT_DECLARED = (
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.enable_sleep_mode",
@@ -49,7 +54,7 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
         layers.append(("default_config/verl_cpu.yaml", _file("verl_cpu.yaml")))
     layers += [
         ("config_auto_convertion_verl.json", engine_values(config, read_key_map("verl"))),
-        ("astune's own", _of_this_run(job, config)),
+        ("astune's own", _of_this_run(job, config, on_cpu=on_cpu)),
         ("astune.verl", dict(_leaves(config.verl))),
     ]
     for source, values in layers:
@@ -60,9 +65,13 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
     return theirs
 
 
-def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]:
+def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
     decays = config.trainer.optim.lr_final_ratio < 1
+    wanted = config.trainer.tokens_per_microbatch
     return {
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
+            min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
+        ),
         "actor_rollout_ref.model.path": job["model_folder"],
         "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine" if decays else "constant",
         "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,

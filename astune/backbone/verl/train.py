@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
 from astune.backbone.verl.job import Job, LeftOff
 from astune.backbone.verl.keeper import Keeper
+from astune.backbone.verl.place import interpreter
 from astune.backbone.verl.reports import ADDRESS, TOKEN
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import load_renderer
@@ -22,10 +26,9 @@ from astune.task_reader import TaskOrder
 
 STARTS_WITHIN_S = 1800.0
 """A large model is loaded twice, by the trainer and by its servers, and compiled."""
-_ENDS_WITHIN_S = 60.0
+_PLANS_WITHIN_S = 300.0
 _LOOKS_S = 0.5
 _SHOWN_LINES = 20
-_FAILED_LINES = ("Error executing job", "Traceback (most recent call last)")
 
 
 async def train(
@@ -40,22 +43,9 @@ async def train(
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.latest()
     left_off = None if checkpoint is None else LeftOff.of(checkpoint)
-    done = 0 if left_off is None else left_off.step
-    run.rewind(done if left_off is not None else -1)
-    folder = model_folder(config)
-    trainer = config.trainer
-    order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
-    job = Job(
-        config,
-        base_dir,
-        folder,
-        order.take(trainer.total_steps * trainer.tasks_per_step),
-        parts.validation_tasks[: trainer.validation.max_tasks],
-        run.path / "checkpoints" / "verl",
-        None if left_off is None else left_off.folder,
-        done + 1,
-    )
-    run.save_vocabulary(load_renderer(folder, config.model.path).vocabulary())
+    run.rewind(-1 if left_off is None else left_off.step)
+    job = _job(config, parts, base_dir, run.path / "checkpoints" / "verl", left_off)
+    run.save_vocabulary(load_renderer(job.model_folder, config.model.path).vocabulary())
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
             config,
@@ -80,6 +70,41 @@ async def train(
                 await asyncio.to_thread(process.close)
 
 
+def resolved_plan(config: AstuneConfig, parts: UserParts, *, base_dir: Path | None) -> str:
+    """verl's whole configuration of a run, as YAML; verl itself makes it, and nothing is started.
+
+    Raises:
+        ConfigError: a key is none of the installed verl's.
+    """
+    job = _job(config, parts, base_dir, config.record_dir.resolve(), None)
+    asked = subprocess.run(
+        [interpreter(config), "-m", "astune.backbone.verl", "plan"],
+        input=orjson.dumps(job.told()),
+        capture_output=True,
+        timeout=_PLANS_WITHIN_S,
+        check=False,
+    )
+    if asked.returncode != 0:
+        said = asked.stderr.decode(errors="replace").strip().splitlines()
+        raise ConfigError(said[-1] if said else f"verl's configuration ended with status {asked.returncode}")
+    return asked.stdout.decode()
+
+
+def _job(config: AstuneConfig, parts: UserParts, base_dir: Path | None, folder: Path, left_off: LeftOff | None) -> Job:
+    trainer = config.trainer
+    order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
+    return Job(
+        config,
+        base_dir,
+        model_folder(config),
+        order.take(trainer.total_steps * trainer.tasks_per_step),
+        parts.validation_tasks[: trainer.validation.max_tasks],
+        folder,
+        None if left_off is None else left_off.folder,
+        1 if left_off is None else left_off.step + 1,
+    )
+
+
 _QUIET = {
     "PYTHONUNBUFFERED": "1",
     "HYDRA_FULL_ERROR": "1",
@@ -88,22 +113,6 @@ _QUIET = {
     "VLLM_PLUGINS": "none",
     "TOKENIZERS_PARALLELISM": "false",
 }
-
-
-def interpreter(config: AstuneConfig) -> str:
-    """The Python of verl's environment.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    named = config.environments.verl
-    python = Path(named or ".venv-verl/bin/python").absolute()
-    if not python.is_file():
-        raise ConfigError(
-            f"verl's environment is not there: {python}",
-            hint="make it with `make env-verl`, or name its interpreter in environments.verl",
-        )
-    return str(python)
 
 
 def check_settings(config: AstuneConfig) -> None:
@@ -132,14 +141,14 @@ async def _watched(process: GuardedProcess, keeper: Keeper, config: AstuneConfig
     Raises:
         AstuneError: it failed, or nothing was heard of it for too long.
     """
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    process.on_death(lambda: loop.call_soon_threadsafe(ended.set))
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
+    process.on_death(tell)
     while not ended.is_set() and not keeper.failed.is_set():
         _require_signs_of_life(keeper, config)
-        for event in (ended, keeper.failed):
-            if event.is_set():
-                break
         await asyncio.sleep(_LOOKS_S)
     if keeper.failure is not None:
         raise keeper.failure

@@ -3,6 +3,9 @@
 Every mode of verl's own (`trainer.v1.trainer_mode`) has a class here, registered as `astune_<mode>`.
 """
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
 import os
@@ -108,7 +111,9 @@ class Bookkeeping(PPOTrainer):
             ),
             rows=self._trained(batch),
             phases=_seconds(timing_raw),
-            metrics={name: float(value) for name, value in metrics.items() if np.isscalar(value)},
+            metrics={
+                name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)
+            },
         )
 
     def _trained(self, batch: Any) -> list[dict[str, Any]]:

@@ -5,6 +5,9 @@ that are trained. Everything that happened is told to the run's keeper before ve
 what is trained is always recorded.
 """
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
 import asyncio

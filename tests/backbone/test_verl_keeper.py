@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from trainer_helpers import node
+
+from astune.backbone.verl.job import Job
+from astune.backbone.verl.keeper import Keeper
+from astune.backbone.verl.reports import Reports
+from astune.config.schema import AstuneConfig
+from astune.engine.base import EngineStats
+from astune.rollout import NullObserver
+from astune.runs import RunDirectory
+from astune.schema import Episode, Forest, Reward, RunStoreError, Task
+
+TASK = Task("task", "?")
+CONFIG = AstuneConfig.model_validate({"rollout": {"num_repeat": 2}, "trainer": {"tasks_per_step": 1, "total_steps": 2}})
+N_TOKENS = 120
+
+
+class Display(NullObserver):
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def on_phase(self, phase: str) -> None:
+        self.phases.append(phase)
+
+    def on_record(self, step: int, split: Any, metrics: dict[str, float]) -> None: ...
+
+
+@asynccontextmanager
+async def keeping(folder: Path) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
+    job = Job(CONFIG, None, folder, [TASK, TASK], [TASK], folder / "verl")
+    run = RunDirectory.create(folder, "experiment")
+    with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
+        keeper = Keeper(
+            CONFIG, job, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, observer=Display()
+        )
+        async with keeper.listening() as (address, token):
+            yield keeper, Reports(address, token), run
+
+
+def episode(repeat: int, reward: float) -> Episode:
+    nodes = [node(0, None, [1, 2]), node(1, 0, [3] * N_TOKENS, sampled=N_TOKENS)]
+    return Episode(
+        episode_id=f"train-000001-task-{repeat:03d}-1",
+        task=TASK,
+        split="train",
+        step=1,
+        repeat=repeat,
+        attempt=1,
+        seed=0,
+        forest=Forest(nodes),
+        status="success",
+        reward=Reward(raw_reward=reward, is_success=reward > 0),
+    )
+
+
+def tell_a_group(reports: Reports, rewards: tuple[float, float] = (1.0, 0.0), **said: Any) -> list[Episode]:
+    episodes = [episode(repeat, reward) for repeat, reward in enumerate(rewards)]
+    for each in episodes:
+        reports.tell("started", episode_id=each.episode_id, task_id="task")
+        reports.episode(each)
+    group = {
+        "uid": "one",
+        "split": "train",
+        "step": 1,
+        "task_id": "task",
+        "episodes": [each.episode_id for each in episodes],
+        "failed": [],
+        "dropped": None,
+        "stats": asdict(EngineStats(prompt_tokens=4, sampled_tokens=2 * N_TOKENS)),
+    }
+    reports.tell("group", **(group | said))
+    return episodes
+
+
+def a_step(reports: Reports, episodes: list[Episode], *, error: float = 1e-3, tokens: int = N_TOKENS) -> None:
+    """As verl's trainer tells it; its log-probabilities are the engine's and an error of two signs."""
+    engine = [-0.5 - 0.01 * place for place in range(tokens)]
+    trainer = [value + (error if place % 2 else -error) for place, value in enumerate(engine)]
+    row = {"messages": [[1, tokens]], "versions": [0] * tokens, "entropy": [0.5] * tokens}
+    rows = [
+        row | {"episode": each.episode_id, "rollout_log_probs": engine, "old_log_probs": trainer} for each in episodes
+    ]
+    reports.tell(
+        "step",
+        step=1,
+        groups=["one"],
+        rows=rows,
+        phases={"rollout": 2.0, "train": 1.0},
+        metrics={"actor/grad_norm": 0.7},
+    )
+
+
+async def test_what_the_cluster_tells_is_what_the_run_records(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, run):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(a_step, reports, episodes)
+        assert keeper.finished_steps == 1
+        [line] = run.metrics()
+        assert line.metrics["reward/mean"] == 0.5
+        assert line.metrics["train/grad_norm"] == 0.7
+        assert line.metrics["train/engine_correlation"] > 0.999
+        assert line.metrics["train/logprob_diff_mean"] == pytest.approx(1e-3)
+        assert line.metrics["balance/trained"] == 2 * N_TOKENS
+        with run.episodes() as reader:
+            rows = reader.list()
+            assert [row.advantages for row in rows] == [[1.0], [-1.0]]
+            logprobs = reader.trainer_logprobs(rows[0].episode_id)
+            assert logprobs is not None
+            assert logprobs[0] == pytest.approx(-0.501)
+
+
+async def test_a_group_that_was_dropped_is_accounted_for_with_the_next_step(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (_, reports, run):
+        reason = "group incomplete: the server was away"
+        other = replace(episode(5, 1.0), episode_id="train-000001-task-005-1")
+        await asyncio.to_thread(reports.episode, other)
+        stats = asdict(EngineStats(sampled_tokens=N_TOKENS))
+        said = {"uid": "two", "split": "train", "step": 1, "task_id": "task", "failed": [], "stats": stats}
+        await asyncio.to_thread(lambda: reports.tell("group", episodes=[other.episode_id], dropped=reason, **said))
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(a_step, reports, episodes)
+        [line] = run.metrics()
+        assert line.metrics["groups/dropped"] == 1
+        assert line.metrics["balance/sampled"] == 3 * N_TOKENS
+        with run.episodes() as reader:
+            assert reader.row(other.episode_id).not_trained == reason
+
+
+async def test_tokens_that_verl_lost_end_the_run(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, run):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        with pytest.raises(RunStoreError, match="the token balance is off by 2"):
+            await asyncio.to_thread(lambda: a_step(reports, episodes, tokens=N_TOKENS - 1))
+        assert keeper.failed.is_set()
+        assert run.metrics() == []
+
+
+async def test_servers_with_other_weights_than_the_trainers_are_found_out(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, _):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        with pytest.raises(RunStoreError, match="did not sample with the weights that are trained"):
+            await asyncio.to_thread(lambda: a_step(reports, episodes, error=0.7))
+        assert keeper.failure is not None
+
+
+async def test_who_has_no_token_is_told_nothing(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, _):
+        stranger = Reports(reports.address, "guessed")
+        with pytest.raises(RunStoreError, match="who asks"):
+            await asyncio.to_thread(stranger.job)
+        with pytest.raises(RunStoreError, match="who tells this"):
+            await asyncio.to_thread(lambda: stranger.tell("failed", error="gone"))
+        assert not keeper.failed.is_set()
+        job = await asyncio.to_thread(reports.job)
+        assert [row["first_repeat"] for row in job["training"]] == [0, 0]
+
+
+async def test_what_the_keeper_cannot_write_down_ends_the_run(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, _):
+        with pytest.raises((RunStoreError, httpx.HTTPError)):
+            await asyncio.to_thread(lambda: reports.tell("group", uid="one"))
+        assert "could not be written down" in str(keeper.failure)
