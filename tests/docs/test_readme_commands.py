@@ -27,6 +27,7 @@ RUN_ELSEWHERE = {
     "make demo": "make bench-learning trains and measures the same configuration; tests/install runs it shortened",
     "make test": "it runs this test",
     "make check": "its four parts are run before every commit",
+    "make env-verl": "tests/backbone/test_verl_equality.py runs in it",
     "make e2e-install": "itself a test, too long for make test: tests/install",
     "make appworld": "tests/tutorial/test_example_appworld.py, among the tests marked e2e",
     "make pictures": "tests/viewer/test_tokens_page.py, into another folder",

@@ -121,7 +121,7 @@ class Bookkeeping(PPOTrainer):
         real = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)]
         data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=_FIELDS)
         rows: list[dict[str, Any]] = []
-        for number, told in enumerate(data["astune_row"].tolist()):
+        for number, told in enumerate(data["astune_row"]):
             mask = data["response_mask"][number].bool()
             if mask.any():
                 values = {name: data[name][number][mask].double().tolist() for name in _FIELDS[1:4]}
