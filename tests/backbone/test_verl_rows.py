@@ -38,5 +38,5 @@ def test_what_verl_is_given_as_advantages_are_those_of_the_local_trainer_times_t
 
 
 def test_a_batch_of_which_nothing_can_be_learnt_has_no_advantages() -> None:
-    given, _ = estimator.advantages(torch.zeros(2, 1), torch.zeros(2, 1), ["a", "b"], scheme="episode")
+    given, _ = estimator.advantages(torch.zeros(2, 1), torch.ones(2, 1), ["a", "b"], scheme="episode")
     assert not given.any()

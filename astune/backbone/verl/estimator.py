@@ -37,8 +37,8 @@ def advantages(
         response_mask: [B, T], 1 where a token is trained.
         index: the group of each row.
     """
-    trained = [int(n) for n in response_mask.sum(dim=-1).tolist()]
-    real = [(uid, n) for uid, n in zip(index, trained, strict=True) if not str(uid).startswith(PADDING)]
-    scale = BatchScale.count([uid for uid, _ in real], [n for _, n in real])
-    scaled = token_level_rewards * response_mask * scale.factor(scheme)
+    rewards = token_level_rewards * response_mask
+    rows = zip(index, response_mask.sum(dim=-1).tolist(), rewards.any(dim=-1).tolist(), strict=True)
+    scale = BatchScale.count([(uid, int(n), rewarded) for uid, n, rewarded in rows if not uid.startswith(PADDING)])
+    scaled = rewards * scale.factor(scheme)
     return scaled, scaled

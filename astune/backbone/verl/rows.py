@@ -20,7 +20,7 @@ class Row:
     """A timeline as verl keeps it: what was read first, and from the first trained token on the response.
 
     `mask`, `logprobs` and `rewards` run parallel to `response_ids`; `rewards` are advantage times weight within the
-    group. A row without a trained token stands for a group whose episodes did all the same.
+    group. A row of no episode stands for a group whose episodes were all rewarded alike.
     """
 
     prompt_ids: list[int]
@@ -65,8 +65,8 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenW
 
 
 def quiet_row(token_id: int, version: int) -> Row:
-    """Of a group that teaches nothing: it is counted, and costs two tokens."""
-    return Row([token_id], [token_id], [0], [0.0], [0.0], [version])
+    """Of a group that teaches nothing: it is counted, and costs two tokens. verl wants one of them in its mask."""
+    return Row([token_id], [token_id], [1], [0.0], [0.0], [version])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,14 @@ class BatchScale:
     tokens: int
 
     @classmethod
-    def count(cls, uids: Sequence[str], trained: Sequence[int]) -> BatchScale:
-        """Of rows with their group and number of trained tokens; a group has trained rows, or one quiet one."""
-        taught = {uid for uid, tokens in zip(uids, trained, strict=True) if tokens}
-        quiet = set(uids) - taught
-        return cls(len(taught), len(quiet), sum(tokens > 0 for tokens in trained), sum(trained))
+    def count(cls, rows: Sequence[tuple[str, int, bool]]) -> BatchScale:
+        """Of rows with their group, their number of tokens in the mask, and whether any of these has a reward.
+
+        A group that teaches something has a row with one; a quiet group has none.
+        """
+        taught = {uid for uid, _, rewarded in rows if rewarded}
+        trained = [tokens for uid, tokens, _ in rows if uid in taught]
+        return cls(len(taught), len({uid for uid, _, _ in rows} - taught), len(trained), sum(trained))
 
     def factor(self, scheme: TokenWeights) -> float:
         """What the rewards of rows are multiplied by."""

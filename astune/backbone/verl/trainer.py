@@ -74,6 +74,8 @@ class Bookkeeping(PPOTrainer):
         return dp_size
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        if not any(map(_teaches, batch.tags)):
+            return batch  # gradients of zero would still move weights, by their momentum
         with open_dict(self.config):
             self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)
         return super()._update_actor(batch, metrics)
@@ -118,14 +120,15 @@ class Bookkeeping(PPOTrainer):
 
     def _trained(self, batch: Any) -> list[dict[str, Any]]:
         """What verl computed of each trained token, with the episode and messages that it belongs to."""
-        real = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)]
-        data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=_FIELDS)
+        teaching = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _teaches(tag)]
+        if not teaching:
+            return []
+        data = tq.kv_batch_get(keys=teaching, partition_id=batch.partition_id, select_fields=_FIELDS)
         rows: list[dict[str, Any]] = []
         for number, told in enumerate(data["astune_row"]):
             mask = data["response_mask"][number].bool()
-            if mask.any():
-                values = {name: data[name][number][mask].double().tolist() for name in _FIELDS[1:4]}
-                rows.append(orjson.loads(told) | values)
+            values = {name: data[name][number][mask].double().tolist() for name in _FIELDS[1:4]}
+            rows.append(orjson.loads(told) | values)
         return rows
 
     def _save_checkpoint(self) -> None:
@@ -156,6 +159,10 @@ def watch(actors: Mapping[str, Any], on_death: Callable[[str], None]) -> None:
 
 def _real(tag: Mapping[str, Any]) -> bool:
     return not tag.get("is_padding", False)
+
+
+def _teaches(tag: Mapping[str, Any]) -> bool:
+    return _real(tag) and not tag["quiet"]
 
 
 def _seconds(timing_raw: Mapping[str, float]) -> dict[str, float]:

@@ -160,6 +160,7 @@ def _tag(row: Row, step: int) -> dict[str, Any]:
     prompt_len, response_len = len(row.prompt_ids), len(row.response_ids)
     return {
         "status": "success",
+        "quiet": not row.episode_id,
         "prompt_len": prompt_len,
         "response_len": response_len,
         "seq_len": prompt_len + response_len,
