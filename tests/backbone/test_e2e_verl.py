@@ -1,6 +1,7 @@
 """`make e2e-verl`: the calculator is trained on a CPU by real verl: FSDP2, vLLM and its weight sync, on a local Ray.
 
-It gets better; the servers' probabilities stay those of the trainer; a killed worker ends the run with its name.
+It gets better; the servers' probabilities stay those of the trainer; weights that do not arrive are found out; a killed
+worker ends the run with its name.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ SETTINGS = {
 _WORKER = "ray::WorkerDict"
 
 
-def begin(folder: Path) -> Popen[str]:
+def begin(folder: Path, **variables: str) -> Popen[str]:
     words = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    return start(folder, "--conf", str(CALCULATOR), "--backbone", "verl", *words, together=True)
+    return start(folder, "--conf", str(CALCULATOR), "--backbone", "verl", *words, together=True, **variables)
 
 
 def run_of(folder: Path) -> RunDirectory:
@@ -63,6 +64,16 @@ def test_the_calculator_gets_better_with_verl(tmp_path: Path) -> None:
     newest = run.checkpoints.latest()
     assert newest is not None
     assert (newest.model / "config.json").is_file()
+
+
+def test_weights_that_do_not_arrive_are_found_out(tmp_path: Path) -> None:
+    modules = "astune.backbone.verl.cpu,untrue_verl"
+    path = f"{ROOT}:{Path(__file__).parent}"
+    process = begin(tmp_path, VERL_USE_EXTERNAL_MODULES=modules, PYTHONPATH=path)
+    out, _ = process.communicate(timeout=2400)
+    assert process.returncode == 1, out
+    assert "did not sample with the weights that are trained" in out
+    assert run_of(tmp_path).info().status == "failed"
 
 
 def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) -> None:

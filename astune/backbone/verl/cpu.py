@@ -124,7 +124,7 @@ class PlatformCpu(PlatformBase):
         return None
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class AfterImport(importlib.abc.MetaPathFinder):
     """Changes one module when it has been imported."""
 
     def __init__(self, name: str, change: Callable[[Any], None]) -> None:
@@ -173,4 +173,4 @@ _one_backend()
 if _GEMM in sys.modules:
     _keep_weights(sys.modules[_GEMM])
 else:
-    sys.meta_path.insert(0, _AfterImport(_GEMM, _keep_weights))
+    sys.meta_path.insert(0, AfterImport(_GEMM, _keep_weights))

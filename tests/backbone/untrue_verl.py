@@ -1,0 +1,26 @@
+"""What a weight sync that does nothing looks like: verl's servers are given the first weights again at every step.
+
+verl imports it in its processes where `VERL_USE_EXTERNAL_MODULES` names it: a control for what finds that out.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from astune.backbone.verl.cpu import AfterImport
+
+
+def _send_the_first_again(module: Any) -> None:
+    send = module.ServerAdapter.update_weights
+    first: list[tuple[str, Any]] = []
+
+    async def send_first(self: Any, weights: Any, **named: Any) -> Any:
+        sent = [(name, tensor.detach().clone()) for name, tensor in weights]
+        first.extend([] if first else sent)
+        return await send(self, iter(first), **named)
+
+    module.ServerAdapter.update_weights = send_first
+
+
+sys.meta_path.insert(0, AfterImport("verl.workers.rollout.vllm_rollout.vllm_rollout", _send_the_first_again))
