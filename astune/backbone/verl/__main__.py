@@ -26,6 +26,7 @@ _PLUGIN = {
     "VERL_ENGINE_DEVICE": "cuda",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait take the cores of other processes
     "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # Ray would give each process one
 }
 

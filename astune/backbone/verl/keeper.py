@@ -141,7 +141,7 @@ class Keeper:
             | engine_metrics(EngineStats(), stats, max(phases.get("time/rollout_s", 0.0), 1e-9))
             | self._trained(step, said["rows"], said["metrics"])
             | phases
-            | {f"verl/{name}": value for name, value in said["metrics"].items()}
+            | {f"verl/{name}": value for name, value in said["metrics"].items() if value is not None}
             | {"time/trained_s": self._trained_s}
             | balance_metrics(balance)
         )
@@ -218,6 +218,8 @@ class Keeper:
             "actor/pg_clipfrac": "clip_fraction",
         }
         measures |= {f"train/{name}": theirs[key] for key, name in named.items() if key in theirs}
+        if measures.get("train/grad_norm", 0.0) is None:  # JSON has no other word for it
+            raise TrainerError(f"in step {step} the gradient is not finite", hint="lower trainer.optim.lr")
         if len(ours) >= _TOKENS_TO_JUDGE and not correlation >= MIN_CORRELATION:
             raise TrainerError(
                 f"in step {step} the servers' probabilities and the trainer's correlate by {correlation:.3f}: "
