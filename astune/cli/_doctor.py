@@ -19,13 +19,12 @@ from astune.cli._doctor_machine import (
     ports,
     sandbox,
 )
-from astune.cli._doctor_software import engines, managed_vllm, python, services, verl_environment, versions
+from astune.cli._doctor_software import cluster_environment, engines, managed_vllm, python, services, versions
 from astune.cli._errors import EXIT_FAILED
 from astune.config import AstuneConfig, load_config
-from astune.config.loader import ON_THE_WAY
 from astune.schema import ConfigError
 
-BACKBONES = ("debug", "local", "verl", *ON_THE_WAY)
+BACKBONES = ("debug", "local", "verl", "trinity")
 _STYLES = {"ok": "green", "note": "default", "problem": "bold red"}
 
 
@@ -55,11 +54,9 @@ def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> in
 
 def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> Iterable[Finding]:
     yield python()
-    if backbone in ON_THE_WAY:
-        yield Finding("backbone", "problem", f"{backbone} is not there yet", "astune --backbone local")
-    yield from versions(extras=set() if backbone in ON_THE_WAY else {"local"})
-    if backbone == "verl":
-        yield verl_environment(config)
+    yield from versions(extras={"local"})
+    if backbone in ("verl", "trinity"):
+        yield cluster_environment(config, backbone)
     yield from services()
     yield cpu()
     yield gpu()

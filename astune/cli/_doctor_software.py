@@ -16,8 +16,8 @@ from packaging.specifiers import SpecifierSet
 
 from astune import __version__
 from astune.backbone import vllm
+from astune.backbone.cluster.place import interpreter as python_of
 from astune.backbone.engines import require_addresses
-from astune.backbone.verl.place import interpreter as verl_python
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
 from astune.engine.endpoint import Endpoint, Refusal, key_from
@@ -136,22 +136,22 @@ def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
         )
 
 
-def verl_environment(config: AstuneConfig) -> Finding:
-    """Whether verl, and astune beside it, can be imported in the environment that the backbone starts."""
-    mend = "make env-verl, or --set environments.verl=/the/environment/of/verl/bin/python"
+def cluster_environment(config: AstuneConfig, engine: ClusterEngine) -> Finding:
+    """Whether the engine, and astune beside it, can be imported in the environment that the backbone starts."""
+    mend = f"make env-{engine}, or --set environments.{engine}=/the/environment/of/{engine}/bin/python"
     try:
-        python = verl_python(config)
+        python = python_of(config, engine)
     except ConfigError as missing:
-        return Finding("verl", "problem", missing.message, mend)
+        return Finding(engine, "problem", missing.message, mend)
     versions: dict[str, str] = {}
-    for package in ("verl", "astune"):
+    for package in (engine, "astune"):
         found, why = _imported(package, python)
         if found is None:
-            return Finding("verl", "problem", f"{python}: {why}", mend)
+            return Finding(engine, "problem", f"{python}: {why}", mend)
         versions[package] = found
     if versions["astune"] != __version__:
-        return Finding("verl", "problem", f"astune {versions['astune']} in {python}, here {__version__}", mend)
-    return Finding("verl", "ok", f"{versions['verl']} in {python}")
+        return Finding(engine, "problem", f"astune {versions['astune']} in {python}, here {__version__}", mend)
+    return Finding(engine, "ok", f"{versions[engine]} in {python}")
 
 
 def _imported(package: str, python: str) -> tuple[str | None, str]:

@@ -76,11 +76,12 @@ def _print_plan(start: _Start, flags: CompanionFlags, console: Console) -> int:
     companions = companions_of(flags, start.config, start.experiment.parent)
     parts = _parts(start, console, with_tasks=not (companions and _service_of_tasks_is_away(start.config)))
     console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
-    if start.config.backbone == "verl" and parts.training_tasks:
-        from astune.backbone.verl.train import resolved_plan
+    engine = start.config.cluster_engine
+    if engine is not None and parts.training_tasks:
+        from astune.backbone.cluster.supervise import resolved_plan
 
-        theirs = resolved_plan(start.config, parts, base_dir=start.base_dir)
-        console.print(f"verl's configuration\n{theirs}", markup=False, highlight=False, soft_wrap=True)
+        theirs = resolved_plan(engine, start.config, parts, base_dir=start.base_dir)
+        console.print(f"{engine}'s configuration\n{theirs}", markup=False, highlight=False, soft_wrap=True)
     for line in plan(start.config, parts, start.run_path, companions):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
@@ -117,10 +118,11 @@ def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserP
         from astune.backbone.parts import load_parts
 
         parts = load_parts(start.config, start.base_dir, status.update, with_tasks=with_tasks)
-        if start.config.backbone == "verl":
-            from astune.backbone.verl.train import check_settings as check_verl
+        engine = start.config.cluster_engine
+        if engine is not None:
+            from astune.backbone.cluster.supervise import check_settings as check_engine
 
-            check_verl(start.config)
+            check_engine(start.config, engine)
         if start.config.backbone != "debug":
             # It imports torch: after what is likelier to be wrong.
             from astune.backbone.local import check_settings, check_trainable
@@ -239,10 +241,11 @@ def _train(start: _Start, ready: Ready, recorded: AbstractContextManager[RunDire
 
 def _training(start: _Start, parts: UserParts, run: RunDirectory, observer: RunObserver) -> Coroutine[Any, Any, None]:
     """The backbone's work."""
-    if start.config.backbone == "verl":
-        from astune.backbone.verl.train import train as train_with_verl
+    engine = start.config.cluster_engine
+    if engine is not None:
+        from astune.backbone.cluster.supervise import train as train_on_a_cluster
 
-        return train_with_verl(start.config, parts, run, observer, base_dir=start.base_dir)
+        return train_on_a_cluster(engine, start.config, parts, run, observer, base_dir=start.base_dir)
     from astune.backbone.local import train
 
     return train(start.config, parts, run, observer)

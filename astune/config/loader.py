@@ -205,10 +205,6 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
     return found
 
 
-ON_THE_WAY = ("trinity",)
-"""Backbones that are known by name, and no more."""
-
-
 def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     """One pydantic error in plain words: the key, what it must be, what it is."""
     path = canonical(".".join(str(part) for part in error["loc"] if not isinstance(part, int)))
@@ -219,8 +215,6 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     if error["type"] == "value_error" or key is None:
         return _Problem(place, error["msg"].removeprefix("Value error, "))
     value = error["input"]
-    if path == "backbone" and value in ON_THE_WAY:
-        return _Problem(place, f"the backbone {value} is on its way, not there yet", "use local, verl or debug")
     hint = ""
     if key.field.annotation is str and isinstance(value, int | float):
         hint = "put it into quotes"

@@ -346,6 +346,12 @@ class EnvironmentsConfig(StrictModel):
 
     verl: str = ""
     """The interpreter of verl's environment; empty takes `.venv-verl/bin/python`, which `make env-verl` makes."""
+    trinity: str = ""
+    """That of Trinity-RFT's; empty takes `.venv-trinity/bin/python`, which `make env-trinity` makes."""
+
+
+ClusterEngine = Literal["verl", "trinity"]
+"""A backbone that trains on a Ray cluster, in an environment of its own."""
 
 
 class AstuneConfig(StrictModel):
@@ -357,9 +363,9 @@ class AstuneConfig(StrictModel):
     """Folder under `record_dir`; `read_yaml_name` takes the YAML file's stem."""
     record_dir: Path = Path("launcher_record")
     """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
-    backbone: Literal["debug", "local", "verl"] = "local"
-    """Who trains. `local` does rollouts and training in one process on one machine; `verl` trains with verl on a Ray
-    cluster; `debug` runs a few episodes only, in one plain process, so that a debugger stops where it is told to."""
+    backbone: Literal["debug", "local", "verl", "trinity"] = "local"
+    """Who trains. `local` does rollouts and training in one process on one machine; `verl` and `trinity` train with
+    verl or Trinity-RFT on a Ray cluster; `debug` runs a few episodes only, in one plain process, so that a debugger stops where it is told to."""
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
@@ -377,11 +383,18 @@ class AstuneConfig(StrictModel):
     environments: EnvironmentsConfig = EnvironmentsConfig()
     verl: dict[str, Any] = Field(default_factory=dict)
     """verl's own keys, as in its ppo_trainer.yaml; they go before everything that astune tells verl."""
+    trinity: dict[str, Any] = Field(default_factory=dict)
+    """Trinity-RFT's own keys, as in its configuration; they go before everything that astune tells it."""
 
     @property
     def astune(self) -> AstuneConfig:
         """Itself: workflows may write `config.astune.rollout`, the path as the YAML has it."""
         return self
+
+    @property
+    def cluster_engine(self) -> ClusterEngine | None:
+        """Who trains where it is not astune itself."""
+        return self.backbone if self.backbone in ("verl", "trinity") else None
 
     @model_validator(mode="after")
     def _can_train(self) -> AstuneConfig:

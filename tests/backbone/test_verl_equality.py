@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from verl_stage import local_gradient, local_timelines, recorded, verl_rows
+from cluster_stage import local_gradient, local_timelines, recorded, verl_rows
 
 from astune.config.key_map import engine_values, read_key_map
 from astune.config.schema import AstuneConfig, LossConfig

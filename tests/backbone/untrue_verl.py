@@ -5,10 +5,9 @@ verl imports it in its processes where `VERL_USE_EXTERNAL_MODULES` names it: a c
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from astune.backbone.verl.cpu import AfterImport
+from astune.backbone.cluster.after_import import after_import
 
 
 def _send_the_first_again(module: Any) -> None:
@@ -23,4 +22,4 @@ def _send_the_first_again(module: Any) -> None:
     module.ServerAdapter.update_weights = send_first
 
 
-sys.meta_path.insert(0, AfterImport("verl.workers.rollout.vllm_rollout.vllm_rollout", _send_the_first_again))
+after_import("verl.workers.rollout.vllm_rollout.vllm_rollout", _send_the_first_again)

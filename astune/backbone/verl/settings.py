@@ -8,20 +8,15 @@ This runs in verl's environment, where its configuration files are.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
 from astune.backbone.verl.names import PREFIX
-from astune.config.key_map import engine_values, read_key_map
-from astune.config.loader import DEFAULT_YAML
 from astune.config.schema import AstuneConfig
-from astune.schema import ConfigError
 
 _OPEN = (
     "actor_rollout_ref.model.override_config",
@@ -49,14 +44,7 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
     model_engine = _leaf(config.verl, "model_engine") or "dp"
     with initialize_config_module("verl.trainer.config", version_base=None):
         theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
-    layers = [("default_config/verl_default.yaml", _file("verl_default.yaml"))]
-    if on_cpu:
-        layers.append(("default_config/verl_cpu.yaml", _file("verl_cpu.yaml")))
-    layers += [
-        ("config_auto_convertion_verl.json", engine_values(config, read_key_map("verl"))),
-        ("astune's own", _of_this_run(job, config, on_cpu=on_cpu)),
-        ("astune.verl", dict(_leaves(config.verl))),
-    ]
+    layers = layers_of("verl", config, _of_this_run(job, config, on_cpu=on_cpu), on_cpu=on_cpu)
     for source, values in layers:
         for key, value in values.items():
             _set(theirs, key, value, source)
@@ -85,33 +73,16 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
     }
 
 
-def _file(name: str) -> dict[str, Any]:
-    return dict(_leaves(yaml.safe_load((Path(DEFAULT_YAML).parent / name).read_text())["verl"]))
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys with their values; a list is a value."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _leaf(tree: Mapping[str, Any], key: str) -> Any:
-    return dict(_leaves(tree)).get(key)
+    return dict(leaves(tree)).get(key)
 
 
 def _set(theirs: DictConfig, key: str, value: Any, source: str) -> None:
-    leaves = dict(_leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
-    known = {*leaves, *(name.rpartition(".")[0] for name in leaves)}
-    empty = [name for name, value in leaves.items() if value is None or value == {}]
+    has = dict(leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
+    known = {*has, *(name.rpartition(".")[0] for name in has)}
+    empty = [name for name, value in has.items() if value is None or value == {}]
     free = key in _NOT_DECLARED or any(key.startswith(f"{place}.") for place in (*_OPEN, *empty))
-    if key not in known and not free:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{source}: verl has no key {key}{meant}", hint="keys are those of verl's ppo_trainer.yaml")
-    if isinstance(leaves.get(key), int) and isinstance(value, float) and value.is_integer():
-        value = int(value)  # verl's integers are typed
+    if not free:
+        require_known(key, known, source=source, engine="verl")
     with open_dict(theirs):
-        OmegaConf.update(theirs, key, value, force_add=free)
+        OmegaConf.update(theirs, key, as_typed(value, has.get(key)), force_add=free)

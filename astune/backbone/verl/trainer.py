@@ -9,25 +9,22 @@ Every mode of verl's own (`trainer.v1.trainer_mode`) has a class here, registere
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import orjson
-import ray
 import transfer_queue as tq
 from omegaconf import open_dict
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls, register_trainer
 from verl.utils import tensordict_utils as tu
 
+from astune.backbone.cluster.actors import watch
+from astune.backbone.cluster.reports import reports
 from astune.backbone.verl import estimator
 from astune.backbone.verl.names import MODES, PREFIX
-from astune.backbone.verl.reports import reports
 
-_LOOKS_S = 5.0
-"""Seconds between looks at the actors; one that died is known after two."""
 _FIELDS = ["response_mask", "old_log_probs", "rollout_log_probs", "entropy", "astune_row"]
 _PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train", "update_weights": "sync"}
 """verl's clocks and ours."""
@@ -139,26 +136,6 @@ class Bookkeeping(PPOTrainer):
         super()._save_checkpoint()
         folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
         self._reports.tell("saved", step=self.global_steps, folder=os.path.abspath(folder))
-
-
-def watch(actors: Mapping[str, Any], on_death: Callable[[str], None]) -> None:
-    """Call `on_death` when an actor dies: a question that it was asked while it lived fails then, busy or not."""
-
-    def look() -> None:
-        asked = {name: actor.__ray_ready__.remote() for name, actor in actors.items()}
-        while True:
-            time.sleep(_LOOKS_S)
-            for name, question in asked.items():
-                if not ray.wait([question], timeout=0)[0]:
-                    continue
-                try:
-                    ray.get(question)
-                except ray.exceptions.RayError as cause:
-                    on_death(f"the {name} died: {str(cause).strip().splitlines()[0]}")
-                    return
-                asked[name] = actors[name].__ray_ready__.remote()
-
-    threading.Thread(target=look, name="astune-watch", daemon=True).start()
 
 
 def _real(tag: Mapping[str, Any]) -> bool:

@@ -23,10 +23,10 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from astune.backbone.cluster.reports import ReportingObserver, reports
+from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.backbone.parts import load_parts
 from astune.backbone.verl.engine import VerlEngine
-from astune.backbone.verl.reports import ReportingObserver, reports
-from astune.backbone.verl.rows import Row, quiet_row, rows_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import load_renderer
 from astune.rollout import RolloutPool

@@ -1,4 +1,4 @@
-"""What is to be done, as every process of a verl run is told."""
+"""What is to be done, as every process of a run on a cluster is told."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from typing import Any
 
 import orjson
 
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.runs import Checkpoint, CheckpointStore
 from astune.schema import Task, TrainerError
 
-_STATE = "verl.json"
+_STATE = "engine.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """`training_tasks` are those of all steps, in order, `validation_tasks` those that are measured.
 
-    `resume_from` is the folder of verl's own checkpoint, None for a new run; `folder` is where verl writes them.
+    `folder` is where the engine writes its own checkpoints; `left_off` is None for a new run.
     """
 
+    engine: ClusterEngine
     config: AstuneConfig
     base_dir: Path | None
     model_folder: Path
     training_tasks: list[Task]
     validation_tasks: list[Task]
     folder: Path
-    resume_from: Path | None = None
-    first_step: int = 1
+    left_off: LeftOff | None = None
+
+    @property
+    def first_step(self) -> int:
+        return 1 if self.left_off is None else self.left_off.step + 1
 
     def told(self) -> dict[str, Any]:
         """As JSON."""
@@ -45,11 +49,12 @@ class Job:
             "training": [row for step in steps for row in _rows(step, config.rollout.num_repeat)],
             "validation": _rows(self.validation_tasks, config.trainer.validation.num_repeat),
             "checkpoints": str(self.folder),
-            "resume_from": None if self.resume_from is None else str(self.resume_from),
+            "resume_from": None if self.left_off is None else str(self.left_off.folder),
+            "first_step": self.first_step,
         }
 
     def keep_checkpoint(self, checkpoints: CheckpointStore, step: int, folder: str, *, trained_s: float) -> None:
-        """Make one of ours of verl's: its model in Hugging Face format, and where the state to go on from lies."""
+        """Make one of ours of the engine's: its model in Hugging Face format, and where the state to go on from lies."""
         model = Path(folder) / "actor" / "huggingface"
 
         def copy_model(to: Path) -> None:

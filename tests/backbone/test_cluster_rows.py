@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from verl_stage import local_timelines, recorded, verl_rows
+from cluster_stage import local_timelines, recorded, verl_rows
 
 from astune.backbone.verl import estimator
 from astune.trainer.samples import TokenWeights

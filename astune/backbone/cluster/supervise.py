@@ -1,4 +1,4 @@
-"""Starting verl in its own environment, and watching it until the last step is recorded."""
+"""Starting an engine in its own environment, and watching it until the last step is recorded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
+from astune.backbone.cluster.job import Job, LeftOff
+from astune.backbone.cluster.keeper import Keeper
+from astune.backbone.cluster.place import interpreter
+from astune.backbone.cluster.reports import ADDRESS, TOKEN
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
-from astune.backbone.verl.job import Job, LeftOff
-from astune.backbone.verl.keeper import Keeper
-from astune.backbone.verl.place import interpreter
-from astune.backbone.verl.reports import ADDRESS, TOKEN
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.context_tracker import load_renderer
 from astune.launcher.guarded_process import GuardedProcess
 from astune.runs import RunDirectory
@@ -29,22 +29,36 @@ STARTS_WITHIN_S = 1800.0
 _PLANS_WITHIN_S = 300.0
 _LOOKS_S = 0.5
 _SHOWN_LINES = 20
+_QUIET = {
+    "PYTHONUNBUFFERED": "1",
+    "HYDRA_FULL_ERROR": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "none",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 async def train(
-    config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: Any, *, base_dir: Path | None
+    engine: ClusterEngine,
+    config: AstuneConfig,
+    parts: UserParts,
+    run: RunDirectory,
+    observer: Any,
+    *,
+    base_dir: Path | None,
 ) -> None:
     """Train until the end, going on from the run's newest checkpoint where it has one.
 
     Raises:
         AstuneError: the run cannot go on, with the cause; everything up to the last whole step is on disk.
     """
-    check_settings(config)
+    check_settings(config, engine)
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.latest()
     left_off = None if checkpoint is None else LeftOff.of(checkpoint)
     run.rewind(-1 if left_off is None else left_off.step)
-    job = _job(config, parts, base_dir, run.path / "checkpoints" / "verl", left_off)
+    job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, left_off)
     run.save_vocabulary(load_renderer(job.model_folder, config.model.path).vocabulary())
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
@@ -57,12 +71,12 @@ async def train(
             trained_s=0.0 if left_off is None else left_off.trained_s,
         )
         async with keeper.listening() as (address, token):
-            log = run.path / "companions" / "verl.log"
+            log = run.path / "companions" / f"{engine}.log"
             log.parent.mkdir(exist_ok=True)
             environment = {**os.environ, ADDRESS: address, TOKEN: token, **_QUIET}
-            command = [interpreter(config), "-m", "astune.backbone.verl"]
+            command = [interpreter(config, engine), "-m", f"astune.backbone.{engine}"]
             process = await asyncio.to_thread(
-                lambda: GuardedProcess("verl", command, log, environment=environment, run=str(run.path))
+                lambda: GuardedProcess(engine, command, log, environment=environment, run=str(run.path))
             )
             try:
                 await _watched(process, keeper, config, log)
@@ -70,15 +84,15 @@ async def train(
                 await asyncio.to_thread(process.close)
 
 
-def resolved_plan(config: AstuneConfig, parts: UserParts, *, base_dir: Path | None) -> str:
-    """verl's whole configuration of a run, as YAML; verl itself makes it, and nothing is started.
+def resolved_plan(engine: ClusterEngine, config: AstuneConfig, parts: UserParts, *, base_dir: Path | None) -> str:
+    """The engine's whole configuration of a run, as YAML; the engine itself makes it, and nothing is started.
 
     Raises:
-        ConfigError: a key is none of the installed verl's.
+        ConfigError: a key is none of the installed engine's.
     """
-    job = _job(config, parts, base_dir, config.record_dir.resolve(), None)
+    job = _job(engine, config, parts, base_dir, config.record_dir.resolve(), None)
     asked = subprocess.run(
-        [interpreter(config), "-m", "astune.backbone.verl", "plan"],
+        [interpreter(config, engine), "-m", f"astune.backbone.{engine}", "plan"],
         input=orjson.dumps(job.told()),
         capture_output=True,
         timeout=_PLANS_WITHIN_S,
@@ -86,53 +100,54 @@ def resolved_plan(config: AstuneConfig, parts: UserParts, *, base_dir: Path | No
     )
     if asked.returncode != 0:
         said = asked.stderr.decode(errors="replace").strip().splitlines()
-        raise ConfigError(said[-1] if said else f"verl's configuration ended with status {asked.returncode}")
+        raise ConfigError(said[-1] if said else f"{engine}'s configuration ended with status {asked.returncode}")
     return asked.stdout.decode()
 
 
-def _job(config: AstuneConfig, parts: UserParts, base_dir: Path | None, folder: Path, left_off: LeftOff | None) -> Job:
+def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
+    """Refuse what the engine would do otherwise than the configuration says."""
+    loss, trainer = config.trainer.loss, config.trainer
+    refused = {
+        "trainer.loss.kl_coef": (loss.kl_coef != 0, f"{engine} does not weigh its KL term by token", "0"),
+        "trainer.loss.entropy_coef": (loss.entropy_coef != 0, f"{engine} does not weigh its entropy by token", "0"),
+        "trainer.loss.updates_per_step": (
+            loss.updates_per_step > 1,
+            f"{engine} splits batches by rows, not by groups",
+            "1",
+        ),
+        "trainer.dynamic_sampling.max_extra_tasks": (
+            trainer.dynamic_sampling.max_extra_tasks > 0,
+            f"which tasks a step has is {engine}'s to say",
+            "0",
+        ),
+        "deterministic": (config.deterministic, f"{engine}'s servers schedule requests as they come", "false"),
+    }
+    for key, (given, why, value) in refused.items():
+        if given:
+            raise ConfigError(f"{key} cannot be used with backbone {engine}: {why}", hint=f"set it to {value}")
+    interpreter(config, engine)
+
+
+def _job(
+    engine: ClusterEngine,
+    config: AstuneConfig,
+    parts: UserParts,
+    base_dir: Path | None,
+    folder: Path,
+    left_off: LeftOff | None,
+) -> Job:
     trainer = config.trainer
     order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
     return Job(
+        engine,
         config,
         base_dir,
         model_folder(config),
         order.take(trainer.total_steps * trainer.tasks_per_step),
         parts.validation_tasks[: trainer.validation.max_tasks],
         folder,
-        None if left_off is None else left_off.folder,
-        1 if left_off is None else left_off.step + 1,
+        left_off,
     )
-
-
-_QUIET = {
-    "PYTHONUNBUFFERED": "1",
-    "HYDRA_FULL_ERROR": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_PLUGINS": "none",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
-
-def check_settings(config: AstuneConfig) -> None:
-    """Refuse what verl would do otherwise than the configuration says."""
-    loss, trainer = config.trainer.loss, config.trainer
-    refused = {
-        "trainer.loss.kl_coef": (loss.kl_coef != 0, "verl does not weigh its KL term by token", "0"),
-        "trainer.loss.entropy_coef": (loss.entropy_coef != 0, "verl does not weigh its entropy term by token", "0"),
-        "trainer.loss.updates_per_step": (loss.updates_per_step > 1, "verl splits batches by rows, not by groups", "1"),
-        "trainer.dynamic_sampling.max_extra_tasks": (
-            trainer.dynamic_sampling.max_extra_tasks > 0,
-            "verl has filters of its own (verl.algorithm.filter_groups)",
-            "0",
-        ),
-        "deterministic": (config.deterministic, "verl's servers schedule requests as they come", "false"),
-    }
-    for key, (given, why, value) in refused.items():
-        if given:
-            raise ConfigError(f"{key} cannot be used with backbone verl: {why}", hint=f"set it to {value}")
-    interpreter(config)
 
 
 async def _watched(process: GuardedProcess, keeper: Keeper, config: AstuneConfig, log: Path) -> None:
@@ -152,11 +167,9 @@ async def _watched(process: GuardedProcess, keeper: Keeper, config: AstuneConfig
         await asyncio.sleep(_LOOKS_S)
     if keeper.failure is not None:
         raise keeper.failure
-    enough = config.trainer.validation.stop_at_success
-    reached = enough is not None and keeper.success is not None and keeper.success >= enough
-    if process.status != 0 or not (keeper.finished_steps >= config.trainer.total_steps or reached):
+    if process.status != 0 or not keeper.finished:
         raise TrainerError(
-            f"verl ended with status {process.status} after step {keeper.finished_steps} of "
+            f"{keeper.engine} ended with status {process.status} after step {keeper.finished_steps} of "
             f"{config.trainer.total_steps}; its last lines:\n{_last_lines(log)}",
             hint=f"all of it is in {log}",
         )
@@ -167,7 +180,8 @@ def _require_signs_of_life(keeper: Keeper, config: AstuneConfig) -> None:
     allowed = max(STARTS_WITHIN_S, config.rollout.step_timeout_s)
     if silent > allowed:
         raise DeadlineExceeded(
-            f"nothing was heard of verl for {allowed:g} s", hint="raise rollout.step_timeout_s if a step takes longer"
+            f"nothing was heard of {keeper.engine} for {allowed:g} s",
+            hint="raise rollout.step_timeout_s if a step takes longer",
         )
 
 

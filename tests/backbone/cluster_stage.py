@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from trainer_helpers import episode, group, node
 
-from astune.backbone.verl.rows import Row, quiet_row, rows_of
+from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.config.schema import LossConfig
 from astune.schema import Episode, EpisodeGroup, MessageNode
 from astune.trainer.advantages import advantages_of

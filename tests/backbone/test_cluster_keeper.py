@@ -11,9 +11,9 @@ import httpx
 import pytest
 from trainer_helpers import node
 
-from astune.backbone.verl.job import Job
-from astune.backbone.verl.keeper import Keeper
-from astune.backbone.verl.reports import Reports
+from astune.backbone.cluster.job import Job
+from astune.backbone.cluster.keeper import Keeper
+from astune.backbone.cluster.reports import Reports
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.rollout import NullObserver
@@ -37,7 +37,7 @@ class Display(NullObserver):
 
 @asynccontextmanager
 async def keeping(folder: Path) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
-    job = Job(CONFIG, None, folder, [TASK, TASK], [TASK], folder / "verl")
+    job = Job("verl", CONFIG, None, folder, [TASK, TASK], [TASK], folder / "verl")
     run = RunDirectory.create(folder, "experiment")
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(

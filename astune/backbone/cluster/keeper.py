@@ -1,4 +1,4 @@
-"""Who keeps the run's folder while verl trains: hears what happened on the cluster, and writes it down.
+"""Who keeps the run's folder while an engine trains: hears what happened on the cluster, and writes it down.
 
 It alone writes the run. What is told is JSON over HTTP, an episode is in the wire format of the store; whoever tells
 has a token. Books, advantages and metrics are made here from the episodes themselves, as the local trainer makes them.
@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from astune.backbone.verl.job import Job
+from astune.backbone.cluster.job import Job
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.rollout import RolloutObserver
@@ -88,6 +88,21 @@ class Keeper:
         self.finished_steps = job.first_step - 1
         self.success: float | None = None
 
+    @property
+    def engine(self) -> str:
+        """Its name."""
+        return self._job.engine
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps were done, or enough for `trainer.validation.stop_at_success`."""
+        return self.finished_steps >= self._config.trainer.total_steps or self._enough
+
+    @property
+    def _enough(self) -> bool:
+        stop = self._config.trainer.validation.stop_at_success
+        return stop is not None and self.success is not None and self.success >= stop
+
     # What the workers say
 
     async def started(self, said: Any) -> dict[str, Any]:
@@ -141,7 +156,7 @@ class Keeper:
             | engine_metrics(EngineStats(), stats, max(phases.get("time/rollout_s", 0.0), 1e-9))
             | self._trained(step, said["rows"], said["metrics"])
             | phases
-            | {f"verl/{name}": value for name, value in said["metrics"].items() if value is not None}
+            | {f"{self.engine}/{name}": value for name, value in said["metrics"].items() if value is not None}
             | {"time/trained_s": self._trained_s}
             | balance_metrics(balance)
         )
@@ -160,15 +175,14 @@ class Keeper:
         measures |= {"reward/success_of_all": success, "time/validation_s": float(said["seconds"])}
         self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
         self.success = success
-        stop = self._config.trainer.validation.stop_at_success
-        return {"success": success, "enough": stop is not None and success >= stop}
+        return {"success": success, "enough": self._enough}
 
     async def saved(self, said: Any) -> dict[str, Any]:
         self._job.keep_checkpoint(self._checkpoints, int(said["step"]), said["folder"], trained_s=self._trained_s)
         return {}
 
     async def failed_with(self, said: Any) -> dict[str, Any]:
-        self.fail(TrainerError(said["error"], hint="verl's log in the run's folder says more"))
+        self.fail(TrainerError(said["error"], hint=f"{self.engine}'s log in the run's folder says more"))
         return {}
 
     def fail(self, failure: AstuneError) -> None:
@@ -224,7 +238,7 @@ class Keeper:
             raise TrainerError(
                 f"in step {step} the servers' probabilities and the trainer's correlate by {correlation:.3f}: "
                 "the servers did not sample with the weights that are trained",
-                hint="weights do not reach them: look into verl's log for update_weights",
+                hint=f"weights do not reach them: look into {self.engine}'s log for where they are given",
             )
         return measures
 

@@ -1,7 +1,7 @@
-"""Groups of episodes as verl's trajectories, and what makes verl's loss of them that of law 4.
+"""Groups of episodes as an engine's samples, and what makes its loss of them that of law 4.
 
-verl sums `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch (`loss_agg_mode: token-sum`). The
-loss is a weighted sum of the same terms, and a weight is positive: so what verl is given as a token's advantage is its
+verl, and our loss in Trinity, sum `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch (`loss_agg_mode: token-sum`). The
+loss is a weighted sum of the same terms, and a weight is positive: so what they are given as a token's advantage is its
 advantage times its weight. A worker knows one group, so weights are made in two parts: those within the group here, and
 in `BatchScale` what depends on the whole batch.
 """
@@ -17,7 +17,7 @@ from astune.trainer.samples import TokenWeights, weigh
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A timeline as verl keeps it: what was read first, and from the first trained token on the response.
+    """A timeline as engines keep it: what was read first, and from the first trained token on the response.
 
     `mask`, `logprobs` and `rewards` run parallel to `response_ids`; `rewards` are advantage times weight within the
     group. A row of no episode stands for a group whose episodes were all rewarded alike.
@@ -65,7 +65,7 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenW
 
 
 def quiet_row(token_id: int, version: int) -> Row:
-    """Of a group that teaches nothing: it is counted, and costs two tokens. verl wants one of them in its mask."""
+    """Of a group that teaches nothing: it is counted, and costs two tokens. Engines want one of them in the mask."""
     return Row([token_id], [token_id], [1], [0.0], [0.0], [version])
 
 

@@ -1,0 +1,60 @@
+"""An engine's configuration from layers, later ones winning: ours, what follows from the user's keys, the user's own.
+
+Keys are dotted, and the engine's; one that it does not have is refused with the nearest one that it has.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astune.config.key_map import engine_values, read_key_map
+from astune.config.loader import DEFAULT_YAML
+from astune.config.schema import AstuneConfig, ClusterEngine
+from astune.schema import ConfigError
+
+Layers = list[tuple[str, dict[str, Any]]]
+"""Where keys come from, with their values."""
+
+
+def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any], *, on_cpu: bool) -> Layers:
+    """All of them; `own` is what follows from the run."""
+    files = [f"{engine}_default.yaml", *([f"{engine}_cpu.yaml"] if on_cpu else [])]
+    return [
+        *((f"default_config/{name}", _file(name, engine)) for name in files),
+        (f"config_auto_convertion_{engine}.json", engine_values(config, read_key_map(engine))),
+        ("astune's own", dict(own)),
+        (f"astune.{engine}", dict(leaves(getattr(config, engine)))),
+    ]
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys with their values; a list is a value."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def require_known(key: str, known: Collection[str], *, source: str, engine: ClusterEngine) -> None:
+    """Raises ConfigError, with the nearest key, where the engine has none of that name."""
+    if key in known:
+        return
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{source}: {engine} has no key {key}{meant}", hint=f"keys are those of the installed {engine}")
+
+
+def as_typed(value: Any, default: Any) -> Any:
+    """The value, a whole number where the engine's default is one: engines are strict about that."""
+    whole = isinstance(default, int) and isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
+
+
+def _file(name: str, engine: ClusterEngine) -> dict[str, Any]:
+    return dict(leaves(yaml.safe_load((Path(DEFAULT_YAML).parent / name).read_text())[engine]))

@@ -1,0 +1,21 @@
+"""What vLLM 0.32 needs on a CPU so that its weights can be replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astune.backbone.cluster.after_import import after_import
+
+
+def keep_vllm_weights() -> None:
+    """vLLM on a CPU packs a layer's weight and drops it, so that no other could be loaded into it: have it not."""
+    after_import("vllm.model_executor.layers.utils", _compute_with_the_weight)
+
+
+def _compute_with_the_weight(module: Any) -> None:
+    from torch.nn.functional import linear
+
+    def dispatch(layer: Any, remove_weight: bool) -> None:
+        layer.cpu_linear = linear
+
+    module.dispatch_cpu_unquantized_gemm = dispatch

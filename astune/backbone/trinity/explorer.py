@@ -1,0 +1,82 @@
+"""Trinity's explorer with our books: what it measured is told to the run's keeper, who says when it is enough."""
+
+# pyright: reportMissingImports=false
+# Trinity is in an environment of its own.
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from trinity.explorer.explorer import Explorer
+
+from astune.backbone.cluster.actors import watch
+from astune.backbone.cluster.reports import reports
+from astune.backbone.trinity.telling import telling
+
+
+class ToldExplorer(Explorer):
+    """Measures held-out tasks with the weights of each `test_freq`-th step, and with the last ones."""
+
+    def __init__(self, config: Any) -> None:
+        self._reports = reports()
+        self._test_freq: int = self._reports.job()["config"]["trainer"]["test_freq"]
+        self._measured_last = False
+        super().__init__(config)
+
+    @telling
+    async def prepare(self) -> None:
+        await super().prepare()
+        watch({f"server {n}": model.model for n, model in enumerate(self.models)}, self._ended_by)
+
+    def _ended_by(self, cause: str) -> None:
+        self._reports.tell("failed", error=cause)
+        os._exit(1)  # nothing else in it will notice
+
+    @telling
+    async def explore_step(self) -> bool:
+        if self.explore_step_num >= self.config.buffer.total_steps and not self._measured_last:
+            self._measured_last = True
+            await self.eval()
+            await self._finish_eval_step(step=self.explore_step_num)
+        await asyncio.to_thread(self._reports.tell, "phase", name="rollout")
+        return await super().explore_step()
+
+    @telling
+    async def sync_weight(self) -> None:
+        await super().sync_weight()
+
+    @telling
+    async def finish_current_steps(self) -> None:
+        await super().finish_current_steps()
+
+    def need_eval(self) -> bool:
+        """While a step is run, the models have the weights of those before it."""
+        return self.model_version > 0 and self.model_version % self._test_freq == 0
+
+    async def _finish_eval_step(self, step: int | None = None, prefix: str = "eval") -> None:
+        number = step or self.explore_step_num
+        waiting = bool(self.pending_eval_tasks) and self.pending_eval_tasks[0][0] == number
+        began = self.eval_start_time or time.time()
+        await super()._finish_eval_step(step, prefix)
+        if not waiting:
+            return
+        seconds, version = time.time() - began, max(0, self.model_version)
+        answer = await asyncio.to_thread(self._reports.tell, "validation", step=version, seconds=seconds)
+        if answer["enough"]:
+            self._measured_last = True
+            self.taskset = _NoMoreTasks()
+
+
+class _NoMoreTasks:
+    """The end of a run, as Trinity's explorer takes it."""
+
+    async def read(self) -> list[Any]:
+        raise StopAsyncIteration
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return []
+
+    def feedback(self, pipeline_metrics: dict[str, Any]) -> None: ...

@@ -1,0 +1,97 @@
+"""Trinity's configuration of a run: its defaults, ours, what follows from the user's keys, and the user's own.
+
+This runs in Trinity's environment, whose types a configuration must fit.
+"""
+
+# pyright: reportMissingImports=false
+# Trinity is in an environment of its own.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from trinity.common.config import Config
+
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
+from astune.backbone.trinity.names import HELD_OUT, TASKS
+from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError
+
+
+def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
+    """What Trinity's explorer and trainer are made with, checked by Trinity itself.
+
+    Raises:
+        ConfigError: a key is none of the installed Trinity's, or a value is none that it takes.
+    """
+    config = AstuneConfig.model_validate(job["config"])
+    known = dict(leaves(OmegaConf.to_container(OmegaConf.structured(Config), enum_to_str=True)))  # type: ignore[arg-type]
+    told = OmegaConf.create()
+    for source, values in layers_of("trinity", config, _of_this_run(job, config), on_cpu=on_cpu):
+        for key, value in values.items():
+            _require_known(key, known, source)
+            OmegaConf.update(told, key, as_typed(value, known.get(key)), force_add=True)
+    try:
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), told))
+    except OmegaConfBaseException as cause:
+        said = "; ".join(line.strip() for line in str(cause).splitlines() if line.strip())
+        raise ConfigError(f"Trinity refuses its configuration: {said}", hint="see astune.trinity") from cause
+    try:
+        return made.check_and_update()
+    except (ValueError, AssertionError, RuntimeError) as cause:
+        raise ConfigError(f"Trinity refuses its configuration: {cause}", hint="see astune.trinity") from cause
+
+
+def write_tasks(job: Mapping[str, Any]) -> None:
+    """The tasks of the steps that are still to be done, and those to measure with, as Trinity's file storage."""
+    folder = Path(job["checkpoints"])
+    done = (job["first_step"] - 1) * job["config"]["trainer"]["tasks_per_step"]
+    _write(folder / TASKS, job["training"][done:])
+    if job["validation"]:
+        _write(folder / HELD_OUT, job["validation"])
+
+
+def _write(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        orjson.dumps({"task": orjson.dumps(row["task"]).decode(), "first_repeat": row["first_repeat"]}) for row in rows
+    ]
+    (folder / "train.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+
+def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]:
+    folder = Path(job["checkpoints"])
+    trainer, rollout = config.trainer, config.rollout
+    held_out = {"name": HELD_OUT, "storage_type": "file", "path": str(folder / HELD_OUT), "split": "train"}
+    groups_at_once = max(1, rollout.max_env_worker // rollout.num_repeat)
+    return {
+        "checkpoint_root_dir": str(folder.parent),
+        "name": folder.name,
+        "model.model_path": job["model_folder"],
+        "model.max_prompt_tokens": rollout.max_model_len - rollout.max_response_length_in_one_turn,
+        "buffer.total_steps": trainer.total_steps - job["first_step"] + 1,
+        "buffer.explorer_input.taskset": {
+            "name": TASKS,
+            "storage_type": "file",
+            "path": str(folder / TASKS),
+            "split": "train",
+        },
+        "buffer.explorer_input.eval_tasksets": [held_out] if job["validation"] else [],
+        "algorithm.policy_loss_fn_args": trainer.loss.model_dump(mode="json"),
+        "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
+        "algorithm.optimizer.lr_scheduler_type": "cosine" if trainer.optim.lr_final_ratio < 1 else "constant",
+        "explorer.runner_per_model": min(groups_at_once, trainer.tasks_per_step),
+        "explorer.eval_on_startup": bool(job["validation"]) and job["resume_from"] is None,
+    }
+
+
+def _require_known(key: str, known: Mapping[str, Any], source: str) -> None:
+    """What is below a key that is empty is Trinity's to check."""
+    free = {name for name, value in known.items() if value is None or value == {}}
+    if not any(key == place or key.startswith(f"{place}.") for place in free):
+        require_known(key, {*known, *(name.rpartition(".")[0] for name in known)}, source=source, engine="trinity")

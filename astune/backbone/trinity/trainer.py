@@ -1,0 +1,127 @@
+"""Trinity's trainer with our books: what it trained is told to the run's keeper."""
+
+# pyright: reportMissingImports=false
+# Trinity is in an environment of its own.
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from trinity.common.experience import Experience
+from trinity.trainer import trainer as theirs
+from trinity.trainer.verl.trainer import VERLTrainer
+
+from astune.backbone.cluster.reports import reports
+from astune.backbone.trinity.samples import teaches, told, weighed
+from astune.backbone.trinity.telling import telling
+
+_VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
+
+
+class KeepingEngine(VERLTrainer):
+    """Keeps what was computed of each trained token, and takes a batch in one update however many timelines it has."""
+
+    values: Mapping[str, Mapping[str, list[float]]] = {}
+    """Of the last batch, by the experience's id."""
+
+    def n_ranks(self) -> int:
+        return self._get_dp_size()
+
+    def skip(self) -> None:
+        """A step of which nothing can be learnt: gradients of zero would still move weights, by their momentum."""
+        self.global_steps += 1
+        self.values = {}
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_old_log_prob(batch, metrics)
+        masks = batch.batch["response_mask"].bool()
+        self.values = {
+            str(name): {value: batch.batch[value][number][masks[number]].double().tolist() for value in _VALUES}
+            for number, name in enumerate(batch.non_tensor_batch["unique_ids"])
+        }
+        return batch
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.config.actor.ppo_mini_batch_size = len(batch)
+        return super()._update_actor(batch, metrics)
+
+
+class ToldTrainer(theirs.Trainer):
+    """Trains the groups of one step at a time."""
+
+    engine: KeepingEngine
+
+    def __init__(self, config: Any) -> None:
+        self._reports = reports()
+        self._scheme = self._reports.job()["config"]["trainer"]["loss"]["token_weights"]
+        self._waited_s = self._synced_s = 0.0
+        self._saved_step = 0
+        theirs.get_trainer_wrapper = KeepingEngine
+        super().__init__(config)
+
+    @telling
+    async def prepare(self) -> None:
+        await super().prepare()
+
+    async def _sample_data(self) -> Any:
+        began = time.perf_counter()
+        sampled = await super()._sample_data()
+        self._waited_s = time.perf_counter() - began
+        return sampled
+
+    @telling
+    async def train_step(self, exps: list[Experience]) -> dict[str, Any]:
+        await self._tell("phase", name="train")
+        began, teaching = time.perf_counter(), weighed(exps, self._scheme, n_ranks=self.engine.n_ranks())
+        metrics: dict[str, Any] = {}
+        if teaching:
+            metrics = await super().train_step(teaching)
+        else:
+            self.engine.skip()
+        phases = {"rollout": self._waited_s, "train": time.perf_counter() - began, "sync": self._synced_s}
+        await self._tell(
+            "step",
+            step=self.train_step_num,
+            groups=sorted({told(one)["uid"] for one in exps}),
+            rows=[self._row(one) for one in exps if teaches(one)],
+            phases=phases,
+            metrics={
+                name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)
+            },
+        )
+        return metrics
+
+    def _row(self, experience: Experience) -> dict[str, Any]:
+        books = told(experience)
+        return {
+            "episode": books["episode"],
+            "messages": books["messages"],
+            "versions": books["versions"],
+            **self.engine.values[experience.eid.uid],
+        }
+
+    @telling
+    async def sync_weight(self) -> dict[str, Any]:
+        began = time.perf_counter()
+        metrics = await super().sync_weight()
+        self._synced_s = time.perf_counter() - began
+        return metrics
+
+    @telling
+    async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:
+        """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it."""
+        step = self.train_step_num
+        if step == self._saved_step:
+            return {}
+        metrics = await super().save_checkpoint(block_until_saved=True, save_as_hf=True)
+        self._saved_step = step
+        await self._tell("saved", step=step, folder=os.path.join(self.config.checkpoint_job_dir, f"global_step_{step}"))
+        return metrics
+
+    async def _tell(self, what: str, **said: Any) -> dict[str, Any]:
+        return await asyncio.to_thread(lambda: self._reports.tell(what, **said))
