@@ -20,6 +20,7 @@ from astune.backbone.cluster.place import interpreter as python_of
 from astune.backbone.engines import require_addresses
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
+from astune.config.schema import ClusterEngine
 from astune.engine.endpoint import Endpoint, Refusal, key_from
 from astune.launcher.companion import running_ray_head
 from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering

@@ -365,7 +365,8 @@ class AstuneConfig(StrictModel):
     """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
     backbone: Literal["debug", "local", "verl", "trinity"] = "local"
     """Who trains. `local` does rollouts and training in one process on one machine; `verl` and `trinity` train with
-    verl or Trinity-RFT on a Ray cluster; `debug` runs a few episodes only, in one plain process, so that a debugger stops where it is told to."""
+    verl or Trinity-RFT on a Ray cluster; `debug` runs a few episodes only, in one plain process, so that a debugger
+    stops where it is told to."""
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False

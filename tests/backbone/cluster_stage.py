@@ -83,10 +83,16 @@ def local_gradient(timeline: WeightedTimeline, logprob_E: Tensor, old_E: Tensor,
     return gradient
 
 
-def verl_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
-    """What a worker gives verl, each row with its group; of a dropped group nothing."""
+def taught_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
+    """What a worker makes of groups that teach something, each row with its group."""
     rows: list[tuple[str, Row]] = []
     for number, one in enumerate(batch.used):
         [advantages] = advantages_of([one], normalise=True)
         rows += [(f"used{number}", row) for row in rows_of(one, advantages, scheme)]
-    return [*rows, *((f"quiet{number}", quiet_row(EOS, 0)) for number in range(len(batch.quiet)))]
+    return rows
+
+
+def verl_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
+    """What a worker gives verl; of a dropped group nothing."""
+    quiet = [(f"quiet{number}", quiet_row(EOS, 0)) for number in range(len(batch.quiet))]
+    return [*taught_rows(batch, scheme), *quiet]

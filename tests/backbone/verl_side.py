@@ -26,8 +26,8 @@ from verl.workers.config import FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
-from astune.backbone.verl import estimator
 from astune.backbone.cluster.rows import Row
+from astune.backbone.verl import estimator
 from astune.backbone.verl.workers import fields_of
 
 

@@ -281,6 +281,9 @@ def test_an_engine_that_cannot_be_asked_leaves_no_run_behind(settings, told, fol
     assert not (folder / "launcher_record").exists()
 
 
-def test_a_backbone_that_is_yet_to_come_is_said_to_be_on_its_way(folder, astune):
-    out = str(astune("--conf", "agent.yaml", "--backbone", "trinity"))
-    assert "the backbone trinity is on its way, not there yet" in out
+@pytest.mark.parametrize("engine", ["verl", "trinity"])
+def test_an_engine_whose_environment_is_not_there_says_how_to_make_it(engine, folder, astune):
+    out = str(astune("--conf", "agent.yaml", "--backbone", engine))
+    assert f"{engine}'s environment is not there" in out
+    assert f"make env-{engine}" in out
+    assert not (folder / "launcher_record").exists()

@@ -240,11 +240,18 @@ def test_what_the_experiment_names_is_asked_whether_it_answers():
     assert list(software.engines(load_config(None))) == []
 
 
-def test_a_backbone_that_is_not_there_yet_is_a_problem(doctor):
-    status, out = doctor("--backbone", "trinity")
+@pytest.mark.parametrize("engine", ["verl", "trinity"])
+def test_an_engine_whose_environment_is_not_there_is_a_problem(engine, doctor):
+    status, out = doctor("--backbone", engine, "--set", f"environments.{engine}=/nowhere/python")
     assert status == 1
-    assert "trinity is not there yet" in out
-    assert "backbone: astune --backbone local" in out
+    assert f"{engine}: make env-{engine}" in out
+    assert "/nowhere/python" in out
+
+
+def test_an_environment_without_the_engine_is_a_problem_too(doctor):
+    status, out = doctor("--backbone", "trinity", "--set", f"environments.trinity={sys.executable}")
+    assert status == 1
+    assert "No module named 'trinity'" in out
 
 
 def test_an_unknown_backbone_names_the_nearest(doctor):

@@ -53,12 +53,15 @@ class Job:
             "first_step": self.first_step,
         }
 
+    def saved_model(self, folder: str) -> Path:
+        """The model in a checkpoint of the engine's, in Hugging Face format."""
+        return Path(folder) / "actor" / "huggingface"
+
     def keep_checkpoint(self, checkpoints: CheckpointStore, step: int, folder: str, *, trained_s: float) -> None:
-        """Make one of ours of the engine's: its model in Hugging Face format, and where the state to go on from lies."""
-        model = Path(folder) / "actor" / "huggingface"
+        """Make one of ours of the engine's: its model in Hugging Face format, and where its own state lies."""
 
         def copy_model(to: Path) -> None:
-            shutil.copytree(model, to, dirs_exist_ok=True)
+            shutil.copytree(self.saved_model(folder), to, dirs_exist_ok=True)
 
         def point(to: Path) -> None:
             (to / _STATE).write_bytes(orjson.dumps({"folder": folder, "step": step, "trained_s": trained_s}))

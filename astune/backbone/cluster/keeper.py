@@ -5,7 +5,8 @@ has a token. Books, advantages and metrics are made here from the episodes thems
 
     GET  /job                               what is to be done
     POST /started /episode /group           by the workers: an attempt begins, has ended; a group is done
-    POST /step /validation /saved /phase    by the trainer
+    POST /step /validation /phase           by the trainer
+    POST /synced /saved                     weights are with the servers, or on the disk
     POST /failed                            by whoever cannot go on
 """
 
@@ -28,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from astune.backbone.cluster.evidence import differ
 from astune.backbone.cluster.job import Job
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
@@ -81,7 +83,8 @@ class Keeper:
         self._tasks = {task.task_id: task for task in (*job.training_tasks, *job.validation_tasks)}
         self._episodes: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
-        self._began = time.perf_counter()
+        self._moved = self._moved_since_sync = False
+        self._said_of_text: dict[str, Any] = {}
         self.failure: AstuneError | None = None
         self.failed = asyncio.Event()
         self.heard_at = time.monotonic()
@@ -161,6 +164,8 @@ class Keeper:
             | balance_metrics(balance)
         )
         self._record(step, "train", measures)
+        if measures.get("train/grad_norm", 0.0) * measures.get("train/lr", 0.0) > 0:
+            self._moved = self._moved_since_sync = True
         self.finished_steps = step
         return {}
 
@@ -177,7 +182,25 @@ class Keeper:
         self.success = success
         return {"success": success, "enough": self._enough}
 
+    async def synced(self, said: Any) -> dict[str, Any]:
+        """Servers have taken weights: what each of them says of a fixed text is other than before, if weights moved."""
+        for server, says in said["servers"].items():
+            if self._moved_since_sync and self._said_of_text.get(server) == says:
+                raise TrainerError(
+                    f"{server} was given the weights of step {said['version']}, and says of a text what it said before",
+                    hint=f"weights do not reach it: look into {self.engine}'s log for where they are given",
+                )
+            self._said_of_text[server] = says
+        self._moved_since_sync = False
+        return {}
+
     async def saved(self, said: Any) -> dict[str, Any]:
+        model, step = self._job.saved_model(said["folder"]), int(said["step"])
+        if self._moved and not self._config.model.lora.rank and not differ(self._job.model_folder, model):
+            raise TrainerError(
+                f"the weights of step {step} in {model} are those that the run began with",
+                hint=f"{self.engine} did not save what it trained; look into its log",
+            )
         self._job.keep_checkpoint(self._checkpoints, int(said["step"]), said["folder"], trained_s=self._trained_s)
         return {}
 
@@ -213,7 +236,9 @@ class Keeper:
         """The trainer's measures under our names; ends the run where the servers had other weights."""
         if not rows:
             return {}
-        ours, engine, entropy, versions = (np.concatenate([row[name] for row in rows]) for name in _COLUMNS)
+        ours, engine, entropy, versions = (
+            np.concatenate([np.asarray(row[name], dtype=np.float64) for row in rows]) for name in _COLUMNS
+        )
         difference = ours - engine
         correlation = _correlation(np.exp(ours), np.exp(engine))
         measures = {
@@ -269,6 +294,7 @@ class Keeper:
             "group": self.group,
             "step": self.step,
             "validation": self.validation,
+            "synced": self.synced,
             "saved": self.saved,
             "phase": self.phase,
             "failed": self.failed_with,

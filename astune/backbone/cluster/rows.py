@@ -1,9 +1,9 @@
 """Groups of episodes as an engine's samples, and what makes its loss of them that of law 4.
 
-verl, and our loss in Trinity, sum `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch (`loss_agg_mode: token-sum`). The
-loss is a weighted sum of the same terms, and a weight is positive: so what they are given as a token's advantage is its
-advantage times its weight. A worker knows one group, so weights are made in two parts: those within the group here, and
-in `BatchScale` what depends on the whole batch.
+verl, and our loss in Trinity, sum `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch
+(`loss_agg_mode: token-sum`). Law 4's is a weighted sum of the same terms, and a weight is positive: so what they are
+given as a token's advantage is its advantage times its weight. A worker knows one group, so weights are made in two
+parts: those within the group here, and in `BatchScale` what depends on the whole batch.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ def main(arguments: list[str]) -> int:
         return _plan(orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
     keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
     try:
-        _run(keeper.job(), on_cpu=on_cpu)
+        job = keeper.job()
+        _guard_own_ray(job)
+        _run(job, on_cpu=on_cpu)
     except AstuneError as failure:
         keeper.tell("failed", error=str(failure))
         return 1
@@ -67,6 +69,12 @@ def _on_cpu() -> bool:
     os.environ.update({name: os.environ.get(name, value) for name, value in _ON_CPU.items()})
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTUP, os.environ.get("PYTHONPATH")]))
     return True
+
+
+def _guard_own_ray(job: Mapping[str, Any]) -> None:
+    """A Ray that is started for this run answers nobody else; Ray reads this when it is imported."""
+    if (job["config"]["trinity"].get("cluster") or {}).get("ray_address", "local") == "local":
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def _plan(job: dict[str, Any], *, on_cpu: bool) -> int:
@@ -92,8 +100,6 @@ def _run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
     write_tasks(job)
     config = trinity_config(job, on_cpu=on_cpu)
     address = config.cluster.ray_address
-    if address == "local":
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 
     ray.init(

@@ -16,15 +16,21 @@ from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.telling import telling
 
+_LOOKS_S = 0.5
+
 
 class ToldExplorer(Explorer):
     """Measures held-out tasks with the weights of each `test_freq`-th step, and with the last ones."""
 
     def __init__(self, config: Any) -> None:
         self._reports = reports()
-        self._test_freq: int = self._reports.job()["config"]["trainer"]["test_freq"]
+        job = self._reports.job()
+        self._test_freq: int = job["config"]["trainer"]["test_freq"]
+        self._last_step: int = job["config"]["trainer"]["total_steps"]
+        self._done: int = job["first_step"] - 1
         self._measured_last = False
         super().__init__(config)
+        self.explore_step_num = self.last_monitored_step = self._done
 
     @telling
     async def prepare(self) -> None:
@@ -37,7 +43,7 @@ class ToldExplorer(Explorer):
 
     @telling
     async def explore_step(self) -> bool:
-        if self.explore_step_num >= self.config.buffer.total_steps and not self._measured_last:
+        if self.explore_step_num >= self._last_step and not self._measured_last:
             self._measured_last = True
             await self.eval()
             await self._finish_eval_step(step=self.explore_step_num)
@@ -46,7 +52,19 @@ class ToldExplorer(Explorer):
 
     @telling
     async def sync_weight(self) -> None:
+        """Have the models take the newest weights, and say what they make of them."""
+        await self._wait_for_first_weights()
         await super().sync_weight()
+        says = await asyncio.gather(*(_says_of_text(model) for model in self.models))
+        servers = {f"server {number}": said for number, said in enumerate(says)}
+        await asyncio.to_thread(self._reports.tell, "synced", version=self.model_version, servers=servers)
+
+    async def _wait_for_first_weights(self) -> None:
+        """Where a run goes on, the models have those of the beginning, until the trainer has given out its own."""
+        version = self.model_version if self.model_version >= 0 else -1
+        while version < self._done:
+            await asyncio.sleep(_LOOKS_S)
+            version = await self.synchronizer.get_latest_model_version.remote()
 
     @telling
     async def finish_current_steps(self) -> None:
@@ -68,6 +86,12 @@ class ToldExplorer(Explorer):
         if answer["enough"]:
             self._measured_last = True
             self.taskset = _NoMoreTasks()
+
+
+async def _says_of_text(model: Any) -> list[float]:
+    """What a model answers to a fixed text, greedily, with its log-probabilities."""
+    [answer] = await model.generate_async(["Weights are"], temperature=0.0, max_tokens=8, logprobs=0)
+    return [*map(float, answer.tokens.tolist()), *answer.logprobs.tolist()]
 
 
 class _NoMoreTasks:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import trinity.trainer.trainer as theirs
 from trinity.common.experience import Experience
-from trinity.trainer import trainer as theirs
 from trinity.trainer.verl.trainer import VERLTrainer
 
 from astune.backbone.cluster.reports import reports

@@ -15,13 +15,12 @@ import asyncio
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import orjson
 from trinity.common.experience import Experience
 from trinity.common.workflows.workflow import Workflow
 
-from astune.backbone.cluster.reports import Reports, ReportingObserver, reports
+from astune.backbone.cluster.reports import ReportingObserver, Reports, reports
 from astune.backbone.cluster.rows import Row, rows_of
 from astune.backbone.parts import UserParts, load_parts
 from astune.backbone.trinity.engine import TrinityEngine

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cluster_stage import local_gradient, local_timelines, recorded, taught_rows
+
+from astune.config.schema import LossConfig
+from astune.trainer.samples import TokenWeights
+
+STARTUP = Path("astune/backbone/trinity/startup").absolute()
+ON_CPU = {"PYTHONPATH": str(STARTUP), "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu", "VERL_PLATFORM": "cpu"}
+PYTHON = Path(".venv-trinity/bin/python")
+SIDE = Path(__file__).parent / "trinity_side.py"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON.is_file(), reason="needs Trinity's environment: make env-trinity"),
+]
+
+
+@pytest.mark.parametrize("scheme", ["episode", "timeline", "token"])
+def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does(scheme: TokenWeights) -> None:
+    """With ratios that are clipped and not, importance that is capped and not, in float32."""
+    batch, loss = recorded(), LossConfig(importance_cap=1.5)
+    timelines = local_timelines(batch, scheme)
+    random = torch.Generator().manual_seed(0)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for uid, row in taught_rows(batch, scheme):
+        engine = torch.tensor(row.logprobs)
+        old = engine + torch.empty_like(engine).uniform_(-0.8, 0.8, generator=random)
+        policy = old + torch.empty_like(engine).uniform_(-0.5, 0.5, generator=random)
+        said = asdict(row) | {"old": old.tolist(), "policy": policy.tolist()}
+        groups.setdefault(f"1/{uid}", []).append(said)
+    told = [row for rows in groups.values() for row in rows]
+    groups |= {f"1/quiet{number}": [] for number in range(len(batch.quiet))} | {"1/dropped": []}
+    answers = _trinity_says({"scheme": scheme, "loss": loss.model_dump(), "groups": groups, "dropped": ["1/dropped"]})
+    assert len(answers) == len(timelines) == len(told)
+    clipped = 0
+    for timeline, row, answer in zip(timelines, told, answers, strict=True):
+        trained = torch.tensor([position - timeline.positions[0] for position in timeline.positions])
+        wanted = local_gradient(timeline, torch.tensor(row["policy"])[trained], torch.tensor(row["old"])[trained], loss)
+        given, mask = torch.tensor(answer["gradient"]), torch.zeros(len(answer["gradient"]), dtype=torch.int)
+        torch.testing.assert_close(given[trained], wanted, rtol=1e-6, atol=1e-7)
+        weighed = torch.tensor(timeline.advantages) * timeline.token_weight
+        torch.testing.assert_close(torch.tensor(answer["advantages"])[trained], weighed, rtol=1e-6, atol=1e-8)
+        mask[trained] = 1
+        assert answer["mask"] == mask.tolist()
+        assert not given[mask == 0].any()
+        clipped += int((wanted == 0).sum())
+    assert clipped > 0
+
+
+def _trinity_says(said: dict[str, Any]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [PYTHON, SIDE],
+        check=False,
+        input=json.dumps(said),
+        env={**os.environ, **ON_CPU},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
