@@ -18,13 +18,12 @@ from astune.engine.base import EngineStats, InferenceEngine
 from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
 from astune.schema import Advantage, EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
 from astune.trainer.advantages import advantages_of, teaches_nothing
-from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
+from astune.trainer.empty_steps import EmptySteps
+from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.policy import PolicyTrainer
 
 NO_VARIANCE = "group has no variance"
-EMPTY_STEPS_BEFORE_GIVING_UP = 3
-"""Steps in a row in which no episode finishes, after which the run ends: an outage passes, a defect stays."""
 _LOOP_FILE = "loop.json"
 _SUCCESS = "reward/success_of_all"
 
@@ -116,7 +115,7 @@ class LocalTrainer:
         self._state = state or LoopState()
         self._saved = replace(self._state)
         self._recorded_version = policy.version
-        self._empty_steps = 0
+        self._empty_steps = EmptySteps()
 
     async def fit(self) -> None:
         """Train to the end; cancelling it, or an error, leaves a checkpoint of the last whole step."""
@@ -184,7 +183,7 @@ class LocalTrainer:
             extra = min(missing, budget)
             budget -= extra
             groups += await self._roll_out(step, self._order.take(extra))
-        self._require_episodes(groups)
+        self._empty_steps.look_at(groups, at_start=self._state.step == 0)
         return groups
 
     async def _roll_out(self, step: int, tasks: list[Task]) -> list[EpisodeGroup]:
@@ -224,12 +223,9 @@ class LocalTrainer:
                 num_repeat=validation.num_repeat,
                 temperature=self._config.validation_temperature,
             )
-        self._require_episodes(groups)
+        self._empty_steps.look_at(groups, at_start=self._state.step == 0)
         measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["validation"])
-        # What was not measured counts as failed, so that an outage neither ends a run nor chooses its best model.
-        expected = len(self._validation_tasks) * validation.num_repeat
-        measured = measures["episodes/finished"] / expected
-        measures[_SUCCESS] = measures.get("reward/success_rate", 0.0) * measured
+        measures[_SUCCESS] = success_of_all(measures, len(self._validation_tasks) * validation.num_repeat)
         self._record("validation", measures)
         return measures[_SUCCESS]
 
@@ -243,16 +239,6 @@ class LocalTrainer:
         if best is None or best.score is None or success > best.score:
             with self._clock.phase("save"):
                 self._checkpoints.save(self._state.step, model=self._policy.save_model, score=success)
-
-    def _require_episodes(self, groups: list[EpisodeGroup]) -> None:
-        """End the run where nothing ever finishes, with the first failure's own words."""
-        if any(group.episodes for group in groups):
-            self._empty_steps = 0
-            return
-        self._empty_steps += 1
-        if self._state.step == 0 or self._empty_steps >= EMPTY_STEPS_BEFORE_GIVING_UP:
-            first = next((episode.error for group in groups for episode in group.failed_attempts), "there was none")
-            raise TrainerError(f"no episode finished; the first failure: {first}")
 
     def _annotate(self, batch: TrainingBatch, groups: list[EpisodeGroup], logprobs: OwnLogprobs) -> None:
         """Write beside each recorded episode its advantage and the trainer's log-probabilities, or why it has none."""

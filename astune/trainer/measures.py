@@ -49,6 +49,14 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     )
 
 
+def success_of_all(measures: dict[str, float], expected: int) -> float:
+    """The part of `expected` episodes that succeeded.
+
+    What was not measured counts as failed, so that an outage neither ends a run nor chooses its best model.
+    """
+    return measures.get("reward/success_rate", 0.0) * measures["episodes/finished"] / max(1, expected)
+
+
 def engine_metrics(before: EngineStats, after: EngineStats, seconds: float) -> dict[str, float]:
     """What the engine did between two readings of its counters, `seconds` apart."""
     prompt = after.prompt_tokens - before.prompt_tokens

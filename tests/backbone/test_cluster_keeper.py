@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import save_file
 from trainer_helpers import node
 
 from astune.backbone.cluster.job import Job
@@ -82,8 +84,15 @@ def tell_a_group(reports: Reports, rewards: tuple[float, float] = (1.0, 0.0), **
     return episodes
 
 
-def a_step(reports: Reports, episodes: list[Episode], *, error: float = 1e-3, tokens: int = N_TOKENS) -> None:
-    """As verl's trainer tells it; its log-probabilities are the engine's and an error of two signs."""
+def a_step(
+    reports: Reports,
+    episodes: list[Episode],
+    *,
+    error: float = 1e-3,
+    tokens: int = N_TOKENS,
+    grad_norm: float = 0.7,
+) -> None:
+    """As an engine's trainer tells it; its log-probabilities are the engine's and an error of two signs."""
     engine = [-0.5 - 0.01 * place for place in range(tokens)]
     trainer = [value + (error if place % 2 else -error) for place, value in enumerate(engine)]
     row = {"messages": [[1, tokens]], "versions": [0] * tokens, "entropy": [0.5] * tokens}
@@ -96,7 +105,7 @@ def a_step(reports: Reports, episodes: list[Episode], *, error: float = 1e-3, to
         groups=["one"],
         rows=rows,
         phases={"rollout": 2.0, "train": 1.0},
-        metrics={"actor/grad_norm": 0.7},
+        metrics={"actor/grad_norm": grad_norm, "actor/lr": 1e-4, "actor/undefined": float("nan")},
     )
 
 
@@ -151,6 +160,51 @@ async def test_servers_with_other_weights_than_the_trainers_are_found_out(tmp_pa
         with pytest.raises(RunStoreError, match="did not sample with the weights that are trained"):
             await asyncio.to_thread(lambda: a_step(reports, episodes, error=0.7))
         assert keeper.failure is not None
+
+
+async def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, run):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        with pytest.raises(RunStoreError, match="the gradient is not finite"):
+            await asyncio.to_thread(lambda: a_step(reports, episodes, grad_norm=float("inf")))
+        assert keeper.finished_steps == 0
+        assert run.metrics() == []
+
+
+async def test_servers_that_say_the_same_after_new_weights_are_found_out(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (_, reports, _):
+
+        def sync(version: int, *says: float) -> None:
+            reports.tell("synced", version=version, servers={"server 0": says})
+
+        await asyncio.to_thread(sync, 0, 1.0, -0.5)
+        await asyncio.to_thread(sync, 0, 1.0, -0.5)  # nothing was trained meanwhile
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(a_step, reports, episodes)
+        with pytest.raises(RunStoreError, match="server 0 was given the weights of step 1, and says of a text what"):
+            await asyncio.to_thread(sync, 1, 1.0, -0.5)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+async def test_a_checkpoint_with_the_weights_of_the_beginning_ends_the_run(tmp_path: Path, trained: bool) -> None:
+    save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    saved = tmp_path / "theirs" / "actor" / "huggingface"
+    saved.mkdir(parents=True)
+    save_file({"weight": torch.ones(3) * (1 + trained / 100)}, saved / "model.safetensors")
+    async with keeping(tmp_path) as (_, reports, run):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(a_step, reports, episodes)
+
+        def save() -> None:
+            reports.tell("saved", step=1, folder=str(tmp_path / "theirs"))
+
+        if trained:
+            await asyncio.to_thread(save)
+            assert run.checkpoints.latest() is not None
+        else:
+            with pytest.raises(RunStoreError, match="are those that the run began with"):
+                await asyncio.to_thread(save)
+            assert run.checkpoints.latest() is None
 
 
 async def test_who_has_no_token_is_told_nothing(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_a_key_that_is_none_of_ours_is_named() -> None:
         engine_values(CONFIG, {"astune.trainer.steps": ["key"]})
 
 
+def test_every_key_of_the_map_for_trinity_is_ours() -> None:
+    values = engine_values(CONFIG, read_key_map("trinity"))
+    assert values["buffer.batch_size"] == 5
+    assert values["algorithm.optimizer.lr"] == CONFIG.trainer.optim.lr
+
+
 def test_every_key_of_the_map_for_verl_is_ours() -> None:
     values = engine_values(CONFIG, read_key_map("verl"))
     assert values["data.train_batch_size"] == 5

@@ -28,6 +28,7 @@ RUN_ELSEWHERE = {
     "make test": "it runs this test",
     "make check": "its four parts are run before every commit",
     "make env-verl": "tests/backbone/test_verl_equality.py runs in it",
+    "make env-trinity": "tests/backbone/test_trinity_equality.py runs in it",
     "make e2e-install": "itself a test, too long for make test: tests/install",
     "make appworld": "tests/tutorial/test_example_appworld.py, among the tests marked e2e",
     "make pictures": "tests/viewer/test_tokens_page.py, into another folder",
@@ -123,8 +124,9 @@ def test_a_cheap_command_runs(command):
 @pytest.mark.parametrize("command", [c for c in COMMANDS if is_dry_run(words_of(c))])
 def test_a_training_runs_as_far_as_its_plan(command):
     words = words_of(command)
-    if "verl" in words and not (ROOT / ".venv-verl" / "bin" / "python").is_file():
-        pytest.skip("verl's plan is made in its environment: make env-verl")
+    for engine in {"verl", "trinity"} & set(words):
+        if not (ROOT / f".venv-{engine}" / "bin" / "python").is_file():
+            pytest.skip(f"the plan is made in an environment of its own: make env-{engine}")
     run(words if "--dry-run" in words else [*words, "--dry-run"])
 
 

@@ -39,7 +39,8 @@ from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metri
 from astune.schema import AstuneError, Episode, EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.advantages import advantages_of
 from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
-from astune.trainer.measures import engine_metrics, episode_metrics
+from astune.trainer.empty_steps import EmptySteps
+from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 
 MIN_CORRELATION = 0.97
@@ -84,6 +85,7 @@ class Keeper:
         self._episodes: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
         self._moved = self._moved_since_sync = False
+        self._empty_steps = EmptySteps()
         self._said_of_text: dict[str, Any] = {}
         self.failure: AstuneError | None = None
         self.failed = asyncio.Event()
@@ -143,6 +145,7 @@ class Keeper:
         step = int(said["step"])
         taken = self._take(said["groups"])
         groups = [one.group for one in taken]
+        self._empty_steps.look_at(groups, at_start=step == 1)
         used = [group for group in groups if group.dropped is None]
         advantages = advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages)
         n_quiet = sum(group.dropped == NO_VARIANCE for group in groups)
@@ -174,9 +177,9 @@ class Keeper:
         taken = [self._groups.pop(uid) for uid in [*self._groups] if self._groups[uid].split == "validation"]
         groups, stats = [one.group for one in taken], _sum([one.stats for one in taken])
         measures = episode_metrics(groups) | engine_metrics(EngineStats(), stats, max(float(said["seconds"]), 1e-9))
+        self._empty_steps.look_at(groups, at_start=step == 0)
         expected = len(self._job.validation_tasks) * self._config.trainer.validation.num_repeat
-        measured = measures["episodes/finished"] / max(1, expected)
-        success = measures.get("reward/success_rate", 0.0) * measured
+        success = success_of_all(measures, expected)
         measures |= {"reward/success_of_all": success, "time/validation_s": float(said["seconds"])}
         self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
         self.success = success
