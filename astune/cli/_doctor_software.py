@@ -16,10 +16,10 @@ from packaging.specifiers import SpecifierSet
 
 from astune import __version__
 from astune.backbone import vllm
-from astune.backbone.cluster.place import interpreter as python_of
 from astune.backbone.engines import require_addresses
 from astune.cli._doctor_machine import Finding
 from astune.config import AstuneConfig
+from astune.config.engine_place import interpreter as python_of
 from astune.config.schema import ClusterEngine
 from astune.engine.endpoint import Endpoint, Refusal, key_from
 from astune.launcher.companion import running_ray_head

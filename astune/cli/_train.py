@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
@@ -18,7 +19,7 @@ from astune.cli._beside import Ready, experiment_of, known_as_run, made_ready, t
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
-from astune.launcher.companion import Companion, CompanionFlags, companions_of
+from astune.launcher.companion import Companion, CompanionFlags, companions_of, running_ray_head
 from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, collector_at_rest
 
@@ -94,6 +95,8 @@ def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
         known_as_run(experiment, console),
         made_ready(config, flags, console, load, takes_weights=takes_weights, experiment=experiment) as ready,
     ):
+        if flags.ray and (head := running_ray_head()) is not None:
+            os.environ["RAY_ADDRESS"] = head.removeprefix("tcp://")
         if config.backbone != "debug" or config.engine.type == "in_process":
             silence_progress_bars()
         recorded = _recorded(start, ready, console)

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, CompanionConfig
 from astune.launcher.health import why_not_answering
 from astune.schema import ConfigError
@@ -140,14 +141,23 @@ def _configured(companion: Companion, config: AstuneConfig) -> Companion:
 
 def ray_head(config: AstuneConfig) -> Companion:
     """A Ray head on this machine; one that was started here before and still answers is asked at its address."""
-    own = Path(sys.executable).parent / "ray"
+    engine = config.cluster_engine
+    python = sys.executable if engine is None else interpreter(config, engine)
+    own = Path(python).parent / "ray"
     program = str(own) if own.is_file() else shutil.which("ray")
     if program is None:
         raise ConfigError(
             "--with-ray: there is no command `ray`", hint="pip install ray, in the environment that astune runs in"
         )
-    command = (program, "start", "--head", "--block", "--disable-usage-stats")
+    command = (program, "start", "--head", "--block", "--disable-usage-stats", *_places_to_compute(engine))
     return _configured(Companion("ray", command, health_url=running_ray_head()), config)
+
+
+def _places_to_compute(engine: str | None) -> tuple[str, ...]:
+    """Without a GPU an engine is told of two: one to train on, and one to sample on."""
+    if engine is None or shutil.which("nvidia-smi"):
+        return ()
+    return ("--num-gpus=2", "--num-cpus=16", "--object-store-memory=500000000")
 
 
 def running_ray_head(temporary: Path | None = None) -> str | None:

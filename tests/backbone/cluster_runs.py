@@ -78,7 +78,8 @@ def kill_while_training(process: Popen[str], folder: Path) -> tuple[str, float]:
         assert time.monotonic() < give_up
         assert process.poll() is None
         time.sleep(1)
-    worker = next(one for one in psutil.process_iter(["cmdline"]) if WORKER in " ".join(one.info["cmdline"] or []))
+    own = psutil.Process(process.pid).children(recursive=True)
+    worker = next(one for one in own if WORKER in " ".join(one.cmdline()))
     worker.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     out, _ = process.communicate(timeout=120)

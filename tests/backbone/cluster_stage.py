@@ -92,7 +92,12 @@ def taught_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
     return rows
 
 
-def verl_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
-    """What a worker gives verl; of a dropped group nothing."""
+def standing_rows(batch: Batch) -> list[tuple[str, Row]]:
+    """What stands for groups that teach nothing, and for the one that was dropped."""
     quiet = [(f"quiet{number}", quiet_row(EOS, 0)) for number in range(len(batch.quiet))]
-    return [*taught_rows(batch, scheme), *quiet]
+    return [*quiet, ("dropped", quiet_row(EOS, 0, dropped=True))]
+
+
+def told_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
+    """All that a worker tells an engine of a batch."""
+    return [*taught_rows(batch, scheme), *standing_rows(batch)]

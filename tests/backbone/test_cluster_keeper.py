@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -68,12 +68,11 @@ def episode(repeat: int, reward: float) -> Episode:
 def tell_a_group(reports: Reports, rewards: tuple[float, float] = (1.0, 0.0), **said: Any) -> list[Episode]:
     episodes = [episode(repeat, reward) for repeat, reward in enumerate(rewards)]
     for each in episodes:
-        reports.tell("started", episode_id=each.episode_id, task_id="task")
+        reports.tell("started", episode_id=each.episode_id, split="train", task_id="task")
         reports.episode(each)
     group = {
         "uid": "one",
         "split": "train",
-        "step": 1,
         "task_id": "task",
         "episodes": [each.episode_id for each in episodes],
         "failed": [],
@@ -91,6 +90,7 @@ def a_step(
     error: float = 1e-3,
     tokens: int = N_TOKENS,
     grad_norm: float = 0.7,
+    groups: Sequence[str] = ("one",),
 ) -> None:
     """As an engine's trainer tells it; its log-probabilities are the engine's and an error of two signs."""
     engine = [-0.5 - 0.01 * place for place in range(tokens)]
@@ -102,7 +102,7 @@ def a_step(
     reports.tell(
         "step",
         step=1,
-        groups=["one"],
+        groups=groups,
         rows=rows,
         phases={"rollout": 2.0, "train": 1.0},
         metrics={"actor/grad_norm": grad_norm, "actor/lr": 1e-4, "actor/undefined": float("nan")},
@@ -134,10 +134,10 @@ async def test_a_group_that_was_dropped_is_accounted_for_with_the_next_step(tmp_
         other = replace(episode(5, 1.0), episode_id="train-000001-task-005-1")
         await asyncio.to_thread(reports.episode, other)
         stats = asdict(EngineStats(sampled_tokens=N_TOKENS))
-        said = {"uid": "two", "split": "train", "step": 1, "task_id": "task", "failed": [], "stats": stats}
+        said = {"uid": "two", "split": "train", "task_id": "task", "failed": [], "stats": stats}
         await asyncio.to_thread(lambda: reports.tell("group", episodes=[other.episode_id], dropped=reason, **said))
         episodes = await asyncio.to_thread(tell_a_group, reports)
-        await asyncio.to_thread(a_step, reports, episodes)
+        await asyncio.to_thread(lambda: a_step(reports, episodes, groups=("one", "two")))
         [line] = run.metrics()
         assert line.metrics["groups/dropped"] == 1
         assert line.metrics["balance/sampled"] == 3 * N_TOKENS

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cluster_stage import local_timelines, recorded, verl_rows
+from cluster_stage import local_timelines, recorded, told_rows
 
 from astune.backbone.verl import estimator
 from astune.trainer.samples import TokenWeights
@@ -15,7 +15,7 @@ def test_what_verl_is_given_as_advantages_are_those_of_the_local_trainer_times_t
     scheme: TokenWeights,
 ) -> None:
     batch = recorded()
-    rows, timelines = verl_rows(batch, scheme), local_timelines(batch, scheme)
+    rows, timelines = told_rows(batch, scheme), local_timelines(batch, scheme)
     width = max(len(row.mask) for _, row in rows)
 
     def padded(values: list[float]) -> list[float]:
@@ -23,7 +23,10 @@ def test_what_verl_is_given_as_advantages_are_those_of_the_local_trainer_times_t
 
     rewards = torch.tensor([padded(row.rewards) for _, row in rows] + [[0.0] * width])
     mask = torch.tensor([padded([*map(float, row.mask)]) for _, row in rows] + [[0.0] * width])
-    index = [*(uid for uid, _ in rows), f"{estimator.PADDING}01"]  # verl fills batches up
+    index = [
+        *(estimator.group_name(uid, dropped=row.dropped) for uid, row in rows),
+        f"{estimator.PADDING}01",
+    ]  # verl fills batches up
     given, _ = estimator.advantages(rewards, mask, index, scheme=scheme, config=None)
     for (_, row), timeline, given_T in zip(rows, timelines, given, strict=False):
         first = timeline.positions[0]
@@ -33,7 +36,7 @@ def test_what_verl_is_given_as_advantages_are_those_of_the_local_trainer_times_t
             torch.tensor(timeline.advantages) * timeline.token_weight
         )
         torch.testing.assert_close(given_T, wanted, rtol=1e-6, atol=1e-9)
-    assert len(rows) == len(timelines) + len(batch.quiet)
+    assert len(rows) == len(timelines) + len(batch.quiet) + 1
     assert not given[len(timelines) :].any()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cluster_stage import local_gradient, local_timelines, recorded, taught_rows
+from cluster_stage import local_gradient, local_timelines, recorded, told_rows
 
 from astune.config.schema import LossConfig
 from astune.trainer.samples import TokenWeights
@@ -24,36 +24,46 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scheme", ["episode", "timeline", "token"])
-def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does(scheme: TokenWeights) -> None:
-    """With ratios that are clipped and not, importance that is capped and not, in float32."""
+@pytest.mark.parametrize(("scheme", "ranks"), [("episode", 1), ("timeline", 1), ("token", 1), ("episode", 4)])
+def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does(
+    scheme: TokenWeights, ranks: int
+) -> None:
+    """With ratios that are clipped and not, importance that is capped and not, in float32.
+
+    Gradients are averaged over ranks, so on 4 ranks the sum of the batch's is four times that of one.
+    """
     batch, loss = recorded(), LossConfig(importance_cap=1.5)
     timelines = local_timelines(batch, scheme)
     random = torch.Generator().manual_seed(0)
     groups: dict[str, list[dict[str, Any]]] = {}
-    for uid, row in taught_rows(batch, scheme):
+    for uid, row in told_rows(batch, scheme):
         engine = torch.tensor(row.logprobs)
         old = engine + torch.empty_like(engine).uniform_(-0.8, 0.8, generator=random)
         policy = old + torch.empty_like(engine).uniform_(-0.5, 0.5, generator=random)
         said = asdict(row) | {"old": old.tolist(), "policy": policy.tolist()}
         groups.setdefault(f"1/{uid}", []).append(said)
-    told = [row for rows in groups.values() for row in rows]
-    groups |= {f"1/quiet{number}": [] for number in range(len(batch.quiet))} | {"1/dropped": []}
-    answers = _trinity_says({"scheme": scheme, "loss": loss.model_dump(), "groups": groups, "dropped": ["1/dropped"]})
-    assert len(answers) == len(timelines) == len(told)
-    clipped = 0
-    for timeline, row, answer in zip(timelines, told, answers, strict=True):
+    told = [row for rows in groups.values() for row in rows if row["episode_id"]]
+    answers = _trinity_says({"scheme": scheme, "loss": loss.model_dump(), "groups": groups, "ranks": ranks})
+    assert len(answers) == len(timelines) + -len(timelines) % ranks
+    assert len(timelines) == len(told)
+    clipped = capped = 0
+    for timeline, row, answer in zip(timelines, told, answers, strict=False):
         trained = torch.tensor([position - timeline.positions[0] for position in timeline.positions])
-        wanted = local_gradient(timeline, torch.tensor(row["policy"])[trained], torch.tensor(row["old"])[trained], loss)
+        old_E = torch.tensor(row["old"])[trained]
+        wanted = local_gradient(timeline, torch.tensor(row["policy"])[trained], old_E, loss)
         given, mask = torch.tensor(answer["gradient"]), torch.zeros(len(answer["gradient"]), dtype=torch.int)
-        torch.testing.assert_close(given[trained], wanted, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(given[trained] / ranks, wanted, rtol=1e-6, atol=1e-7)
         weighed = torch.tensor(timeline.advantages) * timeline.token_weight
-        torch.testing.assert_close(torch.tensor(answer["advantages"])[trained], weighed, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(torch.tensor(answer["advantages"])[trained] / ranks, weighed, rtol=1e-6, atol=1e-8)
         mask[trained] = 1
         assert answer["mask"] == mask.tolist()
         assert not given[mask == 0].any()
         clipped += int((wanted == 0).sum())
+        importance = (old_E - torch.tensor(timeline.engine_logprobs)).exp()
+        capped += int((importance > 1.5).sum())
+    assert not any(torch.tensor(answer["gradient"]).any() for answer in answers[len(timelines) :])
     assert clipped > 0
+    assert capped > 0
 
 
 def _trinity_says(said: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cluster_stage import local_gradient, local_timelines, recorded, verl_rows
+from cluster_stage import local_gradient, local_timelines, recorded, told_rows
 
 from astune.config.key_map import engine_values, read_key_map
 from astune.config.schema import AstuneConfig, LossConfig
@@ -43,7 +43,7 @@ def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig
 def test_verls_own_functions_weigh_and_push_each_token_as_the_local_loss_does(scheme: TokenWeights) -> None:
     """With ratios that are clipped and not, importance that is capped and not, in float32."""
     batch, loss = recorded(), LossConfig(importance_cap=1.5)
-    rows, timelines = verl_rows(batch, scheme), local_timelines(batch, scheme)
+    rows, timelines = told_rows(batch, scheme), local_timelines(batch, scheme)
     random = torch.Generator().manual_seed(0)
     told: list[dict[str, Any]] = []
     for uid, row in rows:

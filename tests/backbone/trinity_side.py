@@ -1,6 +1,6 @@
 """What Trinity's own functions make of groups; runs in Trinity's environment, rows on its input, gradients on output.
 
-{"scheme", "loss": {...}, "groups": {uid: [row, ...]}, "dropped": [uid]}, a row with "policy" and "old"
+{"scheme", "loss": {...}, "ranks", "groups": {uid: [row, ...]}}, a row with "policy" and "old"
 ->  [{"uid", "advantages": [...], "mask": [...], "gradient": [...]}], of the response's tokens of what is trained
 """
 
@@ -26,7 +26,7 @@ from astune.backbone.cluster.rows import Row
 from astune.backbone.trinity.samples import experiences_of, told, weighed
 
 ALGORITHM = "astune.backbone.trinity.algorithm.WeightedGroups"
-_FIELDS = ("prompt_ids", "response_ids", "mask", "logprobs", "rewards", "versions", "episode_id", "messages")
+_FIELDS = ("prompt_ids", "response_ids", "mask", "logprobs", "rewards", "versions", "episode_id", "messages", "dropped")
 
 
 def algorithm(loss: dict[str, Any]) -> AlgorithmConfig:
@@ -42,22 +42,26 @@ def main() -> None:
     read: list[Experience] = []
     of: dict[tuple[str, int], dict[str, Any]] = {}
     for uid, rows in said["groups"].items():
-        made = experiences_of([Row(*(row[name] for name in _FIELDS)) for row in rows], uid=uid)
-        if uid in said["dropped"]:
-            told(made[0])["dropped"] = True
-        of |= {(uid, one.eid.run): row for one, row in zip(made, rows, strict=False)}
+        made = experiences_of([Row(**{name: row[name] for name in _FIELDS}) for row in rows], uid=uid)
+        of |= {(uid, one.eid.run): row for one, row in zip(made, rows, strict=True)}
         read += made
     read = Experience.deserialize_many(Experience.serialize_many(read))  # as through Trinity's queue
-    trained = weighed(read, said["scheme"], n_ranks=1)
-    rows = [of[told(one)["uid"], one.eid.run] for one in trained]
+    trained = weighed(read, said["scheme"], n_ranks=said["ranks"])
+    filling = {"old": [], "policy": []}  # of no weight, where ranks could not share the batch equally
+    rows = [of.get((told(one)["uid"], one.eid.run), filling) for one in trained]
 
     batch = to_data_proto(trained, 0, LlamaConfig(), get_logger("side"))
     width = batch.batch["responses"].shape[1]
     old = torch.tensor([[*row["old"], *[0.0] * (width - len(row["old"]))] for row in rows])
+    read_T = [one.prompt_length for one in trained]
+    answers_T = [len(one.tokens) - one.prompt_length for one in trained]
     batch.batch["old_log_probs"] = old
     micro = left_right_2_no_padding(batch.to_tensordict())
     # verl reads what follows a token at the place of the token before it
-    policy = torch.cat([torch.tensor([*[0.0] * len(row["prompt_ids"]), *row["policy"]]) for row in rows])
+    says = [
+        [*row["policy"], *[0.0] * (length - len(row["policy"]))] for row, length in zip(rows, answers_T, strict=True)
+    ]
+    policy = torch.cat([torch.tensor([*[0.0] * read, *said]) for read, said in zip(read_T, says, strict=True)])
     policy = policy.roll(-1).requires_grad_()
     offsets = micro["input_ids"].offsets()
     output = {"log_probs": torch.nested.nested_tensor_from_jagged(policy, offsets=offsets)}
@@ -67,8 +71,8 @@ def main() -> None:
     [gradient] = torch.autograd.grad(loss, policy)
     gradient = gradient.roll(1)
     answers, start = [], 0
-    for number, (one, row) in enumerate(zip(trained, rows, strict=True)):
-        first, start = start + len(row["prompt_ids"]), start + len(one.tokens)
+    for number, one in enumerate(trained):
+        first, start = start + one.prompt_length, start + len(one.tokens)
         length = start - first
         answers.append(
             {

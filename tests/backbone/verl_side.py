@@ -30,6 +30,8 @@ from astune.backbone.cluster.rows import Row
 from astune.backbone.verl import estimator
 from astune.backbone.verl.workers import fields_of
 
+_FIELDS = ("prompt_ids", "response_ids", "mask", "logprobs", "rewards")
+
 
 def nested(values: list[list[float]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.nested.as_nested_tensor([torch.tensor(one, dtype=dtype) for one in values], layout=torch.jagged)
@@ -39,12 +41,7 @@ def main() -> None:
     said = json.load(sys.stdin)
     rows: list[dict[str, Any]] = said["rows"]
     estimator.register(said["scheme"])
-    fields = [
-        fields_of(
-            Row(*(row[name] for name in ("prompt_ids", "response_ids", "mask", "logprobs", "rewards")), [0]), row["uid"]
-        )
-        for row in rows
-    ]
+    fields = [fields_of(Row(*(row[name] for name in _FIELDS), [0], dropped=row["dropped"]), row["uid"]) for row in rows]
     mask = nested([row["mask"] for row in rows], torch.int64)
     batch = {
         "response_mask": mask,
@@ -54,7 +51,7 @@ def main() -> None:
     }
     data = DataProto(batch=TensorDict(batch, batch_size=len(rows)).to_padded_tensor())
     data.batch["token_level_rewards"] = data.batch["rm_scores"]
-    data.non_tensor_batch["uid"] = np.array([row["uid"] for row in rows], dtype=object)
+    data.non_tensor_batch["uid"] = np.array([one["uid"] for one in fields], dtype=object)
     correction = OmegaConf.create(said["correction"])
     data, _ = compute_rollout_correction_and_add_to_batch(data, correction)
     keys = [f"{row['uid']}_{number}_0" for number, row in enumerate(rows)]

@@ -33,6 +33,8 @@ class Job:
     validation_tasks: list[Task]
     folder: Path
     left_off: LeftOff | None = None
+    measured: int = -1
+    """The last step that held-out tasks were measured with; -1 for none."""
 
     @property
     def first_step(self) -> int:
@@ -51,6 +53,7 @@ class Job:
             "checkpoints": str(self.folder),
             "resume_from": None if self.left_off is None else str(self.left_off.folder),
             "first_step": self.first_step,
+            "measured": self.measured,
         }
 
     def saved_model(self, folder: str) -> Path:
@@ -64,7 +67,7 @@ class Job:
             shutil.copytree(self.saved_model(folder), to, dirs_exist_ok=True)
 
         def point(to: Path) -> None:
-            (to / _STATE).write_bytes(orjson.dumps({"folder": folder, "step": step, "trained_s": trained_s}))
+            (to / _STATE).write_bytes(orjson.dumps({"folder": Path(folder).name, "step": step, "trained_s": trained_s}))
 
         checkpoints.save(step, model=copy_model, state=point)
 
@@ -78,11 +81,11 @@ class LeftOff:
     trained_s: float
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> LeftOff:
+    def of(cls, checkpoint: Checkpoint, engine: ClusterEngine) -> LeftOff:
         file = checkpoint.state / _STATE
         try:
             said = orjson.loads(file.read_bytes())
-            return cls(Path(said["folder"]), int(said["step"]), float(said["trained_s"]))
+            return cls(checkpoint.path.parent / engine / said["folder"], int(said["step"]), float(said["trained_s"]))
         except (OSError, ValueError, KeyError) as cause:
             raise TrainerError(
                 f"{file} cannot be read: {cause!r}", hint="resume with the backbone that the run was begun with"

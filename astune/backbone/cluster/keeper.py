@@ -6,7 +6,7 @@ has a token. Books, advantages and metrics are made here from the episodes thems
     GET  /job                               what is to be done
     POST /started /episode /group           by the workers: an attempt begins, has ended; a group is done
     POST /step /validation /phase           by the trainer
-    POST /synced /saved                     weights are with the servers, or on the disk
+    POST /explored /synced /saved           a batch has been run; weights are with the servers, or on the disk
     POST /failed                            by whoever cannot go on
 """
 
@@ -16,6 +16,7 @@ import asyncio
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
@@ -38,8 +39,8 @@ from astune.rollout.balance import token_balance
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics, wire
 from astune.schema import AstuneError, Episode, EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.advantages import advantages_of
-from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
 from astune.trainer.empty_steps import EmptySteps
+from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
 from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 
@@ -81,10 +82,14 @@ class Keeper:
         self._checkpoints = checkpoints
         self._observer = observer
         self._trained_s = trained_s
-        self._tasks = {task.task_id: task for task in (*job.training_tasks, *job.validation_tasks)}
+        self._tasks = {("train", task.task_id): task for task in job.training_tasks}
+        self._tasks |= {("validation", task.task_id): task for task in job.validation_tasks}
         self._episodes: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
         self._moved = self._moved_since_sync = False
+        optim = config.trainer.optim
+        self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
+        self._explored: Counter[str] = Counter()
         self._empty_steps = EmptySteps()
         self._said_of_text: dict[str, Any] = {}
         self.failure: AstuneError | None = None
@@ -111,7 +116,7 @@ class Keeper:
     # What the workers say
 
     async def started(self, said: Any) -> dict[str, Any]:
-        self._observer.on_started(said["episode_id"], self._tasks[said["task_id"]])
+        self._observer.on_started(said["episode_id"], self._tasks[said["split"], said["task_id"]])
         return {}
 
     async def episode(self, blob: bytes) -> dict[str, Any]:
@@ -126,12 +131,23 @@ class Keeper:
 
     async def group(self, said: Any) -> dict[str, Any]:
         group = EpisodeGroup(
-            self._tasks[said["task_id"]],
+            self._tasks[said["split"], said["task_id"]],
             [self._episodes.pop(name) for name in said["episodes"]],
             [self._episodes.pop(name) for name in said["failed"]],
             said["dropped"],
         )
         self._groups[said["uid"]] = _Group(said["split"], group, EngineStats(**said["stats"]))
+        self._explored[said["uid"].rpartition("/")[0]] += said["split"] == "train"
+        return {}
+
+    async def explored(self, said: Any) -> dict[str, Any]:
+        """All groups of a batch have been told of: one that was lost would be waited for without end."""
+        there, wanted = self._explored.pop(str(said["batch"]), 0), self._config.trainer.tasks_per_step
+        if there != wanted:
+            raise TrainerError(
+                f"{self.engine} lost {wanted - there} of {wanted} groups of batch {said['batch']}",
+                hint=f"a process that ran them died, or took too long; look into {self.engine}'s log",
+            )
         return {}
 
     # What the trainer says
@@ -143,7 +159,7 @@ class Keeper:
     async def step(self, said: Any) -> dict[str, Any]:
         """Weights have moved: what they moved by is written beside the episodes, and the books are closed."""
         step = int(said["step"])
-        taken = self._take(said["groups"])
+        taken = [self._groups.pop(uid) for uid in said["groups"]]
         groups = [one.group for one in taken]
         self._empty_steps.look_at(groups, at_start=step == 1)
         used = [group for group in groups if group.dropped is None]
@@ -167,7 +183,7 @@ class Keeper:
             | balance_metrics(balance)
         )
         self._record(step, "train", measures)
-        if measures.get("train/grad_norm", 0.0) * measures.get("train/lr", 0.0) > 0:
+        if measures.get("train/grad_norm", 0.0) > 0:
             self._moved = self._moved_since_sync = True
         self.finished_steps = step
         return {}
@@ -198,14 +214,19 @@ class Keeper:
         return {}
 
     async def saved(self, said: Any) -> dict[str, Any]:
+        await asyncio.to_thread(self._keep_checkpoint, said)
+        return {}
+
+    def _keep_checkpoint(self, said: Any) -> None:
         model, step = self._job.saved_model(said["folder"]), int(said["step"])
+        if step != self.finished_steps:
+            raise TrainerError(f"a checkpoint of step {step} was saved, and step {self.finished_steps} is the last one")
         if self._moved and not self._config.model.lora.rank and not differ(self._job.model_folder, model):
             raise TrainerError(
                 f"the weights of step {step} in {model} are those that the run began with",
                 hint=f"{self.engine} did not save what it trained; look into its log",
             )
-        self._job.keep_checkpoint(self._checkpoints, int(said["step"]), said["folder"], trained_s=self._trained_s)
-        return {}
+        self._job.keep_checkpoint(self._checkpoints, step, said["folder"], trained_s=self._trained_s)
 
     async def failed_with(self, said: Any) -> dict[str, Any]:
         self.fail(TrainerError(said["error"], hint=f"{self.engine}'s log in the run's folder says more"))
@@ -217,11 +238,6 @@ class Keeper:
         self.failed.set()
 
     # How
-
-    def _take(self, uids: Sequence[str]) -> list[_Group]:
-        """The groups of a step, and those that were dropped since the last one."""
-        dropped = [uid for uid, one in self._groups.items() if one.split == "train" and one.group.dropped is not None]
-        return [self._groups.pop(uid) for uid in dict.fromkeys([*uids, *dropped])]
 
     def _annotate(
         self, batch: TrainingBatch, groups: Sequence[EpisodeGroup], rows: Sequence[Mapping[str, Any]]
@@ -255,11 +271,13 @@ class Keeper:
         }
         named = {
             "actor/grad_norm": "grad_norm",
-            "actor/lr": "lr",
             "actor/pg_loss": "loss",
             "actor/pg_clipfrac": "clip_fraction",
         }
         measures |= {f"train/{name}": theirs[key] for key, name in named.items() if key in theirs}
+        if self._next_lr is not None:
+            measures["train/lr"] = self._next_lr
+        self._next_lr = theirs.get("actor/lr")  # engines say what the next step will have
         if measures.get("train/grad_norm", 0.0) is None:  # JSON has no other word for it
             raise TrainerError(f"in step {step} the gradient is not finite", hint="lower trainer.optim.lr")
         if len(ours) >= _TOKENS_TO_JUDGE and not correlation >= MIN_CORRELATION:
@@ -298,6 +316,7 @@ class Keeper:
             "step": self.step,
             "validation": self.validation,
             "synced": self.synced,
+            "explored": self.explored,
             "saved": self.saved,
             "phase": self.phase,
             "failed": self.failed_with,
@@ -314,6 +333,8 @@ class Keeper:
             if not known(request):
                 return _answer({"error": "who tells this?"}, 401)
             self.heard_at = time.monotonic()
+            if self.failure is not None:  # what is told after the cause is its consequence
+                return _answer({"error": str(self.failure)}, 409)
             body, what = await request.body(), request.path_params["what"]
             try:
                 if what == "episode":

@@ -21,14 +21,65 @@ Layers = list[tuple[str, dict[str, Any]]]
 """Where keys come from, with their values."""
 
 
+_ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+_KEPT: dict[ClusterEngine, tuple[str, ...]] = {
+    "verl": (
+        "algorithm.adv_estimator",
+        "algorithm.rollout_correction",
+        "algorithm.use_kl_in_reward",
+        "data.train_files",
+        "data.val_files",
+        "data.custom_cls",
+        "data.shuffle",
+        f"{_ACTOR}.loss_agg_mode",
+        f"{_ACTOR}.use_kl_loss",
+        f"{_ACTOR}.entropy_coeff",
+        f"{_ACTOR}.ppo_epochs",
+        f"{_ACTOR}.clip_ratio_c",
+        f"{_ROLLOUT}.n",
+        f"{_ROLLOUT}.temperature",
+        f"{_ROLLOUT}.top_p",
+        f"{_ROLLOUT}.top_k",
+        f"{_ROLLOUT}.logprobs_mode",
+        f"{_ROLLOUT}.calculate_log_probs",
+        f"{_ROLLOUT}.agent.agent_loop_manager_class",
+    ),
+    "trinity": (
+        "mode",
+        "algorithm.algorithm_type",
+        "algorithm.advantage_fn",
+        "algorithm.policy_loss_fn",
+        "algorithm.policy_loss_fn_args",
+        "algorithm.sample_strategy",
+        "algorithm.sample_strategy_args",
+        "algorithm.kl_loss_fn",
+        "algorithm.entropy_loss_fn",
+        "algorithm.repeat_times",
+        "algorithm.bypass_old_logprobs",
+        "buffer",
+        "model.temperature",
+        "model.top_p",
+        "model.top_k",
+    ),
+}
+"""What law 4's loss, and the books, rest on."""
+
+
 def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any], *, on_cpu: bool) -> Layers:
     """All of them; `own` is what follows from the run."""
+    users = dict(leaves(getattr(config, engine)))
+    for key in users:
+        if any(f"{key}.".startswith(f"{kept}.") for kept in _KEPT[engine]):
+            raise ConfigError(
+                f"astune.{engine}: {key} is astune's to say, for what is trained rests on it",
+                hint="see docs/en/backbones.md, and astune's own keys",
+            )
     files = [f"{engine}_default.yaml", *([f"{engine}_cpu.yaml"] if on_cpu else [])]
     return [
         *((f"default_config/{name}", _file(name, engine)) for name in files),
         (f"config_auto_convertion_{engine}.json", engine_values(config, read_key_map(engine))),
         ("astune's own", dict(own)),
-        (f"astune.{engine}", dict(leaves(getattr(config, engine)))),
+        (f"astune.{engine}", users),
     ]
 
 

@@ -1,7 +1,7 @@
 """What processes on the cluster tell the one that keeps the run's folder, over HTTP; and what they ask of it.
 
-The address and its token come from the environment, and are taken out of it, so that what an agent starts does not
-inherit them (law 8).
+The address and its token come from the environment, and are taken out of it, as Ray's token is, so that what an agent
+starts does not inherit them (law 8).
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import orjson
 import zstandard
 
 from astune.runs import wire
-from astune.schema import Episode, RunStoreError, Task
+from astune.schema import Episode, RunStoreError, Split, Task
 
 ADDRESS, TOKEN = "ASTUNE_KEEPER", "ASTUNE_KEEPER_TOKEN"
 _ANSWERS_WITHIN_S = 60.0
+_KEEPS_WITHIN_S = 3600.0
+"""A checkpoint is copied before the answer comes."""
+_RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
 class Reports:
@@ -47,7 +50,8 @@ class Reports:
 
     def _post(self, what: str, body: bytes) -> dict[str, Any]:
         try:
-            return self._answer(self._client.post(f"/{what}", content=body))
+            within = _KEEPS_WITHIN_S if what == "saved" else _ANSWERS_WITHIN_S
+            return self._answer(self._client.post(f"/{what}", content=body, timeout=within))
         except httpx.HTTPError as cause:
             raise RunStoreError(f"the process that keeps the run does not answer: {cause!r}") from cause
 
@@ -61,6 +65,8 @@ class Reports:
 @cache
 def reports() -> Reports:
     """This process's own."""
+    for name in _RAY:  # Ray has read them
+        os.environ.pop(name, None)
     try:
         return Reports(os.environ.pop(ADDRESS), os.environ.pop(TOKEN))
     except KeyError as missing:
@@ -70,11 +76,12 @@ def reports() -> Reports:
 class ReportingObserver:
     """Implements `RolloutObserver`: episodes are told as they end. Its calls wait for an answer, so they are few."""
 
-    def __init__(self, to: Reports) -> None:
+    def __init__(self, to: Reports, split: Split) -> None:
         self._to = to
+        self._split = split
 
     def on_started(self, episode_id: str, task: Task) -> None:
-        self._to.tell("started", episode_id=episode_id, task_id=task.task_id)
+        self._to.tell("started", episode_id=episode_id, split=self._split, task_id=task.task_id)
 
     def on_waits_for(self, episode_id: str, what: str) -> None: ...
 

@@ -33,6 +33,8 @@ class Row:
     episode_id: str = ""
     messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Whose tokens are trained, in their order: a node and the number of its tokens."""
+    dropped: bool = False
+    """Stands for a group that could not be completed, and counts nothing in the batch."""
 
 
 def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenWeights) -> list[Row]:
@@ -64,9 +66,9 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenW
     return rows
 
 
-def quiet_row(token_id: int, version: int) -> Row:
+def quiet_row(token_id: int, version: int, *, dropped: bool = False) -> Row:
     """Of a group that teaches nothing: it is counted, and costs two tokens. Engines want one of them in the mask."""
-    return Row([token_id], [token_id], [1], [0.0], [0.0], [version])
+    return Row([token_id], [token_id], [1], [0.0], [0.0], [version], dropped=dropped)
 
 
 @dataclass(frozen=True, slots=True)

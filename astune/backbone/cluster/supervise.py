@@ -6,17 +6,19 @@ import asyncio
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.job import Job, LeftOff
 from astune.backbone.cluster.keeper import Keeper
-from astune.backbone.cluster.place import interpreter
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
+from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.context_tracker import load_renderer
 from astune.launcher.guarded_process import GuardedProcess
@@ -56,9 +58,10 @@ async def train(
     check_settings(config, engine)
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.latest()
-    left_off = None if checkpoint is None else LeftOff.of(checkpoint)
+    left_off = None if checkpoint is None else LeftOff.of(checkpoint, engine)
     run.rewind(-1 if left_off is None else left_off.step)
     job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, left_off)
+    job = replace(job, measured=max((line.step for line in run.metrics() if line.kind == "validation"), default=-1))
     run.save_vocabulary(load_renderer(job.model_folder, config.model.path).vocabulary())
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
@@ -70,7 +73,7 @@ async def train(
             observer=observer,
             trained_s=0.0 if left_off is None else left_off.trained_s,
         )
-        async with keeper.listening() as (address, token):
+        async with keeper.listening(ray_cluster.own_host()) as (address, token):
             log = run.path / "companions" / f"{engine}.log"
             log.parent.mkdir(exist_ok=True)
             environment = {**os.environ, ADDRESS: address, TOKEN: token, **_QUIET}
@@ -118,6 +121,11 @@ def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
         "trainer.dynamic_sampling.max_extra_tasks": (
             trainer.dynamic_sampling.max_extra_tasks > 0,
             f"which tasks a step has is {engine}'s to say",
+            "0",
+        ),
+        "model.lora.rank": (
+            config.model.lora.rank > 0,
+            f"{engine} saves adapters that export, chat and eval do not understand yet",
             "0",
         ),
         "deterministic": (config.deterministic, f"{engine}'s servers schedule requests as they come", "false"),

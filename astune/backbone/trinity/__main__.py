@@ -1,8 +1,4 @@
-"""The process that calls Trinity, in Trinity's environment: `python -m astune.backbone.trinity`.
-
-`../cluster/supervise.py` starts it. With `plan` it prints Trinity's whole configuration for a job on its standard
-input, and starts nothing.
-"""
+"""The process that starts Trinity's explorer and trainer, and waits for both; `../cluster/process.py` says how."""
 
 # pyright: reportMissingImports=false
 # Trinity is in an environment of its own.
@@ -10,7 +6,6 @@ input, and starts nothing.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import sys
 import tempfile
@@ -18,96 +13,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from astune.backbone.cluster.causes import first_cause
-from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
-from astune.schema import AstuneError
+from astune.backbone.cluster import ray_cluster
+from astune.backbone.cluster.process import main
 
 _STARTUP = str(Path(__file__).parent / "startup")
-_ON_CPU = {
-    "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu",
-    "VERL_PLATFORM": "cpu",
-    "VERL_ENGINE_DEVICE": "cuda",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # Ray would give each process one
-    "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait take the cores of other processes
-}
-_RAY_ON_CPU = {"num_cpus": 16, "num_gpus": 2, "object_store_memory": 500_000_000}
-"""Two places to compute that Trinity takes for GPUs: one for its model, one for its trainer."""
 
 
-def main(arguments: list[str]) -> int:
-    on_cpu = _on_cpu()
-    if arguments == ["plan"]:
-        return _plan(orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
-    keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
-    try:
-        job = keeper.job()
-        _guard_own_ray(job)
-        _run(job, on_cpu=on_cpu)
-    except AstuneError as failure:
-        keeper.tell("failed", error=str(failure))
-        return 1
-    except Exception as failure:
-        keeper.tell("failed", error=first_cause(failure))
-        raise
-    return 0
-
-
-def _on_cpu() -> bool:
-    """Whether there is no GPU; Trinity, verl and vLLM are told before they are imported."""
-    import torch
-
-    if torch.cuda.is_available():
-        return False
+def on_cpu_first() -> None:
     from astune.backbone.trinity import cpu
 
     cpu.require_known_versions()
     cpu.install()
-    os.environ.update({name: os.environ.get(name, value) for name, value in _ON_CPU.items()})
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTUP, os.environ.get("PYTHONPATH")]))
-    return True
 
 
-def _guard_own_ray(job: Mapping[str, Any]) -> None:
-    """A Ray that is started for this run answers nobody else; Ray reads this when it is imported."""
-    if (job["config"]["trinity"].get("cluster") or {}).get("ray_address", "local") == "local":
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
-def _plan(job: dict[str, Any], *, on_cpu: bool) -> int:
+def plan(job: Mapping[str, Any], *, on_cpu: bool) -> str:
     from omegaconf import OmegaConf
 
     from astune.backbone.trinity.settings import trinity_config
 
     with tempfile.TemporaryDirectory() as folder:  # Trinity makes folders when it checks
-        real, job["checkpoints"] = job["checkpoints"], f"{folder}/trinity"
-        try:
-            made = OmegaConf.to_yaml(OmegaConf.structured(trinity_config(job, on_cpu=on_cpu)))
-        except AstuneError as failure:
-            sys.stderr.write(f"{failure}\n")
-            return 2
-    sys.stdout.write(made.replace(f"{folder}/trinity", real))
-    return 0
+        elsewhere = {**job, "checkpoints": f"{folder}/trinity"}
+        made = OmegaConf.to_yaml(OmegaConf.structured(trinity_config(elsewhere, on_cpu=on_cpu)))
+    return made.replace(elsewhere["checkpoints"], job["checkpoints"])
 
 
-def _run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
+def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
     from astune.backbone.trinity.settings import trinity_config, write_tasks
 
     _forget_what_came_after(job)
     write_tasks(job)
     config = trinity_config(job, on_cpu=on_cpu)
-    address = config.cluster.ray_address
     import ray
 
     ray.init(
-        address=address,
+        address=config.cluster.ray_address,
         namespace=config.ray_namespace,
-        include_dashboard=None if address != "local" else False,
+        include_dashboard=False if ray_cluster.address() == ray_cluster.OWN else None,
         runtime_env={"env_vars": config.get_envs()},
-        **(_RAY_ON_CPU if on_cpu and address == "local" else {}),
+        **ray_cluster.resources(on_cpu=on_cpu),
     )
     try:
         _explore_and_train(config)
@@ -118,11 +62,10 @@ def _run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
 def _forget_what_came_after(job: Mapping[str, Any]) -> None:
     """Have Trinity go on from the step that the run goes on from, whatever it wrote since."""
     folder, step = Path(job["checkpoints"]), job["first_step"] - 1
-    for state in folder.glob("*_meta.json"):
-        state.unlink()
     if not step:
         shutil.rmtree(folder, ignore_errors=True)
         return
+    (folder / "explorer_meta.json").unlink(missing_ok=True)
     for name in ("latest_checkpointed_iteration.txt", "latest_state_dict_iteration.txt"):
         (folder / name).write_text(str(step))
     for later in folder.glob("global_step_*"):
@@ -150,4 +93,4 @@ def _explore_and_train(config: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], plan=plan, run=run, on_cpu_first=on_cpu_first))

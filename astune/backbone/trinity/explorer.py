@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trinity.explorer.explorer import Explorer
@@ -28,6 +29,8 @@ class ToldExplorer(Explorer):
         self._test_freq: int = job["config"]["trainer"]["test_freq"]
         self._last_step: int = job["config"]["trainer"]["total_steps"]
         self._done: int = job["first_step"] - 1
+        self._measured: int = job["measured"]
+        self._end_watch: Callable[[], None] = lambda: None
         self._measured_last = False
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
@@ -35,11 +38,17 @@ class ToldExplorer(Explorer):
     @telling
     async def prepare(self) -> None:
         await super().prepare()
-        watch({f"server {n}": model.model for n, model in enumerate(self.models)}, self._ended_by)
+        self._end_watch = watch({f"server {n}": each.model for n, each in enumerate(self.models)}, self._ended_by)
 
     def _ended_by(self, cause: str) -> None:
-        self._reports.tell("failed", error=cause)
-        os._exit(1)  # nothing else in it will notice
+        try:
+            self._reports.tell("failed", error=cause)
+        finally:
+            os._exit(1)  # nothing else in it will notice
+
+    async def shutdown(self) -> None:
+        self._end_watch()
+        await super().shutdown()
 
     @telling
     async def explore_step(self) -> bool:
@@ -61,10 +70,11 @@ class ToldExplorer(Explorer):
 
     async def _wait_for_first_weights(self) -> None:
         """Where a run goes on, the models have those of the beginning, until the trainer has given out its own."""
-        version = self.model_version if self.model_version >= 0 else -1
-        while version < self._done:
-            await asyncio.sleep(_LOOKS_S)
-            version = await self.synchronizer.get_latest_model_version.remote()
+        version = self.model_version
+        async with asyncio.timeout(self.config.synchronizer.sync_timeout):
+            while version < self._done:
+                await asyncio.sleep(_LOOKS_S)
+                version = await self.synchronizer.get_latest_model_version.remote()
 
     @telling
     async def finish_current_steps(self) -> None:
@@ -72,7 +82,12 @@ class ToldExplorer(Explorer):
 
     def need_eval(self) -> bool:
         """While a step is run, the models have the weights of those before it."""
-        return self.model_version > 0 and self.model_version % self._test_freq == 0
+        return self.model_version > self._measured and self.model_version % self._test_freq == 0
+
+    @telling
+    async def _finish_explore_step(self, step: int) -> None:
+        await super()._finish_explore_step(step)
+        await asyncio.to_thread(self._reports.tell, "explored", batch=step)
 
     async def _finish_eval_step(self, step: int | None = None, prefix: str = "eval") -> None:
         number = step or self.explore_step_num
@@ -82,6 +97,7 @@ class ToldExplorer(Explorer):
         if not waiting:
             return
         seconds, version = time.time() - began, max(0, self.model_version)
+        self._measured = version
         answer = await asyncio.to_thread(self._reports.tell, "validation", step=version, seconds=seconds)
         if answer["enough"]:
             self._measured_last = True

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -25,15 +24,11 @@ from astune.backbone.cluster.rows import BatchScale, Row
 from astune.trainer.samples import TokenWeights
 
 _KEY = "astune"
-_TOKENS = [0, 0]
-"""Of an experience that stands for a group; nothing reads them."""
 
 
 def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
-    """The rows of one group, with advantages as they weigh within it; one experience that stands for it without any."""
+    """The rows of one group, with advantages as they weigh within it."""
     batch, _, task = uid.rpartition("/")
-    if not rows:
-        rows = [Row(_TOKENS[:1], _TOKENS[1:], [1], [0.0], [0.0], [0])]
     return [
         Experience(
             eid=EID(batch=batch, task=task, run=number),
@@ -51,8 +46,12 @@ def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
 
 
 def _books(row: Row) -> dict[str, Any]:
-    said = asdict(row)
-    return {"episode": said["episode_id"], "messages": said["messages"], "versions": said["versions"]}
+    return {
+        "episode": row.episode_id,
+        "messages": row.messages,
+        "versions": row.versions,
+        "dropped": row.dropped,
+    }
 
 
 def told(experience: Experience) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks:
     Gradients are averaged over ranks, and law 4's loss is a sum: hence `n_ranks`. Experiences of no weight fill a
     batch up that ranks cannot share equally.
     """
-    counted = [one for one in experiences if not told(one).get("dropped")]
+    counted = [one for one in experiences if not told(one)["dropped"]]
     scale = BatchScale.count(
         [(told(one)["uid"], int(one.action_mask.sum()), bool(one.advantages.any())) for one in counted]
     )
@@ -95,7 +94,7 @@ def _filling(teaching: Sequence[Experience], n_ranks: int) -> list[Experience]:
             advantages=torch.zeros_like(shortest.advantages),
             returns=torch.zeros_like(shortest.advantages),
             reward=0.0,
-            info={_KEY: {"uid": "", "of": 1, "episode": "", "messages": [], "versions": [0]}},
+            info={_KEY: {"uid": "", "of": 1, "episode": "", "messages": [], "versions": [0], "dropped": False}},
         )
         for number in range(-len(teaching) % n_ranks)
     ]

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from trinity.common.config import Config
 
+from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
 from astune.backbone.trinity.names import HELD_OUT, TASKS
 from astune.config.schema import AstuneConfig
@@ -72,6 +73,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,
+        "cluster.ray_address": ray_cluster.address(),
         "model.model_path": job["model_folder"],
         "model.max_prompt_tokens": rollout.max_model_len - rollout.max_response_length_in_one_turn,
         "buffer.total_steps": trainer.total_steps - job["first_step"] + 1,
@@ -84,10 +86,14 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
         "buffer.explorer_input.eval_tasksets": [held_out] if job["validation"] else [],
         "algorithm.policy_loss_fn_args": trainer.loss.model_dump(mode="json"),
         "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
-        "algorithm.optimizer.lr_scheduler_type": "cosine" if trainer.optim.lr_final_ratio < 1 else "constant",
-        "explorer.runner_per_model": min(groups_at_once, trainer.tasks_per_step),
-        "explorer.eval_on_startup": bool(job["validation"]) and job["resume_from"] is None,
+        "explorer.runner_per_model": max(1, min(groups_at_once, trainer.tasks_per_step) // _engines(config)),
+        "explorer.eval_on_startup": bool(job["validation"]) and job["first_step"] == 1,
     }
+
+
+def _engines(config: AstuneConfig) -> int:
+    """How many models there are to run groups on, each with its own runners."""
+    return int(dict(leaves(config.trinity)).get("explorer.rollout_model.engine_num", 1))
 
 
 def _require_known(key: str, known: Mapping[str, Any], source: str) -> None:

@@ -68,6 +68,7 @@ class ToldTrainer(theirs.Trainer):
     async def prepare(self) -> None:
         await super().prepare()
 
+    @telling
     async def _sample_data(self) -> Any:
         began = time.perf_counter()
         sampled = await super()._sample_data()
@@ -84,6 +85,7 @@ class ToldTrainer(theirs.Trainer):
         else:
             self.engine.skip()
         phases = {"rollout": self._waited_s, "train": time.perf_counter() - began, "sync": self._synced_s}
+        self._synced_s = 0.0
         await self._tell(
             "step",
             step=self.train_step_num,

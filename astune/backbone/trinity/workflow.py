@@ -21,16 +21,19 @@ from trinity.common.experience import Experience
 from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.cluster.reports import ReportingObserver, Reports, reports
-from astune.backbone.cluster.rows import Row, rows_of
+from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.backbone.parts import UserParts, load_parts
 from astune.backbone.trinity.engine import TrinityEngine
-from astune.backbone.trinity.samples import experiences_of, told
+from astune.backbone.trinity.samples import experiences_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import Renderer, load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
 from astune.trainer.advantages import advantages_of, teaches_nothing
 from astune.trainer.local import NO_VARIANCE
+
+_TOKEN = 0
+"""Of an experience that stands for a group; nothing reads it."""
 
 
 class GroupOfEpisodes(Workflow):
@@ -54,7 +57,7 @@ class GroupOfEpisodes(Workflow):
         split: Split = "validation" if self.task.is_eval else "train"
         engine = TrinityEngine(self.model, max_model_len=here.config.rollout.max_model_len)
         group = await self._episodes(here, engine, split)
-        rows = _rows(group, here.config) if split == "train" else []
+        rows = _rows(group, here.config) if split == "train" else [quiet_row(_TOKEN, 0)]
         await asyncio.to_thread(
             here.reports.tell,
             "group",
@@ -66,15 +69,12 @@ class GroupOfEpisodes(Workflow):
             dropped=group.dropped,
             stats=asdict(engine.stats()),
         )
-        experiences = experiences_of(rows, uid=uid)
-        if group.dropped is not None and group.dropped != NO_VARIANCE:
-            told(experiences[0])["dropped"] = True
-        return experiences
+        return experiences_of(rows, uid=uid)
 
     async def _episodes(self, here: _Here, engine: TrinityEngine, split: Split) -> EpisodeGroup:
         config, training = here.config, split == "train"
         pool = RolloutPool(
-            engine, here.renderer, here.parts.workflow, here.parts.judge, config, ReportingObserver(here.reports)
+            engine, here.renderer, here.parts.workflow, here.parts.judge, config, ReportingObserver(here.reports, split)
         )
         step = int(self.task.batch_id) if training else int(await self.model.model_version_async)
         [group] = await pool.run_groups(
@@ -104,11 +104,11 @@ _here = cache(_Here)
 
 
 def _rows(group: EpisodeGroup, config: AstuneConfig) -> list[Row]:
-    """None of a group that teaches nothing, or could not be completed."""
+    """One that stands for it, of a group that teaches nothing or could not be completed: Trinity waits for each."""
     if group.dropped is not None:
-        return []
+        return [quiet_row(_TOKEN, 0, dropped=True)]
     [advantages] = advantages_of([group], normalise=config.trainer.loss.normalise_advantages)
     if teaches_nothing(advantages):
         group.dropped = NO_VARIANCE
-        return []
-    return rows_of(group, advantages, config.trainer.loss.token_weights)
+        return [quiet_row(_TOKEN, 0)]
+    return rows_of(group, advantages, config.trainer.loss.token_weights) or [quiet_row(_TOKEN, 0)]

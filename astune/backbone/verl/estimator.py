@@ -14,7 +14,12 @@ from astune.trainer.samples import TokenWeights
 
 NAME = "astune"
 PADDING = "pad"
-"""How the group's name of a row begins that verl adds to fill a batch."""
+"""How the group's name of a row begins that counts nothing: of a dropped group, or added by verl to fill a batch."""
+
+
+def group_name(uid: str, *, dropped: bool) -> str:
+    """The group of a row, as verl is told."""
+    return f"{PADDING}{uid}" if dropped else uid
 
 
 def register(scheme: TokenWeights) -> None:

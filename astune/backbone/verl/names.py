@@ -2,4 +2,5 @@
 
 PREFIX = "astune_"
 """Before the name of a mode of verl's trainer, that of ours."""
-MODES = ("sync", "colocate_async", "separate_async")
+MODES = ("sync",)
+"""Of verl's, those that the books are right in."""

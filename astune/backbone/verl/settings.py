@@ -14,9 +14,11 @@ from typing import Any
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
-from astune.backbone.verl.names import PREFIX
+from astune.backbone.verl.names import MODES, PREFIX
 from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError
 
 _OPEN = (
     "actor_rollout_ref.model.override_config",
@@ -49,28 +51,43 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
         for key, value in values.items():
             _set(theirs, key, value, source)
     mode = theirs.trainer.v1.trainer_mode
-    theirs.trainer.v1.trainer_mode = PREFIX + mode.removeprefix(PREFIX)
+    if mode not in MODES:
+        raise ConfigError(
+            f"astune.verl: trainer.v1.trainer_mode {mode} cannot be used: in it the books would not be right",
+            hint=f"leave it at {MODES[0]}, or train asynchronously with backbone trinity",
+        )
+    theirs.trainer.v1.trainer_mode = PREFIX + mode
     return theirs
 
 
 def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
-    decays = config.trainer.optim.lr_final_ratio < 1
     wanted = config.trainer.tokens_per_microbatch
     return {
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
             min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
         ),
         "actor_rollout_ref.model.path": job["model_folder"],
-        "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine" if decays else "constant",
         "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,
         "actor_rollout_ref.rollout.val_kwargs.temperature": config.validation_temperature,
         "data.val_batch_size": max(1, len(job["validation"])),
-        "trainer.val_before_train": bool(job["validation"]) and job["resume_from"] is None,
+        "trainer.val_before_train": bool(job["validation"]) and _measures_first(job, config.trainer.test_freq),
         "trainer.test_freq": config.trainer.test_freq if job["validation"] else -1,
+        **{f"ray_kwargs.ray_init.{name}": value for name, value in _ray(on_cpu=on_cpu).items()},
         "trainer.default_local_dir": job["checkpoints"],
         "trainer.resume_mode": "disable" if job["resume_from"] is None else "resume_path",
         "trainer.resume_from_path": job["resume_from"],
     }
+
+
+def _measures_first(job: Mapping[str, Any], test_freq: int) -> bool:
+    """At the beginning, and where a run goes on from a step that was saved and not measured."""
+    done = job["first_step"] - 1
+    return done % test_freq == 0 and job["measured"] < done
+
+
+def _ray(*, on_cpu: bool) -> dict[str, Any]:
+    own = {"include_dashboard": False} if ray_cluster.address() == ray_cluster.OWN else {"num_cpus": None}
+    return {"address": ray_cluster.address(), **own, **ray_cluster.resources(on_cpu=on_cpu)}
 
 
 def _leaf(tree: Mapping[str, Any], key: str) -> Any:

@@ -26,7 +26,7 @@ from astune.backbone.verl import estimator
 from astune.backbone.verl.names import MODES, PREFIX
 
 _FIELDS = ["response_mask", "old_log_probs", "rollout_log_probs", "entropy", "astune_row"]
-_PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train", "update_weights": "sync"}
+_PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train"}
 """verl's clocks and ours."""
 _NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy")
 """Measures of verl's that count the tokens of quiet rows; the keeper takes its own, of trained tokens alone."""
@@ -41,6 +41,7 @@ class Bookkeeping(PPOTrainer):
         with open_dict(config):
             config.trainer.v1.trainer_mode = self._mode
         self._reports = reports()
+        self._synced_s, self._saved_step = 0.0, 0
         estimator.register(self._reports.job()["config"]["trainer"]["loss"]["token_weights"])
         super().__init__(config)
 
@@ -53,12 +54,15 @@ class Bookkeeping(PPOTrainer):
         workers |= {f"trainer worker {n}": one for n, one in enumerate(self.actor_rollout_wg.workers)}
         for n, replica in enumerate(self.llm_server_manager.get_replicas()):
             workers |= {f"server {n}.{m}": one for m, one in enumerate(replica.servers)}
-        watch(workers, self._ended_by)
+        end_watch = watch(workers, self._ended_by)
         super().fit(agent_loop_manager)
+        end_watch()
 
     def _ended_by(self, cause: str) -> None:
-        self._reports.tell("failed", error=cause)
-        os._exit(1)  # verl would wait for it for ever
+        try:
+            self._reports.tell("failed", error=cause)
+        finally:
+            os._exit(1)  # verl would wait for it for ever
 
     def on_sample_begin(self) -> None:
         self._reports.tell("phase", name="rollout")
@@ -100,10 +104,12 @@ class Bookkeeping(PPOTrainer):
         answer = self._reports.tell("validation", step=self.global_steps, seconds=time.perf_counter() - began)
         if answer["enough"]:
             self.total_training_steps = self.global_steps
+            self._save_checkpoint()
         return {"val/success": answer["success"]}
 
-    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, float], **named: Any) -> None:
-        super()._compute_metrics(batch, metrics, timing_raw, **named)
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
+        """One step; it is in the books before a checkpoint of it is."""
+        batch = super().step(metrics, timing_raw)
         self._reports.tell(
             "step",
             step=self.global_steps,
@@ -111,13 +117,20 @@ class Bookkeeping(PPOTrainer):
                 {key.rsplit("_", 2)[0] for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)}
             ),
             rows=self._trained(batch),
-            phases=_seconds(timing_raw),
+            phases=_seconds(timing_raw) | {"sync": self._synced_s},
             metrics={
                 name: float(value)
                 for name, value in metrics.items()
                 if isinstance(value, int | float | np.number) and not name.startswith(_NOT_TOLD)
             },
         )
+        return batch
+
+    def on_step_end(self) -> None:
+        """The servers get the weights."""
+        began = time.perf_counter()
+        super().on_step_end()
+        self._synced_s = time.perf_counter() - began
 
     def _trained(self, batch: Any) -> list[dict[str, Any]]:
         """What verl computed of each trained token, with the episode and messages that it belongs to."""
@@ -133,7 +146,10 @@ class Bookkeeping(PPOTrainer):
         return rows
 
     def _save_checkpoint(self) -> None:
+        if self.global_steps == self._saved_step:
+            return
         super()._save_checkpoint()
+        self._saved_step = self.global_steps
         folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
         self._reports.tell("saved", step=self.global_steps, folder=os.path.abspath(folder))
 

@@ -26,6 +26,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from astune.backbone.cluster.reports import ReportingObserver, reports
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.backbone.parts import load_parts
+from astune.backbone.verl import estimator
 from astune.backbone.verl.engine import VerlEngine
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import load_renderer
@@ -78,7 +79,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     async def _group(self, prompt: dict[str, Any], uid: str, split: Split, step: int) -> list[Row]:
         config = self._astune
         engine = VerlEngine(self.llm_client, max_model_len=config.rollout.max_model_len)
-        parts, observer = self._parts, ReportingObserver(self._reports)
+        parts, observer = self._parts, ReportingObserver(self._reports, split)
         pool = RolloutPool(engine, self._renderer, parts.workflow, parts.judge, config, observer)
         training = split == "train"
         [group] = await pool.run_groups(
@@ -89,31 +90,33 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             temperature=config.rollout.temperature if training else config.validation_temperature,
             first_repeat=int(prompt["astune_first_repeat"]),
         )
-        rows = self._rows(group, step) if training else []
+        rows = self._rows(group, step) if training else [self._quiet(step)]
         await asyncio.to_thread(
             self._reports.tell,
             "group",
             uid=uid,
             split=split,
-            step=step,
             task_id=group.task.task_id,
             episodes=[episode.episode_id for episode in group.episodes],
             failed=[episode.episode_id for episode in group.failed_attempts],
             dropped=group.dropped,
             stats=asdict(engine.stats()),
         )
-        return rows or ([] if training else [quiet_row(self.tokenizer.eos_token_id, step)])
+        return rows
 
     def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
-        """None of a group that could not be completed."""
+        """One that stands for it, of a group that teaches nothing or could not be completed: verl waits for each."""
         if group.dropped is not None:
-            return []
+            return [self._quiet(step, dropped=True)]
         loss = self._astune.trainer.loss
         [advantages] = advantages_of([group], normalise=loss.normalise_advantages)
         if teaches_nothing(advantages):
             group.dropped = NO_VARIANCE
-            return [quiet_row(self.tokenizer.eos_token_id, step - 1)]
-        return rows_of(group, advantages, loss.token_weights)
+            return [self._quiet(step)]
+        return rows_of(group, advantages, loss.token_weights) or [self._quiet(step)]
+
+    def _quiet(self, step: int, *, dropped: bool = False) -> Row:
+        return quiet_row(self.tokenizer.eos_token_id, max(0, step - 1), dropped=dropped)
 
     async def _put(self, rows: list[Row], uid: str, partition: str, step: int, prompt: dict[str, Any]) -> None:
         """Into verl's queue, as its own agent loops put theirs."""
@@ -138,7 +141,7 @@ def fields_of(row: Row, uid: str) -> dict[str, Any]:
     mask = torch.tensor(row.mask)
     input_ids = torch.cat([prompts, responses])
     return {
-        "uid": uid,
+        "uid": estimator.group_name(uid, dropped=row.dropped),
         "prompts": prompts,
         "responses": responses,
         "input_ids": input_ids,

@@ -1,0 +1,83 @@
+"""The process that calls an engine, in the engine's environment: `python -m astune.backbone.verl`, or `.trinity`.
+
+`supervise.py` starts it. With `plan` it prints the engine's whole configuration for a job on its standard input, and
+starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import orjson
+
+from astune.backbone.cluster import ray_cluster
+from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
+from astune.schema import AstuneError
+
+_ON_CPU = {
+    "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu",
+    "VERL_PLATFORM": "cpu",
+    "VERL_ENGINE_DEVICE": "cuda",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # Ray would give each process one
+    "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait take the cores of other processes
+}
+"""Where there is no GPU; a value that is set already stays."""
+_ERROR = re.compile(r"[\w.]+(Error|Exception|Exit)\b: ")
+
+
+class Call(Protocol):
+    """What the engine is called for."""
+
+    def __call__(self, job: Mapping[str, Any], *, on_cpu: bool) -> Any: ...
+
+
+def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[[], None] = lambda: None) -> int:
+    """Print what `plan` makes of a job, or `run` the keeper's; returns the exit status.
+
+    Args:
+        on_cpu_first: what else is to be done where there is no GPU, before the engine is imported.
+    """
+    on_cpu = not _has_gpu()
+    if on_cpu:
+        os.environ.update({name: os.environ.get(name, value) for name, value in _ON_CPU.items()})
+        on_cpu_first()
+    if arguments == ["plan"]:
+        return _print(plan, orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
+    keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
+    ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *_ON_CPU])
+    try:
+        run(keeper.job(), on_cpu=on_cpu)
+    except AstuneError as failure:
+        keeper.tell("failed", error=str(failure))
+        return 1
+    except Exception as failure:
+        keeper.tell("failed", error=_first_cause(failure))
+        raise
+    return 0
+
+
+def _print(plan: Call, job: Mapping[str, Any], *, on_cpu: bool) -> int:
+    try:
+        sys.stdout.write(plan(job, on_cpu=on_cpu))
+    except AstuneError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return 2
+    return 0
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _first_cause(failure: Exception) -> str:
+    """What went wrong first: Ray's errors quote whole tracebacks, of which the last error is the cause."""
+    errors = [line.strip() for line in str(failure).splitlines() if _ERROR.match(line.strip())]
+    return errors[-1] if errors else f"{type(failure).__name__}: {failure}"

@@ -1,0 +1,55 @@
+"""Which Ray cluster a run is on: one of its own on this machine, or one that is there already.
+
+`RAY_ADDRESS` names one that is there, as everywhere in Ray; `--with-ray` sets it. Processes of a Ray of one's own
+inherit the environment; on another they are given what they need of it as the job's runtime environment.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+OWN = "local"
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""By this name Ray takes a job's configuration from the environment of whoever starts it."""
+_RAY_PORT = 6379
+_SMALL: dict[str, Any] = {"num_cpus": 16, "num_gpus": 2, "object_store_memory": 500_000_000}
+"""Without a GPU: places to compute that engines take for GPUs, one to train and one to sample."""
+
+
+def address() -> str:
+    """Where Ray is; `local` where a run starts its own."""
+    return os.environ.get("RAY_ADDRESS") or OWN
+
+
+def resources(*, on_cpu: bool) -> dict[str, Any]:
+    """What a Ray of one's own is started with; an existing one has its own."""
+    return dict(_SMALL) if on_cpu and address() == OWN else {}
+
+
+def prepare(needed: Iterable[str]) -> None:
+    """Set this process's environment for Ray, which reads it when it is imported.
+
+    A Ray of one's own answers nobody who lacks its token; on another, processes get the variables `needed`.
+    """
+    if address() == OWN:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return
+    variables = {name: os.environ[name] for name in needed if name in os.environ}
+    os.environ[_JOB] = orjson.dumps({"runtime_env": {"env_vars": variables}}).decode()
+
+
+def own_host() -> str:
+    """The address of this machine that processes on the cluster reach it at."""
+    place = address().removeprefix("ray://")
+    if place == OWN:
+        return "127.0.0.1"
+    host, _, port = place.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:  # says which way it would go, and sends nothing
+        asking.connect((host or socket.gethostname(), int(port) if port.isdigit() else _RAY_PORT))
+        return asking.getsockname()[0]
