@@ -1,11 +1,15 @@
 """Training with another engine on a Ray cluster: what the backbones of verl and Trinity-RFT have in common.
 
-this process, astune's environment             processes on Ray, the engine's environment
-------------------------------------           ---------------------------------------------
-supervise.py  starts and watches        ---->  ../verl, ../trinity   the engine, at its public extension points
-keeper.py     writes the run's folder   <----  reports.py            what happened: episodes, groups, steps
-job.py        what is to be done               rows.py               groups as the engine's samples
-place.py      where the environment is         layers.py             whose keys make the engine's configuration
-                                               actors.py             what notices that a process died
-                                               after_import.py       where versions of today need a change
+The process that the user starts, in astune's environment:
+
+    supervise.py    starts the engine's process in its own environment, and watches it
+    keeper.py       hears what happens, and is the only one who writes the run's folder
+    job.py          what is to be done; evidence.py  whether weights moved where they should have
+
+Processes of the engine, in its environment, on Ray; `../verl` and `../trinity` are the rest of them:
+
+    process.py      calls the engine; layers.py  whose keys make its configuration; ray_cluster.py  whose Ray it is
+    reports.py      tells the keeper: episodes, groups, steps; actors.py  that a process died
+    rows.py         groups as the engine's samples, and their weights
+    after_import.py, vllm_on_cpu.py    what versions of today need where there is no GPU
 """

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
+from astune.config.schema import AstuneConfig, ClusterEngine
+from astune.schema import ConfigError
+
+
+def config(engine: str, **keys: Any) -> AstuneConfig:
+    return AstuneConfig.model_validate({engine: keys})
+
+
+@pytest.mark.parametrize("engine", ["verl", "trinity"])
+def test_the_users_own_keys_come_last(engine: ClusterEngine) -> None:
+    own = config(engine, trainer={"save_freq": 3, "nested": {"deep": [1]}})
+    layers = layers_of(engine, own, {"run": 1}, on_cpu=True)
+    assert [source for source, _ in layers] == [
+        f"default_config/{engine}_default.yaml",
+        f"default_config/{engine}_cpu.yaml",
+        f"config_auto_convertion_{engine}.json",
+        "astune's own",
+        f"astune.{engine}",
+    ]
+    assert layers[-2][1] == {"run": 1}
+    assert layers[-1][1] == {"trainer.save_freq": 3, "trainer.nested.deep": [1]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys"),
+    [
+        ("verl", {"actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean"}}}),
+        ("verl", {"algorithm": {"rollout_correction": {"rollout_is": None}}}),
+        ("trinity", {"algorithm": {"policy_loss_fn": "ppo"}}),
+        ("trinity", {"buffer": {"train_batch_size": 7}}),
+    ],
+)
+def test_what_the_loss_rests_on_is_not_the_users_to_say(engine: ClusterEngine, keys: dict[str, Any]) -> None:
+    [[key, _]] = leaves(keys)
+    with pytest.raises(ConfigError, match=f"astune.{engine}: {key} is astune's to say"):
+        layers_of(engine, config(engine, **keys), {}, on_cpu=False)
+
+
+def test_a_key_that_the_engine_does_not_have_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="verl has no key trainer.nnode; did you mean trainer.nnodes?"):
+        require_known("trainer.nnode", ["trainer.nnodes"], source="astune.verl", engine="verl")
+
+
+def test_whole_numbers_stay_whole_where_an_engine_wants_them() -> None:
+    assert as_typed(7800.0, 1800) == 7800
+    assert isinstance(as_typed(7800.0, 1800), int)
+    assert as_typed(0.5, 1) == 0.5
+    assert isinstance(as_typed(2.0, 1.0), float)
