@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
 
-.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm e2e-verl e2e-trinity clean
+.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -57,6 +57,9 @@ e2e-verl: env-verl ## training for real with verl on a local Ray: it learns, and
 
 e2e-trinity: env-trinity ## the same with Trinity-RFT: it learns, weights that do not arrive are found out, nothing waits for ever
 	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_trinity.py
+
+e2e-gpu: install ## training in one process on a GPU, with a larger model of random weights; skipped where there is none
+	@$(VENV)/python -m pytest -m e2e -s -rs tests/backbone/test_e2e_gpu.py
 
 clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
