@@ -55,8 +55,8 @@ def test_what_it_copies_is_in_the_repository_and_not_ignored(dockerfile):
     ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     sources = [source for keyword, rest in instructions(dockerfile) if keyword == "COPY" for source in copied(rest)[0]]
     assert len(sources) > 5
+    subprocess.run(["git", "ls-files", "--error-unmatch", *sources], cwd=ROOT, capture_output=True, check=True)
     for source in sources:
-        assert subprocess.run(["git", "ls-files", "--error-unmatch", source], cwd=ROOT, capture_output=True).returncode == 0
         assert not any(Path(source).match(pattern) for pattern in ignored), source
 
 
@@ -64,12 +64,14 @@ def test_what_it_copies_is_in_the_repository_and_not_ignored(dockerfile):
 def test_what_it_runs_is_shell_and_every_target_can_be_made_from_what_was_copied(dockerfile, tmp_path):
     runs = [rest for keyword, rest in instructions(dockerfile) if keyword == "RUN"]
     for run in runs:
-        assert subprocess.run(["bash", "-n", "-c", run], capture_output=True).returncode == 0, run
+        assert subprocess.run(["bash", "-n", "-c", run], capture_output=True, check=False).returncode == 0, run
     targets = [target for run in runs for target in re.findall(r"\bmake ([\w-]+)", run)]
     assert targets == ["install", f"env-{dockerfile.stem}"]
     for target in targets:
         folder = image_until(dockerfile, f"make {target}", tmp_path / target)
-        plan = subprocess.run(["make", "--dry-run", target], cwd=folder, capture_output=True, text=True, check=True).stdout
+        plan = subprocess.run(
+            ["make", "--dry-run", target], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
         assert plan.strip()
         for script in (shlex.split(line)[0] for line in plan.splitlines()):
             assert (folder / script).stat().st_mode & 0o100, script
