@@ -51,9 +51,15 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
         self._parts = load_parts(self._astune, base_dir, with_tasks=False)
         self._renderer = load_renderer(Path(job["model_folder"]), self._astune.model.path)
-        rollout = self._astune.rollout
+        self._room: dict[Split, asyncio.Semaphore] = {
+            "train": self._room_for(self._astune.rollout.num_repeat),
+            "validation": self._room_for(self._astune.trainer.validation.num_repeat),
+        }
+
+    def _room_for(self, num_repeat: int) -> asyncio.Semaphore:
+        """For as many groups as this worker's part of `max_env_worker` has episodes for."""
         n_workers = self.config.actor_rollout_ref.rollout.agent.num_workers
-        self._room = asyncio.Semaphore(max(1, rollout.max_env_worker // (rollout.num_repeat * n_workers)))
+        return asyncio.Semaphore(max(1, self._astune.rollout.max_env_worker // (num_repeat * n_workers)))
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: Any = None
@@ -65,7 +71,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": "running"})
         status = "failure"
         try:
-            async with self._room:
+            async with self._room[split]:
                 rows = await self._group(prompt, uid, split, step)
             if rows:
                 await self._put(rows, uid, partition, step, prompt)
