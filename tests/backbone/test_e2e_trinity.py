@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from astune_command import ROOT
 from cluster_runs import (
     assert_failing_agents_lose_nothing,
     assert_goes_on_where_it_was_interrupted,
@@ -19,7 +20,6 @@ from cluster_runs import (
     run_of,
 )
 
-UNTRUE = str(Path(__file__).parent / "untrue_trinity")
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(3600),
@@ -41,7 +41,9 @@ def test_agents_that_fail_stop_nothing_and_lose_nothing(tmp_path: Path) -> None:
     [("changed", "did not sample with the weights that are trained"), ("same", "says of a text what it said before")],
 )
 def test_weights_that_do_not_arrive_are_found_out(tmp_path: Path, fake: str, found: str) -> None:
-    process = begin("trinity", tmp_path, TRINITY_PLUGIN_DIRS=UNTRUE, ASTUNE_TEST_FAKE=fake)
+    modules = "astune.backbone.verl.cpu,untrue_trinity"
+    path = f"{ROOT}:{Path(__file__).parent}"
+    process = begin("trinity", tmp_path, VERL_USE_EXTERNAL_MODULES=modules, PYTHONPATH=path, ASTUNE_TEST_FAKE=fake)
     out, _ = process.communicate(timeout=2400)
     assert process.returncode == 1, out
     assert found in out
