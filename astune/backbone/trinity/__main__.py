@@ -65,9 +65,9 @@ def _forget_what_came_after(job: Mapping[str, Any]) -> None:
     if not step:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    (folder / "explorer_meta.json").unlink(missing_ok=True)
-    for name in ("latest_checkpointed_iteration.txt", "latest_state_dict_iteration.txt"):
-        (folder / name).write_text(str(step))
+    for name in ("explorer_meta.json", "latest_state_dict_iteration.txt"):  # the trainer gives out weights anew
+        (folder / name).unlink(missing_ok=True)
+    (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
     for later in folder.glob("global_step_*"):
         if int(later.name.rpartition("_")[2]) > step:
             shutil.rmtree(later)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import trinity.trainer.trainer as theirs
+from trinity.common.constants import SyncMethod
 from trinity.common.experience import Experience
 from trinity.trainer.verl.trainer import VERLTrainer
 
@@ -116,10 +117,17 @@ class ToldTrainer(theirs.Trainer):
 
     @telling
     async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:
-        """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it."""
+        """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it.
+
+        Trinity's models would take these files, in the precision that the model was published in; so they are given
+        the weights themselves first, as at every other step.
+        """
         step = self.train_step_num
         if step == self._saved_step:
             return {}
+        if self.sync_method == SyncMethod.CHECKPOINT:
+            await self.engine.save_state_dict()
+            await self.engine.wait_for_save()
         metrics = await super().save_checkpoint(block_until_saved=True, save_as_hf=True)
         self._saved_step = step
         await self._tell("saved", step=step, folder=os.path.join(self.config.checkpoint_job_dir, f"global_step_{step}"))
