@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from astune.engine.fingerprint import Fingerprint
-from astune.schema import Completion, SamplingParams
+from astune.schema import Completion, EngineError, SamplingParams
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def require_context(prompt_tokens: int, params: SamplingParams, max_model_len: int) -> None:
+    """Raises EngineError where a prompt and what may follow it exceed the context."""
+    if prompt_tokens + params.max_tokens > max_model_len:
+        raise EngineError(
+            f"a prompt of {prompt_tokens} tokens and max_tokens {params.max_tokens} exceed "
+            f"the context of {max_model_len} tokens",
+            hint="raise rollout.max_model_len or end the episode earlier",
+        )
 
 
 class WeightsSource(Protocol):

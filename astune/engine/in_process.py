@@ -21,7 +21,7 @@ from astune.engine._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine._scheduler import Request, Scheduler
 from astune.engine._slots import SlotCache
 from astune.engine.allocator import keep_freed_memory
-from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.base import EngineStats, WeightsSource, require_context
 from astune.engine.context_bounds import require_within_bounds
 from astune.engine.device import pick_device, pick_dtype
 from astune.engine.grammar import Grammars, Matcher
@@ -192,12 +192,7 @@ class InProcessEngine:
             raise EngineError("a request needs at least one prompt token and max_tokens of at least 1")
         if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
             raise EngineError(f"the prompt holds a token outside the vocabulary of {self._model.vocab_size}")
-        if total > self._max_model_len:
-            raise EngineError(
-                f"a prompt of {len(prompt)} tokens and max_tokens {params.max_tokens} exceed "
-                f"the context of {self._max_model_len} tokens",
-                hint="raise rollout.max_model_len or end the episode earlier",
-            )
+        require_context(len(prompt), params, self._max_model_len)
         if total > self._cache_tokens:
             raise EngineError(
                 f"a request of {total} tokens can never fit: {self._kv_cache_gb:g} GiB hold the keys and values "

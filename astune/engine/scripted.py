@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.base import EngineStats, WeightsSource, require_context
 from astune.schema import Completion, EngineError, SamplingParams
 
 Script = Callable[[list[int], SamplingParams, str], Sequence[int] | Awaitable[Sequence[int]]]
@@ -45,11 +45,7 @@ class ScriptedEngine:
         if self._closed:
             raise EngineError("the engine is closed")
         prompt = list(prompt_ids)
-        if len(prompt) + params.max_tokens > self._max_model_len:
-            raise EngineError(
-                f"a prompt of {len(prompt)} tokens and max_tokens {params.max_tokens} exceed "
-                f"the context of {self._max_model_len} tokens"
-            )
+        require_context(len(prompt), params, self._max_model_len)
         version = self._version
         reply = self._next_reply(prompt, params, session)
         token_ids, finished = _cut(list(await reply if inspect.isawaitable(reply) else reply), params)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from astune.engine.base import EngineStats
+from astune.engine.base import EngineStats, require_context
 from astune.engine.endpoint import Endpoint, choice_of
 from astune.engine.gate import Gate
 from astune.engine.handover import Handover
@@ -42,12 +42,7 @@ class ServedEngine(RemoteEngine):
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = list(prompt_ids)
-        if len(prompt) + params.max_tokens > self._max_model_len:
-            raise EngineError(
-                f"a prompt of {len(prompt)} tokens and max_tokens {params.max_tokens} exceed "
-                f"the context of {self._max_model_len} tokens",
-                hint="raise rollout.max_model_len or end the episode earlier",
-            )
+        require_context(len(prompt), params, self._max_model_len)
         async with self._gate.passing():
             if not self.usable:
                 raise EngineError(f"{self.name} did not answer, or took no weights, and is left out")

@@ -33,7 +33,7 @@ class TwoTurns(Workflow):
         first = await proxy.achat(proxy.init_messages)
         again = [*proxy.init_messages, first, {"role": "user", "content": "And again?"}]
         second = await proxy.achat(again)
-        return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 2))
+        return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 7))
 '''
 
 
@@ -103,8 +103,8 @@ def train_lines(folder: Path) -> list[dict[str, float]]:
 
 def agrees(metrics: dict[str, float]) -> bool:
     """Every token was sampled with the weights that were trained, as far as float32 can tell."""
-    return metrics["train/versions_behind_0/tokens"] == metrics["balance/trained"] and (
-        metrics["train/logprob_diff_max"] < 1e-3
+    return metrics.get("train/versions_behind_0/tokens", 0) == metrics["balance/trained"] and (
+        metrics.get("train/logprob_diff_max", 0.0) < 1e-3
     )
 
 
@@ -133,7 +133,8 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
     assert f"{dies.url} answers again" in said
     steps = train_lines(folder)
     assert len(steps) == 14
-    assert all(agrees(metrics) for metrics in steps), [metrics["train/logprob_diff_max"] for metrics in steps]
+    assert sum(metrics["balance/trained"] > 0 for metrics in steps) > len(steps) / 2
+    assert all(agrees(metrics) for metrics in steps), steps
     for metrics in steps:
         balance = balance_of(metrics)
         assert balance is not None

@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
+
+from astune.backbone.cluster.reports import reports
 
 _LOOKS_S = 5.0
 """Seconds between looks at the actors; one that died is known after two."""
 
 
-def watch(actors: Mapping[str, Any], on_death: Callable[[str], None]) -> Callable[[], None]:
-    """Call `on_death` when an actor dies: a question that it was asked while it lived fails then, busy or not.
+def watch(actors: Mapping[str, Any]) -> Callable[[], None]:
+    """End this process when an actor dies, and tell why: whoever waits for that actor would not notice.
 
-    Returns what ends the watch, for actors that are about to be ended.
+    A question that an actor was asked while it lived fails when it dies, busy or not. Returns what ends the watch, for
+    actors that are about to be ended.
     """
     over = threading.Event()
 
@@ -31,9 +35,15 @@ def watch(actors: Mapping[str, Any], on_death: Callable[[str], None]) -> Callabl
                 try:
                     ray.get(question)
                 except ray.exceptions.RayError as cause:
-                    on_death(f"the {name} died: {str(cause).strip().splitlines()[0]}")
-                    return
+                    _end(f"the {name} died: {str(cause).strip().splitlines()[0]}")
                 asked[name] = actors[name].__ray_ready__.remote()
 
     threading.Thread(target=look, name="astune-watch", daemon=True).start()
     return over.set
+
+
+def _end(cause: str) -> NoReturn:
+    try:
+        reports().tell("failed", error=cause)
+    finally:
+        os._exit(1)

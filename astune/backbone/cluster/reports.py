@@ -7,10 +7,12 @@ starts does not inherit them (law 8).
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import httpx
+import numpy as np
 import orjson
 import zstandard
 
@@ -71,6 +73,11 @@ def reports() -> Reports:
         return Reports(os.environ.pop(ADDRESS), os.environ.pop(TOKEN))
     except KeyError as missing:
         raise RunStoreError(f"{missing.args[0]} is not set: this process was not started by astune") from None
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those of an engine's measures that are numbers."""
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)}
 
 
 class ReportingObserver:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from astune.schema import Advantage, EpisodeGroup
 from astune.trainer.samples import TokenWeights, weigh
@@ -35,6 +36,10 @@ class Row:
     """Whose tokens are trained, in their order: a node and the number of its tokens."""
     dropped: bool = False
     """Stands for a group that could not be completed, and counts nothing in the batch."""
+
+    def books(self) -> dict[str, Any]:
+        """What the books need beside a trainer's values of the trained tokens."""
+        return {"episode": self.episode_id, "messages": self.messages, "versions": self.versions}
 
 
 def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenWeights) -> list[Row]:

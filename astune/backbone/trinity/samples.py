@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -39,28 +40,19 @@ def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
             advantages=torch.tensor(row.rewards, dtype=torch.float32),
             returns=torch.tensor(row.rewards, dtype=torch.float32),
             reward=0.0,
-            info={_KEY: {"uid": uid, "of": len(rows), **_books(row)}},
+            info={_KEY: {"uid": uid, "of": len(rows), "dropped": row.dropped, "books": row.books()}},
         )
         for number, row in enumerate(rows)
     ]
 
 
-def _books(row: Row) -> dict[str, Any]:
-    return {
-        "episode": row.episode_id,
-        "messages": row.messages,
-        "versions": row.versions,
-        "dropped": row.dropped,
-    }
-
-
 def told(experience: Experience) -> dict[str, Any]:
-    """What the books need of it: group, episode, messages, versions."""
+    """Its group, how many belong to it, and what the books need of it."""
     return experience.info[_KEY]
 
 
 def teaches(experience: Experience) -> bool:
-    return bool(told(experience)["episode"])
+    return bool(told(experience)["books"]["episode"])
 
 
 def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks: int) -> list[Experience]:
@@ -84,20 +76,13 @@ def _filling(teaching: Sequence[Experience], n_ranks: int) -> list[Experience]:
     if not teaching:
         return []
     shortest = min(teaching, key=lambda one: len(one.tokens))
-    return [
-        Experience(
-            eid=EID(batch="filling", task=number),
-            tokens=shortest.tokens,
-            prompt_length=shortest.prompt_length,
-            logprobs=shortest.logprobs,
-            action_mask=shortest.action_mask,
-            advantages=torch.zeros_like(shortest.advantages),
-            returns=torch.zeros_like(shortest.advantages),
-            reward=0.0,
-            info={_KEY: {"uid": "", "of": 1, "episode": "", "messages": [], "versions": [0], "dropped": False}},
-        )
-        for number in range(-len(teaching) % n_ranks)
-    ]
+    filling: list[Experience] = []
+    for number in range(-len(teaching) % n_ranks):
+        one = copy(shortest)
+        one.eid, one.info = EID(batch="filling", task=number), {_KEY: {"uid": ""}}
+        one.advantages = one.returns = torch.zeros_like(shortest.advantages)
+        filling.append(one)
+    return filling
 
 
 class WholeGroups(SampleStrategy):

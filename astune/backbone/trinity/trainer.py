@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import trinity.trainer.trainer as theirs
 from trinity.common.constants import SyncMethod
 from trinity.common.experience import Experience
 from trinity.trainer.verl.trainer import VERLTrainer
 
-from astune.backbone.cluster.reports import reports
+from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity.samples import teaches, told, weighed
 from astune.backbone.trinity.telling import telling
 
@@ -91,22 +90,11 @@ class ToldTrainer(theirs.Trainer):
             "step",
             step=self.train_step_num,
             groups=sorted({told(one)["uid"] for one in exps}),
-            rows=[self._row(one) for one in exps if teaches(one)],
+            rows=[told(one)["books"] | self.engine.values[one.eid.uid] for one in exps if teaches(one)],
             phases=phases,
-            metrics={
-                name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)
-            },
+            metrics=numbers_of(metrics),
         )
         return metrics
-
-    def _row(self, experience: Experience) -> dict[str, Any]:
-        books = told(experience)
-        return {
-            "episode": books["episode"],
-            "messages": books["messages"],
-            "versions": books["versions"],
-            **self.engine.values[experience.eid.uid],
-        }
 
     @telling
     async def sync_weight(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls, regist
 from verl.utils import tensordict_utils as tu
 
 from astune.backbone.cluster.actors import watch
-from astune.backbone.cluster.reports import reports
+from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.verl import estimator
 from astune.backbone.verl.names import MODES, PREFIX
 
@@ -54,15 +54,9 @@ class Bookkeeping(PPOTrainer):
         workers |= {f"trainer worker {n}": one for n, one in enumerate(self.actor_rollout_wg.workers)}
         for n, replica in enumerate(self.llm_server_manager.get_replicas()):
             workers |= {f"server {n}.{m}": one for m, one in enumerate(replica.servers)}
-        end_watch = watch(workers, self._ended_by)
+        end_watch = watch(workers)  # verl would wait for one that died for ever
         super().fit(agent_loop_manager)
         end_watch()
-
-    def _ended_by(self, cause: str) -> None:
-        try:
-            self._reports.tell("failed", error=cause)
-        finally:
-            os._exit(1)  # verl would wait for it for ever
 
     def on_sample_begin(self) -> None:
         self._reports.tell("phase", name="rollout")
@@ -118,11 +112,7 @@ class Bookkeeping(PPOTrainer):
             ),
             rows=self._trained(batch),
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
-            metrics={
-                name: float(value)
-                for name, value in metrics.items()
-                if isinstance(value, int | float | np.number) and not name.startswith(_NOT_TOLD)
-            },
+            metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_TOLD)},
         )
         return batch
 

@@ -1,0 +1,87 @@
+"""Groups of episodes on a cluster, run as every backbone runs them, and told to the run's keeper.
+
+A group is told before its rows are given to the engine, so what is trained is always recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from astune.backbone.cluster.engine import BorrowedEngine
+from astune.backbone.cluster.reports import ReportingObserver, reports
+from astune.backbone.cluster.rows import Row, quiet_row, rows_of
+from astune.backbone.parts import load_parts
+from astune.config.schema import AstuneConfig
+from astune.context_tracker import load_renderer
+from astune.rollout import RolloutPool
+from astune.schema import EpisodeGroup, Split, Task
+from astune.trainer.advantages import advantages_of, teaches_nothing
+from astune.trainer.local import NO_VARIANCE
+
+
+class Groups:
+    """What a process needs for any group, made once.
+
+    Args:
+        token_id: of rows that stand for a group; one that the engine can read.
+    """
+
+    def __init__(self, *, token_id: int) -> None:
+        self._reports = reports()
+        job = self._reports.job()
+        self.config = AstuneConfig.model_validate(job["config"])
+        base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
+        self._parts = load_parts(self.config, base_dir, with_tasks=False)
+        self._renderer = load_renderer(Path(job["model_folder"]), self.config.model.path)
+        self._token_id = token_id
+
+    async def run(
+        self, engine: BorrowedEngine, task: Mapping[str, Any], *, uid: str, split: Split, step: int, first_repeat: int
+    ) -> list[Row]:
+        """The rows of a group; at least one, since engines wait for each group."""
+        config, parts, training = self.config, self._parts, split == "train"
+        observer = ReportingObserver(self._reports, split)
+        pool = RolloutPool(engine, self._renderer, parts.workflow, parts.judge, config, observer)
+        [group] = await pool.run_groups(
+            [Task(**task)],
+            step=step,
+            split=split,
+            num_repeat=config.rollout.num_repeat if training else config.trainer.validation.num_repeat,
+            temperature=config.rollout.temperature if training else config.validation_temperature,
+            first_repeat=first_repeat,
+        )
+        rows = self._rows(group, step) if training else [self._standing(step)]
+        await asyncio.to_thread(
+            self._reports.tell,
+            "group",
+            uid=uid,
+            split=split,
+            task_id=group.task.task_id,
+            episodes=[episode.episode_id for episode in group.episodes],
+            failed=[episode.episode_id for episode in group.failed_attempts],
+            dropped=group.dropped,
+            stats=asdict(engine.stats()),
+        )
+        return rows
+
+    async def failed_by(self, error: Exception) -> None:
+        """Tell why a group could not be run, which ends the run: failures of agents are no such errors."""
+        await asyncio.to_thread(self._reports.tell, "failed", error=f"{type(error).__name__}: {error}")
+
+    def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
+        """One that stands for it, of a group that teaches nothing or could not be completed."""
+        if group.dropped is not None:
+            return [self._standing(step, dropped=True)]
+        loss = self.config.trainer.loss
+        [advantages] = advantages_of([group], normalise=loss.normalise_advantages)
+        if teaches_nothing(advantages):
+            group.dropped = NO_VARIANCE
+            return [self._standing(step)]
+        return rows_of(group, advantages, loss.token_weights) or [self._standing(step)]
+
+    def _standing(self, step: int, *, dropped: bool = False) -> Row:
+        return quiet_row(self._token_id, max(0, step - 1), dropped=dropped)

@@ -1,0 +1,43 @@
+"""What engines that have others compute have in common: sessions without care, and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from astune.engine.base import EngineStats
+
+
+class CountedEngine:
+    """The part of `InferenceEngine` beside `generate` and `load_weights`."""
+
+    def __init__(self) -> None:
+        self._stats = EngineStats()
+
+    def open_session(self, session: str) -> None: ...
+
+    def close_session(self, session: str) -> None: ...
+
+    def stats(self) -> EngineStats:
+        """Of answered calls; a call that is cancelled ends elsewhere, and nobody learns how far it came."""
+        return self._stats
+
+    async def aclose(self) -> None: ...
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """A call counts as running meanwhile."""
+        self._stats = replace(self._stats, running=self._stats.running + 1)
+        try:
+            yield
+        finally:
+            self._stats = replace(self._stats, running=self._stats.running - 1)
+
+    def _count(self, *, prompt: int, cached: int, sampled: int) -> None:
+        self._stats = replace(
+            self._stats,
+            prompt_tokens=self._stats.prompt_tokens + prompt,
+            prefilled_tokens=self._stats.prefilled_tokens + prompt - cached,
+            sampled_tokens=self._stats.sampled_tokens + sampled,
+        )
