@@ -287,6 +287,9 @@ class TrainerConfig(StrictModel):
     """Steps between checkpoints that a run can resume from; the last step is always saved."""
     test_freq: int = Field(default=10, ge=1)
     """Steps between measurements on the held-out tasks."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Steps that the weights which sample may be behind those that are trained: at 0 sampling and training take turns,
+    with more `verl` and `trinity` sample that many steps ahead. Importance is corrected; `local` always takes turns."""
     tokens_per_microbatch: int = Field(default=8192, ge=1)
     """Tokens computed in one forward and backward pass, shared prompts counted once; bounds memory, not the result."""
     optim: OptimConfig = OptimConfig()

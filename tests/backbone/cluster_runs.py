@@ -103,6 +103,44 @@ def kill_while_training(process: Popen[str], folder: Path) -> tuple[str, float]:
     return out, time.monotonic() - killed
 
 
+_FOUND = {
+    "changed": "did not sample with the weights that are trained",
+    "same": "says of a text what it said before",
+}
+
+
+def assert_finds_out_what_is_faked(engine: str, folder: Path, fake: str) -> None:
+    """`untrue_<engine>.py` gives servers the weights of the first step, in one of two ways."""
+    modules = f"astune.backbone.verl.cpu,untrue_{engine}"
+    path = f"{ROOT}:{Path(__file__).parent}"
+    process = begin(engine, folder, VERL_USE_EXTERNAL_MODULES=modules, PYTHONPATH=path, ASTUNE_TEST_FAKE=fake)
+    out, _ = process.communicate(timeout=2400)
+    assert process.returncode == 1, out
+    assert _FOUND[fake] in out
+    assert run_of(folder).info().status == "failed"
+
+
+def assert_runs_ahead(engine: str, folder: Path, *settings: str) -> None:
+    """Episodes are begun before the step before theirs is trained; which tasks a step has, and its books, stay so."""
+    steps = 4
+    ahead = [f"trainer.total_steps={steps}", "trainer.max_staleness=1", *settings]
+    words = [word for setting in ahead for word in ("--set", setting)]
+    out, _ = begin(engine, folder, *words).communicate(timeout=2400)
+    run = run_of(folder)
+    assert run.info().status == "finished", out
+    lines = metrics_of(run)
+    assert len(lines) == steps
+    ages = [line["train/versions_behind_max"] for line in lines if "train/versions_behind_max" in line]
+    assert max(ages) == 1
+    assert sum(line.get("train/versions_behind_1/tokens", 0) for line in lines) > 0
+    with run.episodes() as reader:
+        recorded = reader.list(split="train")
+    for step, line in enumerate(lines, start=1):
+        assert balance_of(line).difference == 0
+        assert len([one for one in recorded if one.step == step]) == line["episodes/finished"]
+    assert all(one.not_trained or one.advantages for one in recorded)
+
+
 def assert_goes_on_where_it_was_interrupted(engine: str, folder: Path) -> None:
     """Ctrl-C after the checkpoint of step 2, and on to step 4 with the weights and tasks that follow."""
     process = begin(engine, folder, "--set", "trainer.total_steps=4", "--set", "trainer.save_freq=2")

@@ -38,12 +38,14 @@ class Display(NullObserver):
 
 
 @asynccontextmanager
-async def keeping(folder: Path) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
-    job = Job("verl", CONFIG, None, folder, [TASK, TASK], [TASK], folder / "verl")
+async def keeping(folder: Path, *, max_staleness: int = 0) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
+    trainer = CONFIG.trainer.model_copy(update={"max_staleness": max_staleness})
+    config = CONFIG.model_copy(update={"trainer": trainer})
+    job = Job("verl", config, None, folder, [TASK, TASK], [TASK], folder / "verl")
     run = RunDirectory.create(folder, "experiment")
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
-            CONFIG, job, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, observer=Display()
+            config, job, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, observer=Display()
         )
         async with keeper.listening() as (address, token):
             yield keeper, Reports(address, token), run
@@ -91,17 +93,19 @@ def a_step(
     tokens: int = N_TOKENS,
     grad_norm: float = 0.7,
     groups: Sequence[str] = ("one",),
+    step: int = 1,
+    version: int = 0,
 ) -> None:
     """As an engine's trainer tells it; its log-probabilities are the engine's and an error of two signs."""
     engine = [-0.5 - 0.01 * place for place in range(tokens)]
     trainer = [value + (error if place % 2 else -error) for place, value in enumerate(engine)]
-    row = {"messages": [[1, tokens]], "versions": [0] * tokens, "entropy": [0.5] * tokens}
+    row = {"messages": [[1, tokens]], "versions": [version] * tokens, "entropy": [0.5] * tokens}
     rows = [
         row | {"episode": each.episode_id, "rollout_log_probs": engine, "old_log_probs": trainer} for each in episodes
     ]
     reports.tell(
         "step",
-        step=1,
+        step=step,
         groups=groups,
         rows=rows,
         phases={"rollout": 2.0, "train": 1.0},
@@ -169,6 +173,39 @@ async def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path: Path) -> Non
             await asyncio.to_thread(lambda: a_step(reports, episodes, grad_norm=float("inf")))
         assert keeper.finished_steps == 0
         assert run.metrics() == []
+
+
+async def test_tokens_of_older_weights_are_measured_by_age_and_are_no_sign_of_weights_that_did_not_arrive(
+    tmp_path: Path,
+) -> None:
+    async with keeping(tmp_path, max_staleness=1) as (_, reports, run):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(lambda: a_step(reports, episodes, error=0.9, step=4, version=2))
+        [line] = run.metrics()
+        assert line.metrics["train/versions_behind_1/tokens"] == 2 * N_TOKENS
+        assert line.metrics["train/versions_behind_1/logprob_diff_mean"] == pytest.approx(0.9)
+        assert line.metrics["train/versions_behind_max"] == 1
+        assert "train/engine_correlation" not in line.metrics
+
+
+async def test_tokens_older_than_the_user_allows_end_the_run(tmp_path: Path) -> None:
+    async with keeping(tmp_path, max_staleness=1) as (_, reports, run):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        with pytest.raises(RunStoreError, match="tokens sampled 2 steps before"):
+            await asyncio.to_thread(lambda: a_step(reports, episodes, step=4, version=1))
+        assert run.metrics() == []
+
+
+async def test_servers_may_say_the_same_until_they_take_the_weights_that_moved(tmp_path: Path) -> None:
+    async with keeping(tmp_path, max_staleness=1) as (_, reports, _):
+        episodes = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(lambda: reports.tell("synced", version=0, servers={"server 0": [1.0]}))
+        await asyncio.to_thread(a_step, reports, episodes)
+        await asyncio.to_thread(lambda: reports.tell("synced", version=0, servers={"server 0": [1.0]}))
+        await asyncio.to_thread(lambda: reports.tell("synced", version=1, servers={"server 0": [1.5]}))
+        await asyncio.to_thread(lambda: reports.tell("synced", version=0, servers={"server 1": [2.0]}))
+        with pytest.raises(RunStoreError, match="the weights of step 1"):
+            await asyncio.to_thread(lambda: reports.tell("synced", version=1, servers={"server 1": [2.0]}))
 
 
 async def test_servers_that_say_the_same_after_new_weights_are_found_out(tmp_path: Path) -> None:

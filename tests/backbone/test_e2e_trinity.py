@@ -1,7 +1,8 @@
 """`make e2e-trinity`: the calculator is trained on a CPU by real Trinity-RFT: FSDP2, vLLM, weights by checkpoints.
 
 It gets better; the models' probabilities stay those of the trainer; weights that do not arrive are found out, in both
-of the ways there are; agents that fail, and groups that cannot be completed, neither stop it nor lose an episode.
+of the ways there are; episodes may be run ahead; agents that fail, and groups that cannot be completed, neither stop it
+nor lose an episode.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from astune_command import ROOT
 from cluster_runs import (
     assert_failing_agents_lose_nothing,
+    assert_finds_out_what_is_faked,
     assert_goes_on_where_it_was_interrupted,
     assert_learnt,
+    assert_runs_ahead,
     begin,
     kill_while_training,
     python_of,
@@ -36,18 +38,9 @@ def test_agents_that_fail_stop_nothing_and_lose_nothing(tmp_path: Path) -> None:
     assert_failing_agents_lose_nothing("trinity", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("fake", "found"),
-    [("changed", "did not sample with the weights that are trained"), ("same", "says of a text what it said before")],
-)
-def test_weights_that_do_not_arrive_are_found_out(tmp_path: Path, fake: str, found: str) -> None:
-    modules = "astune.backbone.verl.cpu,untrue_trinity"
-    path = f"{ROOT}:{Path(__file__).parent}"
-    process = begin("trinity", tmp_path, VERL_USE_EXTERNAL_MODULES=modules, PYTHONPATH=path, ASTUNE_TEST_FAKE=fake)
-    out, _ = process.communicate(timeout=2400)
-    assert process.returncode == 1, out
-    assert found in out
-    assert run_of(tmp_path).info().status == "failed"
+@pytest.mark.parametrize("fake", ["changed", "same"])
+def test_weights_that_do_not_arrive_are_found_out(tmp_path: Path, fake: str) -> None:
+    assert_finds_out_what_is_faked("trinity", tmp_path, fake)
 
 
 def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) -> None:
@@ -56,6 +49,11 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
     assert seconds < 60, out
     assert process.returncode == 1, out
     assert "died" in out
+
+
+@pytest.mark.parametrize("style", ["fixed", "fully_async"])
+def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, style: str) -> None:
+    assert_runs_ahead("trinity", tmp_path, f"trinity.synchronizer.sync_style={style}")
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """`make e2e-verl`: the calculator is trained on a CPU by real verl: FSDP2, vLLM and its weight sync, on a local Ray.
 
-It gets better; the servers' probabilities stay those of the trainer; weights that do not arrive are found out; a killed
-worker ends the run with its name; an interrupted run goes on; agents that fail lose nothing.
+It gets better; the servers' probabilities stay those of the trainer; weights that do not arrive are found out, in both
+of the ways there are; episodes may be run ahead; a killed worker ends the run with its name; an interrupted run goes
+on; agents that fail lose nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from astune_command import ROOT
 from cluster_runs import (
     assert_failing_agents_lose_nothing,
+    assert_finds_out_what_is_faked,
     assert_goes_on_where_it_was_interrupted,
     assert_learnt,
+    assert_runs_ahead,
     begin,
     kill_while_training,
     python_of,
@@ -32,14 +34,9 @@ def test_the_calculator_gets_better_with_verl(tmp_path: Path) -> None:
     assert_learnt(run_of(tmp_path), out)
 
 
-def test_weights_that_do_not_arrive_are_found_out(tmp_path: Path) -> None:
-    modules = "astune.backbone.verl.cpu,untrue_verl"
-    path = f"{ROOT}:{Path(__file__).parent}"
-    process = begin("verl", tmp_path, VERL_USE_EXTERNAL_MODULES=modules, PYTHONPATH=path)
-    out, _ = process.communicate(timeout=2400)
-    assert process.returncode == 1, out
-    assert "did not sample with the weights that are trained" in out
-    assert run_of(tmp_path).info().status == "failed"
+@pytest.mark.parametrize("fake", ["changed", "same"])
+def test_weights_that_do_not_arrive_are_found_out(tmp_path: Path, fake: str) -> None:
+    assert_finds_out_what_is_faked("verl", tmp_path, fake)
 
 
 def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) -> None:
@@ -48,6 +45,10 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
     assert seconds < 60, out
     assert process.returncode == 1, out
     assert "the trainer worker 0 died" in out
+
+
+def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path) -> None:
+    assert_runs_ahead("verl", tmp_path)
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import orjson
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -42,6 +43,7 @@ from astune.trainer.advantages import advantages_of
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
 from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
+from astune.trainer.mismatch import Mismatch
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 
 MIN_CORRELATION = 0.97
@@ -59,6 +61,8 @@ class _Group:
     split: str
     group: EpisodeGroup
     stats: EngineStats
+    began_at: float
+    ended_at: float
 
 
 class Keeper:
@@ -86,12 +90,13 @@ class Keeper:
         self._tasks |= {("validation", task.task_id): task for task in job.validation_tasks}
         self._episodes: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
-        self._moved = self._moved_since_sync = False
+        self._began_at: dict[str, float] = {}
+        self._moved: set[int] = set()
         optim = config.trainer.optim
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
         self._explored: Counter[str] = Counter()
         self._empty_steps = EmptySteps()
-        self._said_of_text: dict[str, Any] = {}
+        self._said_of_text: dict[str, tuple[int, Any]] = {}
         self.failure: AstuneError | None = None
         self.failed = asyncio.Event()
         self.heard_at = time.monotonic()
@@ -116,6 +121,7 @@ class Keeper:
     # What the workers say
 
     async def started(self, said: Any) -> dict[str, Any]:
+        self._began_at[said["episode_id"]] = time.monotonic()
         self._observer.on_started(said["episode_id"], self._tasks[said["split"], said["task_id"]])
         return {}
 
@@ -136,7 +142,9 @@ class Keeper:
             [self._episodes.pop(name) for name in said["failed"]],
             said["dropped"],
         )
-        self._groups[said["uid"]] = _Group(said["split"], group, EngineStats(**said["stats"]))
+        now = time.monotonic()
+        began_at = min((self._began_at.pop(name, now) for name in [*said["episodes"], *said["failed"]]), default=now)
+        self._groups[said["uid"]] = _Group(said["split"], group, EngineStats(**said["stats"]), began_at, now)
         self._explored[said["uid"].rpartition("/")[0]] += said["split"] == "train"
         return {}
 
@@ -166,8 +174,7 @@ class Keeper:
         advantages = advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages)
         n_quiet = sum(group.dropped == NO_VARIANCE for group in groups)
         batch = TrainingBatch(step, used, advantages, n_without_variance=n_quiet)
-        stats = _sum([one.stats for one in taken])
-        balance = token_balance(groups, EngineStats(), stats)
+        balance = token_balance(groups, EngineStats(), _sum([one.stats for one in taken]))
         balance.trained = sum(len(row["old_log_probs"]) for row in said["rows"])
         require_zero(balance)
         self._annotate(batch, groups, said["rows"])
@@ -175,7 +182,7 @@ class Keeper:
         self._trained_s += sum(phases.values())
         measures = (
             episode_metrics(groups)
-            | engine_metrics(EngineStats(), stats, max(phases.get("time/rollout_s", 0.0), 1e-9))
+            | _rates(taken)
             | self._trained(step, said["rows"], said["metrics"])
             | phases
             | {f"{self.engine}/{name}": value for name, value in said["metrics"].items() if value is not None}
@@ -184,15 +191,15 @@ class Keeper:
         )
         self._record(step, "train", measures)
         if measures.get("train/grad_norm", 0.0) > 0:
-            self._moved = self._moved_since_sync = True
+            self._moved.add(step)
         self.finished_steps = step
         return {}
 
     async def validation(self, said: Any) -> dict[str, Any]:
         step = int(said["step"])
         taken = [self._groups.pop(uid) for uid in [*self._groups] if self._groups[uid].split == "validation"]
-        groups, stats = [one.group for one in taken], _sum([one.stats for one in taken])
-        measures = episode_metrics(groups) | engine_metrics(EngineStats(), stats, max(float(said["seconds"]), 1e-9))
+        groups = [one.group for one in taken]
+        measures = episode_metrics(groups) | _rates(taken)
         self._empty_steps.look_at(groups, at_start=step == 0)
         expected = len(self._job.validation_tasks) * self._config.trainer.validation.num_repeat
         success = success_of_all(measures, expected)
@@ -203,14 +210,15 @@ class Keeper:
 
     async def synced(self, said: Any) -> dict[str, Any]:
         """Servers have taken weights: what each of them says of a fixed text is other than before, if weights moved."""
+        version = int(said["version"])
         for server, says in said["servers"].items():
-            if self._moved_since_sync and self._said_of_text.get(server) == says:
+            before, said_before = self._said_of_text.get(server, (version, None))
+            if says == said_before and any(before < step <= version for step in self._moved):
                 raise TrainerError(
-                    f"{server} was given the weights of step {said['version']}, and says of a text what it said before",
+                    f"{server} was given the weights of step {version}, and says of a text what it said before",
                     hint=f"weights do not reach it: look into {self.engine}'s log for where they are given",
                 )
-            self._said_of_text[server] = says
-        self._moved_since_sync = False
+            self._said_of_text[server] = (version, says)
         return {}
 
     async def saved(self, said: Any) -> dict[str, Any]:
@@ -252,23 +260,23 @@ class Keeper:
                     self._store.annotate_logprobs(episode.episode_id, of_sampled(episode, logprobs[episode.episode_id]))
 
     def _trained(self, step: int, rows: Sequence[Mapping[str, Any]], theirs: Mapping[str, float]) -> dict[str, float]:
-        """The trainer's measures under our names; ends the run where the servers had other weights."""
+        """The trainer's measures under our names; ends the run where the servers had other weights.
+
+        Probabilities are compared of tokens that the very weights sampled that are trained now.
+        """
         if not rows:
             return {}
         ours, engine, entropy, versions = (
             np.concatenate([np.asarray(row[name], dtype=np.float64) for row in rows]) for name in _COLUMNS
         )
-        difference = ours - engine
-        correlation = _correlation(np.exp(ours), np.exp(engine))
-        measures = {
-            "train/logprob_diff_mean": float(np.abs(difference).mean()),
-            "train/logprob_diff_max": float(np.abs(difference).max()),
-            "train/engine_kl": float((np.expm1(difference) - difference).mean()),
-            "train/engine_correlation": correlation,
-            "train/entropy": float(entropy.mean()),
-            "train/weights_version": float(step - 1),
-            "train/versions_behind_max": float(step - 1 - versions.min()),
-        }
+        mismatch = Mismatch(torch.from_numpy(ours - engine), torch.from_numpy(versions.astype(np.int64)))
+        oldest, fresh = int(step - 1 - versions.min()), versions == step - 1
+        of_step = mismatch.metrics() | mismatch.metrics_by_age(step - 1)
+        of_step |= {"entropy": float(entropy.mean()), "versions_behind_max": float(oldest)}
+        correlation = _correlation(np.exp(ours[fresh]), np.exp(engine[fresh]))
+        if fresh.any():
+            of_step["engine_correlation"] = correlation
+        measures = {f"train/{name}": value for name, value in of_step.items()}
         named = {
             "actor/grad_norm": "grad_norm",
             "actor/pg_loss": "loss",
@@ -280,7 +288,13 @@ class Keeper:
         self._next_lr = theirs.get("actor/lr")  # engines say what the next step will have
         if measures.get("train/grad_norm", 0.0) is None:  # JSON has no other word for it
             raise TrainerError(f"in step {step} the gradient is not finite", hint="lower trainer.optim.lr")
-        if len(ours) >= _TOKENS_TO_JUDGE and not correlation >= MIN_CORRELATION:
+        if oldest > self._config.trainer.max_staleness:
+            raise TrainerError(
+                f"step {step} was given tokens sampled {oldest} steps before, and trainer.max_staleness is "
+                f"{self._config.trainer.max_staleness}",
+                hint="this is a defect of astune",
+            )
+        if fresh.sum() >= _TOKENS_TO_JUDGE and not correlation >= MIN_CORRELATION:
             raise TrainerError(
                 f"in step {step} the servers' probabilities and the trainer's correlate by {correlation:.3f}: "
                 "the servers did not sample with the weights that are trained",
@@ -363,6 +377,12 @@ def _answer(said: Mapping[str, Any], status: int = 200) -> Response:
     return Response(orjson.dumps(said), status, media_type="application/json")
 
 
+def _rates(taken: Sequence[_Group]) -> dict[str, float]:
+    """What the servers did for these groups, from the first episode's begin to the last group's end."""
+    seconds = max((one.ended_at for one in taken), default=0.0) - min((one.began_at for one in taken), default=0.0)
+    return engine_metrics(EngineStats(), _sum([one.stats for one in taken]), max(seconds, 1e-9))
+
+
 def _sum(each: Sequence[EngineStats]) -> EngineStats:
     return EngineStats(**{field.name: sum(getattr(one, field.name) for one in each) for field in fields(EngineStats)})
 
@@ -379,7 +399,7 @@ def _by_message(rows: Sequence[Mapping[str, Any]]) -> OwnLogprobs:
 
 
 def _correlation(first: Any, second: Any) -> float:
-    """Pearson's; 1 where one of both does not vary."""
-    if first.std() == 0 or second.std() == 0:
+    """Pearson's; 1 where one of both does not vary, or is empty."""
+    if not first.size or first.std() == 0 or second.std() == 0:
         return 1.0
     return float(np.corrcoef(first, second)[0, 1])

@@ -43,6 +43,10 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         f"{_ROLLOUT}.logprobs_mode",
         f"{_ROLLOUT}.calculate_log_probs",
         f"{_ROLLOUT}.agent.agent_loop_manager_class",
+        "trainer.v1.sampler",
+        "trainer.v1.colocate_async.num_warmup_batches",
+        "trainer.v1.separate_async.num_warmup_batches",
+        "trainer.v1.separate_async.parameter_sync_step",
     ),
     "trinity": (
         "mode",
@@ -60,6 +64,11 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "model.temperature",
         "model.top_p",
         "model.top_k",
+        "explorer.max_inflight_batches",
+        "synchronizer.sync_interval",
+        "synchronizer.sync_offset",
+        "synchronizer.explorer_sync_interval",
+        "synchronizer.trainer_sync_interval",
     ),
 }
 """What law 4's loss, and the books, rest on."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trinity.common.constants import SyncStyle
 from trinity.explorer.explorer import Explorer
 
 from astune.backbone.cluster.actors import watch
@@ -20,19 +21,24 @@ _LOOKS_S = 0.5
 
 
 class ToldExplorer(Explorer):
-    """Measures held-out tasks with the weights of each `test_freq`-th step, and with the last ones."""
+    """Runs no further ahead of the trainer than `trainer.max_staleness`.
+
+    It measures held-out tasks with the weights of each `test_freq`-th step, and with the last ones.
+    """
 
     def __init__(self, config: Any) -> None:
         self._reports = reports()
         job = self._reports.job()
         self._test_freq: int = job["config"]["trainer"]["test_freq"]
         self._last_step: int = job["config"]["trainer"]["total_steps"]
+        self._max_staleness: int = job["config"]["trainer"]["max_staleness"]
         self._done: int = job["first_step"] - 1
         self._measured: int = job["measured"]
         self._end_watch: Callable[[], None] = lambda: None
-        self._measured_last = False
+        self._measured_last = not job["validation"]
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
+        self.sync_offset += self._done  # a run that goes on may run ahead anew
 
     @telling
     async def prepare(self) -> None:
@@ -45,18 +51,47 @@ class ToldExplorer(Explorer):
 
     @telling
     async def explore_step(self) -> bool:
-        if self.explore_step_num >= self._last_step and not self._measured_last:
-            self._measured_last = True
-            await self.eval()
-            await self._finish_eval_step(step=self.explore_step_num)
+        if self.explore_step_num >= self._last_step:
+            await self._measure_last_weights()
+        else:
+            await self._wait_for_trainer(at_least=self.explore_step_num - self._max_staleness)
         await asyncio.to_thread(self._reports.tell, "phase", name="rollout")
         return await super().explore_step()
 
+    async def _measure_last_weights(self) -> None:
+        if self._measured_last:
+            return
+        self._measured_last = True
+        await self.finish_current_steps()
+        await self._wait_for_trainer(at_least=self._last_step)
+        await self.eval()
+        await self._finish_eval_step(step=self.explore_step_num)
+
+    async def _wait_for_trainer(self, *, at_least: int) -> None:
+        """Until the models have the weights of a step; Trinity's own pace leaves nothing to wait for but at the end."""
+        while self.model_version < at_least:
+            if self.sync_style == SyncStyle.FULLY_ASYNC:  # they are given them as they come
+                await asyncio.sleep(_LOOKS_S)
+            else:
+                await self.sync_weight()
+
     @telling
     async def sync_weight(self) -> None:
-        """Have the models take the newest weights, and say what they make of them."""
         await self._wait_for_first_weights()
         await super().sync_weight()
+
+    @telling
+    async def _pull_latest_weights(self) -> None:
+        await super()._pull_latest_weights()
+        await self._say_what_they_make_of_them()
+
+    @telling
+    async def _nccl_weights_update(self) -> None:
+        await super()._nccl_weights_update()
+        await self._say_what_they_make_of_them()
+
+    async def _say_what_they_make_of_them(self) -> None:
+        """The models have taken weights."""
         says = await asyncio.gather(*(_says_of_text(model) for model in self.models))
         servers = {f"server {number}": said for number, said in enumerate(says)}
         await asyncio.to_thread(self._reports.tell, "synced", version=self.model_version, servers=servers)

@@ -16,6 +16,7 @@ import orjson
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from trinity.common.config import Config
+from trinity.common.constants import SyncStyle
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
@@ -42,10 +43,26 @@ def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
     except OmegaConfBaseException as cause:
         said = "; ".join(line.strip() for line in str(cause).splitlines() if line.strip())
         raise ConfigError(f"Trinity refuses its configuration: {said}", hint="see astune.trinity") from cause
+    _require_pace(made, config)
     try:
         return made.check_and_update()
     except (ValueError, AssertionError, RuntimeError) as cause:
         raise ConfigError(f"Trinity refuses its configuration: {cause}", hint="see astune.trinity") from cause
+
+
+def _require_pace(made: Config, config: AstuneConfig) -> None:
+    """What `trainer.max_staleness` says can be kept to."""
+    style = made.synchronizer.sync_style
+    if style not in (SyncStyle.FIXED, SyncStyle.FULLY_ASYNC):
+        raise ConfigError(
+            f"astune.trinity: synchronizer.sync_style {style.value} cannot be used: nothing bounds how old weights are",
+            hint="leave it out, or take fully_async; trainer.max_staleness says how far ahead episodes are run",
+        )
+    if style == SyncStyle.FULLY_ASYNC and not config.trainer.max_staleness:
+        raise ConfigError(
+            "astune.trinity: synchronizer.sync_style fully_async runs episodes ahead, and trainer.max_staleness is 0",
+            hint="set trainer.max_staleness to 1 or more",
+        )
 
 
 def write_tasks(job: Mapping[str, Any]) -> None:
@@ -69,7 +86,10 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
     folder = Path(job["checkpoints"])
     trainer, rollout = config.trainer, config.rollout
     held_out = {"name": HELD_OUT, "storage_type": "file", "path": str(folder / HELD_OUT), "split": "train"}
+    measured = job["validation"] and _of_user(config, "synchronizer.sync_style", "fixed") != SyncStyle.FULLY_ASYNC.value
     groups_at_once = max(1, rollout.max_env_worker // rollout.num_repeat)
+    wanted = trainer.tasks_per_step * (trainer.max_staleness + 1)
+    n_models = int(_of_user(config, "explorer.rollout_model.engine_num", 1))  # each with its own runners
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,
@@ -83,17 +103,17 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
             "path": str(folder / TASKS),
             "split": "train",
         },
-        "buffer.explorer_input.eval_tasksets": [held_out] if job["validation"] else [],
+        "buffer.explorer_input.eval_tasksets": [held_out] if measured else [],
         "algorithm.policy_loss_fn_args": trainer.loss.model_dump(mode="json"),
         "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
-        "explorer.runner_per_model": max(1, min(groups_at_once, trainer.tasks_per_step) // _engines(config)),
-        "explorer.eval_on_startup": bool(job["validation"]) and job["first_step"] == 1,
+        "explorer.runner_per_model": max(1, min(groups_at_once, wanted) // n_models),
+        "explorer.eval_on_startup": bool(measured) and job["first_step"] == 1,
     }
 
 
-def _engines(config: AstuneConfig) -> int:
-    """How many models there are to run groups on, each with its own runners."""
-    return int(dict(leaves(config.trinity)).get("explorer.rollout_model.engine_num", 1))
+def _of_user(config: AstuneConfig, key: str, default: Any) -> Any:
+    """What the user's own section says of a key."""
+    return dict(leaves(config.trinity)).get(key, default)
 
 
 def _require_known(key: str, known: Mapping[str, Any], source: str) -> None:

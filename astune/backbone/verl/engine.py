@@ -1,15 +1,30 @@
 """verl's inference servers as an engine."""
 
+# pyright: reportMissingImports=false
+# verl is in an environment of its own.
+
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
+from verl.workers.rollout.llm_server import LLMServerClient
+
 from astune.backbone.cluster.engine import BorrowedEngine, sampling_of
-from astune.schema import Completion, EngineError, SamplingParams
+from astune.schema import Completion, EngineError, SamplingParams, stable_seed
+
+_BROKEN_OFF = ("abort", "aborted")
+_BEFORE_GOING_ON_S = 0.2
 
 
 class VerlEngine(BorrowedEngine):
-    """Over verl's `LLMServerClient`: it keeps a request id on one server, where an episode's prefix cache is warm."""
+    """Over verl's `LLMServerClient`: it keeps a request id on one server, where an episode's prefix cache is warm.
+
+    A server that gets other weights breaks answers off. Each is gone on with where it ended, and its version is that
+    of the weights which began it. verl's own client would go on with the same seed, so with the random numbers that
+    the first tokens were drawn with.
+    """
 
     OWNER, SERVER = "verl", "server"
 
@@ -18,14 +33,39 @@ class VerlEngine(BorrowedEngine):
         self._client = client
 
     async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> tuple[Completion, int]:
-        answer = await self._client.generate(
-            request_id=session, prompt_ids=prompt, sampling_params={**sampling_of(params), "logprobs": True}
-        )
-        token_ids = [int(token) for token in answer.token_ids]
-        if answer.stop_reason != "completed" or not token_ids:
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        n_cached = 0
+        while True:
+            answer = await self._ask(prompt + token_ids, _rest_of(params, len(token_ids)), session)
+            if answer.token_ids and answer.extra_fields.get("global_steps") is None:
+                raise EngineError("verl's server does not say with which weights it sampled")
+            if answer.token_ids:
+                n_cached = n_cached if versions else answer.extra_fields.get("num_cached_tokens") or 0
+                versions.append(int(answer.extra_fields["global_steps"]))
+            token_ids += [int(token) for token in answer.token_ids]
+            logprobs += answer.log_probs or []
+            if answer.stop_reason not in _BROKEN_OFF or len(token_ids) >= params.max_tokens:
+                break
+            await asyncio.sleep(_BEFORE_GOING_ON_S)
+        if answer.stop_reason not in ("completed", *_BROKEN_OFF) or not versions:
             raise EngineError(f"verl's server broke an answer off: {answer.stop_reason}")
-        version = answer.extra_fields.get("global_steps")
-        if version is None:
-            raise EngineError("verl's server does not say with which weights it sampled")
-        completion = self._completion(token_ids, answer.log_probs, params, int(version))
-        return completion, answer.extra_fields.get("num_cached_tokens") or 0
+        return self._completion(token_ids, logprobs, params, versions[0]), n_cached
+
+    async def _ask(self, prompt: list[int], params: SamplingParams, session: str) -> Any:
+        """One answer as a server gives it, whole or not."""
+        return await LLMServerClient.generate(
+            self._client,
+            request_id=session,
+            prompt_ids=prompt,
+            sampling_params={**sampling_of(params), "logprobs": True},
+        )
+
+
+def _rest_of(params: SamplingParams, n_sampled: int) -> SamplingParams:
+    """What is asked for when some tokens are there."""
+    if not n_sampled:
+        return params
+    seed = None if params.seed is None else stable_seed(params.seed, n_sampled)
+    return replace(params, max_tokens=params.max_tokens - n_sampled, seed=seed)

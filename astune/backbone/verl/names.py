@@ -2,5 +2,16 @@
 
 PREFIX = "astune_"
 """Before the name of a mode of verl's trainer, that of ours."""
-MODES = ("sync",)
-"""Of verl's, those that the books are right in."""
+SYNC, COLOCATED, SEPARATE = "sync", "colocate_async", "separate_async"
+MODES = (SYNC, COLOCATED, SEPARATE)
+"""Of verl's trainer."""
+
+
+def group_of(number: int, tasks_per_step: int) -> str:
+    """The name of the group that runs a task, counted from 0 over all steps: of its step, and its place in it."""
+    return f"{number // tasks_per_step + 1}/{number % tasks_per_step}"
+
+
+def step_of(group: str) -> int:
+    """The step that trains a group."""
+    return int(group.partition("/")[0])

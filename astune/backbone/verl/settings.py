@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
-from astune.backbone.verl.names import MODES, PREFIX
+from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SYNC
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
 
@@ -52,10 +52,18 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
             _set(theirs, key, value, source)
     mode = theirs.trainer.v1.trainer_mode
     if mode not in MODES:
+        raise ConfigError(f"astune.verl: verl has no trainer.v1.trainer_mode {mode}", hint=f"take one of {MODES}")
+    if mode != SYNC and not config.trainer.max_staleness:
         raise ConfigError(
-            f"astune.verl: trainer.v1.trainer_mode {mode} cannot be used: in it the books would not be right",
-            hint=f"leave it at {MODES[0]}, or train asynchronously with backbone trinity",
+            f"astune.verl: trainer.v1.trainer_mode {mode} runs episodes ahead, and trainer.max_staleness is 0",
+            hint="set trainer.max_staleness to 1 or more",
         )
+    if mode != SYNC:
+        theirs.trainer.v1[mode].num_warmup_batches = config.trainer.max_staleness
+        theirs.trainer.v1.sampler.custom_sampler = {
+            "path": "pkg://astune.backbone.verl.sampler",
+            "name": "GroupsOfStep",
+        }
     theirs.trainer.v1.trainer_mode = PREFIX + mode
     return theirs
 
@@ -63,6 +71,7 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
 def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
     wanted = config.trainer.tokens_per_microbatch
     return {
+        "trainer.v1.trainer_mode": COLOCATED if config.trainer.max_staleness else SYNC,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
             min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
         ),

@@ -12,9 +12,11 @@ import os
 import time
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import orjson
+import ray
 import transfer_queue as tq
 from omegaconf import open_dict
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls, register_trainer
@@ -23,7 +25,7 @@ from verl.utils import tensordict_utils as tu
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.verl import estimator
-from astune.backbone.verl.names import MODES, PREFIX
+from astune.backbone.verl.names import MODES, PREFIX, group_of
 
 _FIELDS = ["response_mask", "old_log_probs", "rollout_log_probs", "entropy", "astune_row"]
 _PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train"}
@@ -42,6 +44,7 @@ class Bookkeeping(PPOTrainer):
             config.trainer.v1.trainer_mode = self._mode
         self._reports = reports()
         self._synced_s, self._saved_step = 0.0, 0
+        self._n_begun = 0
         estimator.register(self._reports.job()["config"]["trainer"]["loss"]["token_weights"])
         super().__init__(config)
 
@@ -52,11 +55,44 @@ class Bookkeeping(PPOTrainer):
     def fit(self, agent_loop_manager: Any) -> None:
         workers = {f"agent loop worker {n}": one for n, one in enumerate(agent_loop_manager.agent_loop_workers)}
         workers |= {f"trainer worker {n}": one for n, one in enumerate(self.actor_rollout_wg.workers)}
-        for n, replica in enumerate(self.llm_server_manager.get_replicas()):
+        for n, replica in enumerate(self._replicas()):
             workers |= {f"server {n}.{m}": one for m, one in enumerate(replica.servers)}
         end_watch = watch(workers)  # verl would wait for one that died for ever
         super().fit(agent_loop_manager)
         end_watch()
+
+    def _replicas(self) -> list[Any]:
+        """The servers that sample, and get weights at each step."""
+        return getattr(self, "standalone_server_manager", self.llm_server_manager).get_replicas()
+
+    def on_init_end(self) -> None:
+        super().on_init_end()
+        self._say_what_servers_make_of_weights()
+
+    def _load_checkpoint(self) -> None:
+        """What was begun and not trained is begun anew, with the weights that are there now."""
+        super()._load_checkpoint()
+        self._n_begun = self.global_steps * self.config.data.train_batch_size
+        self._restored_tq_prompt_count = 0
+        for partition, items in (tq.kv_list() or {}).items():
+            tq.kv_clear(keys=list(items), partition_id=partition)
+
+    def _fetch_one_gen_batch(self) -> Any:
+        """The next tasks in astune's order, their groups named by the step that trains them."""
+        per_step, n_tasks = self.config.data.train_batch_size, self.train_dataloader.batch_size
+        numbers = range(self._n_begun, self._n_begun + n_tasks)
+        rows = self.train_dataloader.collate_fn([self.train_dataset[number] for number in numbers])
+        rows["uid"] = np.array([group_of(number, per_step) for number in numbers], dtype=object)
+        self._n_begun += n_tasks
+        return tu.get_tensordict(rows)
+
+    def _add_prompts_to_generate(self, num_prompts: int) -> int:
+        left = len(self.train_dataset) - self._n_begun
+        return super()._add_prompts_to_generate(min(num_prompts, left)) if left else 0
+
+    def _add_batch_to_generate(self) -> None:
+        """Nothing, where the last steps' groups have been begun ahead."""
+        self._add_prompts_to_generate(self.config.data.train_batch_size)
 
     def on_sample_begin(self) -> None:
         self._reports.tell("phase", name="rollout")
@@ -121,6 +157,20 @@ class Bookkeeping(PPOTrainer):
         began = time.perf_counter()
         super().on_step_end()
         self._synced_s = time.perf_counter() - began
+        self._say_what_servers_make_of_weights()
+
+    def _say_what_servers_make_of_weights(self) -> None:
+        prompt_ids = self.tokenizer.encode("Weights are")
+        asked = [
+            replica.servers[0].generate.remote(
+                request_id=uuid4().hex,
+                prompt_ids=prompt_ids,
+                sampling_params={"temperature": 0.0, "max_tokens": 8, "logprobs": True},
+            )
+            for replica in self._replicas()
+        ]
+        says = {f"server {n}": [*one.token_ids, *one.log_probs] for n, one in enumerate(ray.get(asked))}
+        self._reports.tell("synced", version=self.global_steps, servers=says)
 
     def _trained(self, batch: Any) -> list[dict[str, Any]]:
         """What verl computed of each trained token, with the episode and messages that it belongs to."""

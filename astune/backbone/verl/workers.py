@@ -24,6 +24,7 @@ from astune.backbone.cluster.groups import Groups
 from astune.backbone.cluster.rows import Row
 from astune.backbone.verl import estimator
 from astune.backbone.verl.engine import VerlEngine
+from astune.backbone.verl.names import step_of
 from astune.schema import Split
 
 _log = logging.getLogger(__name__)
@@ -52,8 +53,9 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: Any = None
     ) -> None:
         """One group, from its task to its rows. `failure` is what verl calls one that has none."""
-        uid, step = prompt["uid"], int(trajectory["step"])
+        uid = prompt["uid"]
         split: Split = "validation" if trajectory["validate"] else "train"
+        step = step_of(uid) if split == "train" else int(trajectory["step"])
         partition = PARTITIONS[split]
         await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": "running"})
         status = "failure"
