@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
+from astune.backbone.cluster.after_import import after_import
 from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
 from astune.engine.allocator import keep_freed_memory
 
@@ -135,7 +136,20 @@ def _one_backend() -> None:
     distributed.initialize_global_process_group_ray = with_gloo
 
 
+def _pause_by_mode(module: Any) -> None:
+    """vLLM 0.32 is told otherwise whether answers that are under way are broken off."""
+    pause = module.AsyncLLM.pause_generation
+
+    async def pause_generation(self: Any, *, wait_for_inflight_requests: bool | None = None, **named: Any) -> None:
+        if wait_for_inflight_requests is not None:
+            named["mode"] = "wait" if wait_for_inflight_requests else "abort"
+        await pause(self, **named)
+
+    module.AsyncLLM.pause_generation = pause_generation
+
+
 require_known_versions()
 keep_freed_memory()
 _one_backend()
 keep_vllm_weights()
+after_import("vllm.v1.engine.async_llm", _pause_by_mode)
