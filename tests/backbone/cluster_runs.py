@@ -12,6 +12,7 @@ from subprocess import Popen
 import psutil
 from astune_command import ROOT, start
 from backbone_table import put, row_of
+from safetensors.torch import load_file
 
 from astune.runs import RunDirectory, balance_of, resolve_run
 from astune.schema import AstuneError
@@ -139,6 +140,22 @@ def assert_runs_ahead(engine: str, folder: Path, *settings: str) -> None:
         assert balance_of(line).difference == 0
         assert len([one for one in recorded if one.step == step]) == line["episodes/finished"]
     assert all(one.not_trained or one.advantages for one in recorded)
+
+
+def assert_trains_adapters(engine: str, folder: Path) -> None:
+    """Servers have the adapters that are trained, and a checkpoint is a whole model without them."""
+    settings = ["model.lora.rank=16", "trainer.total_steps=3", "trainer.save_freq=3", "trainer.optim.lr=1e-3"]
+    out, _ = begin(engine, folder, *(word for one in settings for word in ("--set", one))).communicate(timeout=2400)
+    run = run_of(folder)
+    assert run.info().status == "finished", out
+    lines = metrics_of(run)
+    assert len(lines) == 3
+    assert min(line["train/engine_correlation"] for line in lines if "train/engine_correlation" in line) > 0.99
+    newest = run.checkpoints.latest()
+    assert newest is not None
+    names = [name for file in newest.model.glob("*.safetensors") for name in load_file(file)]
+    assert "model.layers.0.self_attn.q_proj.weight" in names
+    assert not any("lora" in name for name in names)
 
 
 def assert_goes_on_where_it_was_interrupted(engine: str, folder: Path) -> None:

@@ -16,6 +16,7 @@ from cluster_runs import (
     assert_goes_on_where_it_was_interrupted,
     assert_learnt,
     assert_runs_ahead,
+    assert_trains_adapters,
     begin,
     kill_while_training,
     python_of,
@@ -49,6 +50,10 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
 
 def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path) -> None:
     assert_runs_ahead("verl", tmp_path)
+
+
+def test_adapters_are_trained(tmp_path: Path) -> None:
+    assert_trains_adapters("verl", tmp_path)
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

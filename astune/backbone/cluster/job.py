@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from astune.backbone.cluster.adapters import merge_adapters
+from astune.backbone.cluster.evidence import differ
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.runs import Checkpoint, CheckpointStore
 from astune.schema import Task, TrainerError
@@ -56,15 +58,29 @@ class Job:
             "measured": self.measured,
         }
 
-    def saved_model(self, folder: str) -> Path:
-        """The model in a checkpoint of the engine's, in Hugging Face format."""
-        return Path(folder) / "actor" / "huggingface"
+    def keep_checkpoint(
+        self, checkpoints: CheckpointStore, step: int, folder: str, *, moved: bool, trained_s: float
+    ) -> None:
+        """Make one of ours of the engine's: its model in Hugging Face format, and where its own state lies.
 
-    def keep_checkpoint(self, checkpoints: CheckpointStore, step: int, folder: str, *, trained_s: float) -> None:
-        """Make one of ours of the engine's: its model in Hugging Face format, and where its own state lies."""
+        Args:
+            moved: whether weights were trained since the run began.
+
+        Raises:
+            TrainerError: they were, and those that were saved are the ones that it began with.
+        """
+        saved, lora = Path(folder) / "actor" / "huggingface", self.config.model.lora
 
         def copy_model(to: Path) -> None:
-            shutil.copytree(self.saved_model(folder), to, dirs_exist_ok=True)
+            if lora.rank:
+                merge_adapters(saved, to, scale=lora.alpha / lora.rank)
+            else:
+                shutil.copytree(saved, to, dirs_exist_ok=True)
+            if moved and not differ(self.model_folder, to):
+                raise TrainerError(
+                    f"the weights of step {step} in {saved} are those that the run began with",
+                    hint=f"{self.engine} did not save what it trained; look into its log",
+                )
 
         def point(to: Path) -> None:
             (to / _STATE).write_bytes(orjson.dumps({"folder": Path(folder).name, "step": step, "trained_s": trained_s}))

@@ -31,7 +31,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from astune.backbone.cluster.evidence import differ
 from astune.backbone.cluster.job import Job
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
@@ -226,15 +225,12 @@ class Keeper:
         return {}
 
     def _keep_checkpoint(self, said: Any) -> None:
-        model, step = self._job.saved_model(said["folder"]), int(said["step"])
+        step = int(said["step"])
         if step != self.finished_steps:
             raise TrainerError(f"a checkpoint of step {step} was saved, and step {self.finished_steps} is the last one")
-        if self._moved and not self._config.model.lora.rank and not differ(self._job.model_folder, model):
-            raise TrainerError(
-                f"the weights of step {step} in {model} are those that the run began with",
-                hint=f"{self.engine} did not save what it trained; look into its log",
-            )
-        self._job.keep_checkpoint(self._checkpoints, step, said["folder"], trained_s=self._trained_s)
+        self._job.keep_checkpoint(
+            self._checkpoints, step, said["folder"], moved=bool(self._moved), trained_s=self._trained_s
+        )
 
     async def failed_with(self, said: Any) -> dict[str, Any]:
         self.fail(TrainerError(said["error"], hint=f"{self.engine}'s log in the run's folder says more"))

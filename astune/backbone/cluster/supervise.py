@@ -124,9 +124,9 @@ def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
             "0",
         ),
         "model.lora.rank": (
-            config.model.lora.rank > 0,
-            f"{engine} saves adapters that export, chat and eval do not understand yet",
-            "0",
+            config.model.lora.rank > 0 and engine == "trinity",
+            "Trinity's models take adapters from its checkpoints, which was not tried",
+            "0, or train with verl",
         ),
         "deterministic": (config.deterministic, f"{engine}'s servers schedule requests as they come", "false"),
     }
