@@ -21,6 +21,7 @@ from cluster_runs import (
     python_of,
     run_of,
 )
+from two_nodes import assert_trains_on_two_nodes
 
 pytestmark = [
     pytest.mark.e2e,
@@ -54,6 +55,10 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
 @pytest.mark.parametrize("style", ["fixed", "fully_async"])
 def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, style: str) -> None:
     assert_runs_ahead("trinity", tmp_path, f"trinity.synchronizer.sync_style={style}")
+
+
+def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_trains_on_two_nodes("trinity", tmp_path, tiny_folder, {"cluster": {"node_num": 2, "gpu_per_node": 1}})
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cluster_runs import (
     python_of,
     run_of,
 )
+from two_nodes import assert_trains_on_two_nodes
 
 pytestmark = [
     pytest.mark.e2e,
@@ -54,6 +55,10 @@ def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path) -> None:
 
 def test_adapters_are_trained(tmp_path: Path) -> None:
     assert_trains_adapters("verl", tmp_path)
+
+
+def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_trains_on_two_nodes("verl", tmp_path, tiny_folder, {"trainer": {"nnodes": 2, "n_gpus_per_node": 1}})
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

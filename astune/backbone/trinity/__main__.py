@@ -22,7 +22,6 @@ _STARTUP = str(Path(__file__).parent / "startup")
 def on_cpu_first() -> None:
     from astune.backbone.trinity import cpu
 
-    cpu.require_known_versions()
     cpu.install()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTUP, os.environ.get("PYTHONPATH")]))
 

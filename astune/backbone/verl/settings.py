@@ -95,7 +95,7 @@ def _measures_first(job: Mapping[str, Any], test_freq: int) -> bool:
 
 
 def _ray(*, on_cpu: bool) -> dict[str, Any]:
-    own = {"include_dashboard": False} if ray_cluster.address() == ray_cluster.OWN else {"num_cpus": None}
+    own = {"include_dashboard": False} if ray_cluster.address() == ray_cluster.OWN else {}
     return {"address": ray_cluster.address(), **own, **ray_cluster.resources(on_cpu=on_cpu)}
 
 

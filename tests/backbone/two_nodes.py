@@ -1,0 +1,101 @@
+"""A Ray cluster of two nodes that is there before a run joins it: two of Ray's node processes on this machine.
+
+The model is a tiny one of random weights, and rewards are chance: what is looked at is that an engine trains across
+nodes, with the weights on both, and that the books balance.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from astune_command import start
+from cluster_runs import metrics_of, python_of, run_of
+
+from astune.runs import balance_of
+
+_AGENT = '''
+from astune.workflow import Workflow, WorkflowOutput
+
+
+class TwoTurns(Workflow):
+    """Two calls, rewarded by chance."""
+
+    async def execute(self, task, proxy):
+        first = await proxy.achat(proxy.init_messages)
+        again = [*proxy.init_messages, first, {"role": "user", "content": "And again?"}]
+        second = await proxy.achat(again)
+        return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 7))
+'''
+_STEPS = 2
+_NODE = ("--num-cpus=8", "--num-gpus=1", "--object-store-memory=200000000", "--disable-usage-stats", "--block")
+
+
+@contextmanager
+def _two_nodes(engine: str, folder: Path) -> Iterator[str]:
+    """Its address; Ray is that of the engine's environment."""
+    ray = python_of(engine).parent / "ray"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    kinds = (("--head", f"--port={port}", "--include-dashboard=false"), (f"--address={address}",))
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, kind in enumerate(kinds):
+            with (folder / f"node-{number}.log").open("wb") as log:
+                nodes.append(subprocess.Popen([ray, "start", *kind, *_NODE], stdout=log, stderr=log))
+            _wait_for(ray, address, n_nodes=number + 1)
+        yield address
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+        for node in nodes:
+            node.wait(timeout=60)
+
+
+def _wait_for(ray: Path, address: str, *, n_nodes: int) -> None:
+    asking = f"import ray; ray.init('{address}'); print('nodes', sum(node['Alive'] for node in ray.nodes()))"
+    command = [ray.parent / "python", "-c", asking]
+    give_up = time.monotonic() + 120
+    while True:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if f"nodes {n_nodes}" in asked.stdout:
+            return
+        assert time.monotonic() < give_up, asked.stderr
+        time.sleep(1)
+
+
+def assert_trains_on_two_nodes(engine: str, folder: Path, model: Path, section: dict[str, object]) -> None:
+    """`section` is what the engine is told of the nodes, in its own words."""
+    (folder / "agent.py").write_text(_AGENT)
+    (folder / "train.jsonl").write_text("".join(f'{{"main_query": "train {number}?"}}\n' for number in range(8)))
+    experiment = {
+        "model": {"path": str(model), "dtype": "float32"},
+        "environments": {engine: str(python_of(engine))},
+        "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
+        "rollout": {
+            "workflow": "agent.py->TwoTurns",
+            "max_model_len": 256,
+            "max_response_length_in_one_turn": 8,
+            "num_repeat": 4,
+        },
+        "trainer": {"tasks_per_step": 4, "total_steps": _STEPS, "optim": {"lr": 1e-3, "warmup_steps": 0}},
+        engine: section,
+    }
+    (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
+    with _two_nodes(engine, folder) as address:
+        process = start(folder, "--conf", "conf.yaml", "--backbone", engine, together=True, RAY_ADDRESS=address)
+        out, _ = process.communicate(timeout=1800)
+    run = run_of(folder, "conf")
+    assert run.info().status == "finished", out
+    lines = metrics_of(run)
+    assert len(lines) == _STEPS
+    for line in lines:
+        assert line["train/engine_correlation"] > 0.99
+        assert balance_of(line).difference == 0
+    assert run.checkpoints.latest() is not None
