@@ -15,13 +15,21 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from astune.runs._files import FREE_SOME, fsync_folder, fsync_tree, is_disk_full, remove_tree, store_errors
+from astune.runs._files import (
+    FREE_SOME,
+    fsync_folder,
+    fsync_tree,
+    is_disk_full,
+    remove_tree,
+    store_errors,
+    write_atomic,
+)
 from astune.schema import AstuneError, RunStoreError
 
 _NAME = re.compile(r"step-(\d{6,})(?:\.(\d+))?")
@@ -93,8 +101,8 @@ class CheckpointStore:
                 if state is not None:
                     self._write(temporary, "state", state, step)
                 score = score if score is not None and math.isfinite(score) else None
-                manifest = {"step": step, "score": score, "created_at": created_at, "metadata": dict(metadata or {})}
-                (temporary / _MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+                made = Checkpoint(temporary, step, score, created_at, dict(metadata or {}))
+                (temporary / _MANIFEST).write_bytes(_manifest(made))
                 fsync_tree(temporary)
                 final = self._free_name(step)
                 temporary.rename(final)
@@ -104,6 +112,13 @@ class CheckpointStore:
                 raise
             self._tidy()
         return _read(final)
+
+    def rate(self, step: int, score: float) -> None:
+        """Give the checkpoint of a step, where there is one, the score that was measured when it had been saved."""
+        for checkpoint in self.list():
+            if checkpoint.step == step:
+                with store_errors(f"rating the checkpoint of step {step}", near=self.folder):
+                    write_atomic(checkpoint.path / _MANIFEST, _manifest(replace(checkpoint, score=score)))
 
     def list(self) -> list[Checkpoint]:
         """Every checkpoint, oldest step first."""
@@ -189,6 +204,11 @@ def _read(path: Path) -> Checkpoint:
         raise RunStoreError(
             f"the checkpoint {path} is damaged: {cause!r}", hint="remove that folder to go on from an earlier one"
         ) from cause
+
+
+def _manifest(checkpoint: Checkpoint) -> bytes:
+    said = {name: getattr(checkpoint, name) for name in ("step", "score", "created_at", "metadata")}
+    return orjson.dumps(said, option=orjson.OPT_INDENT_2)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -67,8 +67,10 @@ def episode(repeat: int, reward: float) -> Episode:
     )
 
 
-def tell_a_group(reports: Reports, rewards: tuple[float, float] = (1.0, 0.0), **said: Any) -> list[Episode]:
-    episodes = [episode(repeat, reward) for repeat, reward in enumerate(rewards)]
+def tell_a_group(
+    reports: Reports, rewards: tuple[float, float] = (1.0, 0.0), first_repeat: int = 0, **said: Any
+) -> list[Episode]:
+    episodes = [episode(repeat, reward) for repeat, reward in enumerate(rewards, start=first_repeat)]
     for each in episodes:
         reports.tell("started", episode_id=each.episode_id, split="train", task_id="task")
         reports.episode(each)
@@ -242,6 +244,33 @@ async def test_a_checkpoint_with_the_weights_of_the_beginning_ends_the_run(tmp_p
             with pytest.raises(RunStoreError, match="are those that the run began with"):
                 await asyncio.to_thread(save)
             assert run.checkpoints.latest() is None
+
+
+async def test_a_checkpoint_is_rated_by_the_measurement_of_its_step_whichever_comes_first(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    saved = tmp_path / "theirs" / "actor" / "huggingface"
+    saved.mkdir(parents=True)
+    save_file({"weight": torch.zeros(3)}, saved / "model.safetensors")
+
+    def measure(reports: Reports, step: int, reward: float) -> None:
+        measured = replace(episode(step, reward), episode_id=f"held-{step}", split="validation")
+        reports.episode(measured)
+        stats = asdict(EngineStats(sampled_tokens=N_TOKENS))
+        said = {"uid": f"held-{step}", "split": "validation", "task_id": "task", "failed": [], "dropped": None}
+        reports.tell("group", episodes=[measured.episode_id], stats=stats, **said)
+        reports.tell("validation", step=step, seconds=1.0)
+
+    def tell(reports: Reports) -> None:
+        a_step(reports, tell_a_group(reports))
+        reports.tell("saved", step=1, folder=str(tmp_path / "theirs"))
+        measure(reports, 1, 1.0)
+        measure(reports, 2, 0.0)
+        a_step(reports, tell_a_group(reports, first_repeat=2), step=2, version=1)
+        reports.tell("saved", step=2, folder=str(tmp_path / "theirs"))
+
+    async with keeping(tmp_path) as (_, reports, run):
+        await asyncio.to_thread(tell, reports)
+        assert [(each.step, each.score) for each in run.checkpoints.list()] == [(1, 1.0), (2, 0.0)]
 
 
 async def test_who_has_no_token_is_told_nothing(tmp_path: Path) -> None:

@@ -47,6 +47,20 @@ def test_a_best_model_between_resumable_checkpoints_takes_nothing_from_them(tmp_
     assert store.best() == store.list()[1]
 
 
+def test_a_model_that_is_measured_after_it_was_saved_is_the_best_and_stays(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 10)
+    store.rate(10, 0.5)
+    save(store, 20)
+    store.rate(20, 0.2)
+    store.rate(15, 0.9)
+    save(store, 30)
+    assert [(each.step, each.score) for each in store.list()] == [(10, 0.5), (30, None)]
+    best = store.best()
+    assert best is not None
+    assert best.step == 10
+
+
 def test_a_later_measurement_of_the_same_score_is_the_best(tmp_path) -> None:
     store = CheckpointStore(tmp_path)
     for step in (1, 2):

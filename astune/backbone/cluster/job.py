@@ -59,12 +59,20 @@ class Job:
         }
 
     def keep_checkpoint(
-        self, checkpoints: CheckpointStore, step: int, folder: str, *, moved: bool, trained_s: float
+        self,
+        checkpoints: CheckpointStore,
+        step: int,
+        folder: str,
+        *,
+        moved: bool,
+        trained_s: float,
+        score: float | None = None,
     ) -> None:
         """Make one of ours of the engine's: its model in Hugging Face format, and where its own state lies.
 
         Args:
             moved: whether weights were trained since the run began.
+            score: the part of the held-out tasks that the model solves, where it has been measured.
 
         Raises:
             TrainerError: they were, and those that were saved are the ones that it began with.
@@ -85,7 +93,7 @@ class Job:
         def point(to: Path) -> None:
             (to / _STATE).write_bytes(orjson.dumps({"folder": Path(folder).name, "step": step, "trained_s": trained_s}))
 
-        checkpoints.save(step, model=copy_model, state=point)
+        checkpoints.save(step, model=copy_model, state=point, score=score)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ class Keeper:
         optim = config.trainer.optim
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
         self._explored: Counter[str] = Counter()
+        self._saving, self._scores = asyncio.Lock(), dict[int, float]()
         self._empty_steps = EmptySteps()
         self._said_of_text: dict[str, tuple[int, Any]] = {}
         self.failure: AstuneError | None = None
@@ -204,7 +205,9 @@ class Keeper:
         success = success_of_all(measures, expected)
         measures |= {"reward/success_of_all": success, "time/validation_s": float(said["seconds"])}
         self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
-        self.success = success
+        self.success = self._scores[step] = success
+        async with self._saving:
+            await asyncio.to_thread(self._checkpoints.rate, step, success)
         return {"success": success, "enough": self._enough}
 
     async def synced(self, said: Any) -> dict[str, Any]:
@@ -221,7 +224,8 @@ class Keeper:
         return {}
 
     async def saved(self, said: Any) -> dict[str, Any]:
-        await asyncio.to_thread(self._keep_checkpoint, said)
+        async with self._saving:
+            await asyncio.to_thread(self._keep_checkpoint, said)
         return {}
 
     def _keep_checkpoint(self, said: Any) -> None:
@@ -229,7 +233,12 @@ class Keeper:
         if step != self.finished_steps:
             raise TrainerError(f"a checkpoint of step {step} was saved, and step {self.finished_steps} is the last one")
         self._job.keep_checkpoint(
-            self._checkpoints, step, said["folder"], moved=bool(self._moved), trained_s=self._trained_s
+            self._checkpoints,
+            step,
+            said["folder"],
+            moved=bool(self._moved),
+            trained_s=self._trained_s,
+            score=self._scores.get(step),
         )
 
     async def failed_with(self, said: Any) -> dict[str, Any]:
