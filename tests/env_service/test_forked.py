@@ -55,6 +55,7 @@ def test_it_answers(forked):
         forked.ask("fail", timeout_s=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "times"), [("[", 200_000), ("[]", 1), ("3", 1), ("}", 1), (r'"\xff"', 1)])
 def test_what_is_no_answer_ends_it(forked, body, times):
     with pytest.raises(Ended, match="stopped answering"):

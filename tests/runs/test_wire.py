@@ -100,6 +100,7 @@ def through_the_wire(episode: Episode) -> Episode:
     return unpack(pack(snapshot(episode), zstandard.ZstdCompressor()))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
 def test_any_episode_comes_back_as_it_was(episode: Episode) -> None:

@@ -77,6 +77,7 @@ def test_gsm8k_is_downloaded_from_a_mirror_once(gsm8k_files, tmp_path):
         assert "0 files fetched (0 B), 4 were there" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
     write_files(tmp_path, {"README.md": FILES["README.md"]})
@@ -116,6 +117,7 @@ def test_the_sources_are_three(tmp_path):
         assert any("/api/v1/datasets/a/b/repo/tree" in line for line in hub.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -40,6 +40,7 @@ def test_no_held_out_lake_is_trained_on_whatever_the_seeds():
     assert {split_of(list(lake)) for lake in held_out} == {"validation"}
 
 
+@pytest.mark.slow
 def test_the_example_game_is_one_that_the_environment_plays():
     lake_map = ["SFFF", "FHFH", "FFFH", "HFFG"]
     environment = FrozenLake(

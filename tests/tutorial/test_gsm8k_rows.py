@@ -35,6 +35,7 @@ def held_out(splits: TaskSplits) -> list[Task]:
     return splits.validation
 
 
+@pytest.mark.slow
 def test_every_reference_answer_is_right_and_any_other_one_wrong(splits: TaskSplits):
     judge = MathAnswerAsJudge(tutorial_config(CONF))
     tasks = splits.training + splits.validation

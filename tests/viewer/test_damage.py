@@ -55,6 +55,7 @@ def overwrite(path: Path, start: float, length: int = 4096) -> None:
         file.write(bytes(length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_of_a_damaged_store_what_can_be_read_is_shown(run, start):
     database = run / "rollout" / "episodes.sqlite"

@@ -71,6 +71,7 @@ def listening(client: httpx.Client, *runs: str) -> Iterator[Stream]:
         yield stream
 
 
+@pytest.mark.slow
 def test_what_a_run_writes_is_heard_by_everybody_who_listens(tmp_path: Path):
     with serving(tmp_path) as client, ExitStack() as stack:
         folder = stack.enter_context(listening(client))
@@ -99,6 +100,7 @@ def test_what_a_run_writes_is_heard_by_everybody_who_listens(tmp_path: Path):
             assert folder.expect("runs") == {"total": 1}
 
 
+@pytest.mark.slow
 def test_one_stream_tells_of_the_folder_and_of_several_runs(tmp_path: Path):
     with (
         writing(tmp_path, "one") as one,

@@ -137,8 +137,14 @@ def _pause_by_mode(module: Any) -> None:
     module.AsyncLLM.pause_generation = pause_generation
 
 
+def _map_adapters_names(module: Any) -> None:
+    """vLLM 0.32 calls otherwise what maps an adapter's names."""
+    module.WeightsMapper.get_unstacked_mapper = module.WeightsMapper.get_rename_mapper
+
+
 require_versions(VERSIONS, engine="verl")
 keep_freed_memory()
 _one_backend()
 keep_vllm_weights()
 after_import("vllm.v1.engine.async_llm", _pause_by_mode)
+after_import("vllm.model_executor.models.utils", _map_adapters_names)
