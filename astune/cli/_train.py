@@ -19,7 +19,13 @@ from astune.cli._beside import Ready, experiment_of, known_as_run, made_ready, t
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
-from astune.launcher.companion import Companion, CompanionFlags, companions_of, running_ray_head
+from astune.launcher.companion import (
+    Companion,
+    CompanionFlags,
+    companions_of,
+    give_ray_head_a_token,
+    running_ray_head,
+)
 from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, collector_at_rest
 
@@ -90,6 +96,8 @@ def _print_plan(start: _Start, flags: CompanionFlags, console: Console) -> int:
 
 def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
     config, experiment, takes_weights = start.config, start.experiment, start.config.backbone == "local"
+    if flags.ray:
+        give_ray_head_a_token()
     load = partial(_parts, start, console)
     with (
         known_as_run(experiment, console),

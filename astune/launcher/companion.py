@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import secrets
 import shlex
 import shutil
 import sys
@@ -151,6 +152,12 @@ def ray_head(config: AstuneConfig) -> Companion:
         )
     command = (program, "start", "--head", "--block", "--disable-usage-stats", *_places_to_compute(engine))
     return _configured(Companion("ray", command, health_url=running_ray_head()), config)
+
+
+def give_ray_head_a_token() -> None:
+    """Have a Ray head that is started next answer only those who inherit this process's environment."""
+    if running_ray_head() is None and "RAY_AUTH_MODE" not in os.environ:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def _places_to_compute(engine: str | None) -> tuple[str, ...]:

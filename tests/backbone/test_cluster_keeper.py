@@ -23,7 +23,12 @@ from astune.runs import RunDirectory
 from astune.schema import Episode, Forest, Reward, RunStoreError, Task
 
 TASK = Task("task", "?")
-CONFIG = AstuneConfig.model_validate({"rollout": {"num_repeat": 2}, "trainer": {"tasks_per_step": 1, "total_steps": 2}})
+CONFIG = AstuneConfig.model_validate(
+    {
+        "rollout": {"num_repeat": 2},
+        "trainer": {"tasks_per_step": 1, "total_steps": 2, "optim": {"lr": 1e-4, "warmup_steps": 0}},
+    }
+)
 N_TOKENS = 120
 
 
@@ -97,6 +102,7 @@ def a_step(
     groups: Sequence[str] = ("one",),
     step: int = 1,
     version: int = 0,
+    lr_of_next: float = 1e-4,
 ) -> None:
     """As an engine's trainer tells it; its log-probabilities are the engine's and an error of two signs."""
     engine = [-0.5 - 0.01 * place for place in range(tokens)]
@@ -111,7 +117,7 @@ def a_step(
         groups=groups,
         rows=rows,
         phases={"rollout": 2.0, "train": 1.0},
-        metrics={"actor/grad_norm": grad_norm, "actor/lr": 1e-4, "actor/undefined": float("nan")},
+        metrics={"actor/grad_norm": grad_norm, "actor/lr": lr_of_next, "actor/undefined": float("nan")},
     )
 
 
@@ -222,6 +228,35 @@ async def test_servers_that_say_the_same_after_new_weights_are_found_out(tmp_pat
         await asyncio.to_thread(a_step, reports, episodes)
         with pytest.raises(RunStoreError, match="server 0 was given the weights of step 1, and says of a text what"):
             await asyncio.to_thread(sync, 1, 1.0, -0.5)
+
+
+async def test_servers_may_say_the_same_after_steps_too_small_for_bfloat16(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (_, reports, _):
+
+        def train(step: int) -> None:
+            episodes = tell_a_group(reports, first_repeat=2 * step)
+            a_step(reports, episodes, step=step, version=step - 1, lr_of_next=4e-5)
+            reports.tell("synced", version=step, servers={"server 0": [1.0]})
+
+        await asyncio.to_thread(lambda: reports.tell("synced", version=0, servers={"server 0": [0.5]}))
+        for step in (1, 2, 3):
+            await asyncio.to_thread(train, step)
+        with pytest.raises(RunStoreError, match="was given the weights of step 4"):
+            await asyncio.to_thread(train, 4)
+
+
+async def test_what_was_run_ahead_of_the_end_is_said_to_be_untrained(tmp_path: Path) -> None:
+    async with keeping(tmp_path, max_staleness=1) as (keeper, reports, run):
+        trained = await asyncio.to_thread(tell_a_group, reports)
+        await asyncio.to_thread(a_step, reports, trained)
+        ahead = await asyncio.to_thread(lambda: tell_a_group(reports, first_repeat=2, uid="two"))
+        alone = replace(episode(4, 1.0), episode_id="train-000002-task-004-1")
+        await asyncio.to_thread(reports.episode, alone)
+        keeper.close()
+        with run.episodes() as reader:
+            said = {row.episode_id: row.not_trained for row in reader.list()}
+    assert {said[each.episode_id] for each in trained} == {None}
+    assert {said[each.episode_id] for each in (*ahead, alone)} == {"the run ended before its step"}
 
 
 @pytest.mark.parametrize("trained", [True, False])

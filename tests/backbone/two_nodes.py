@@ -6,6 +6,8 @@ nodes, with the weights on both, and that the books balance.
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
 import subprocess
 import time
@@ -37,20 +39,22 @@ _NODE = ("--num-cpus=8", "--num-gpus=1", "--object-store-memory=200000000", "--d
 
 
 @contextmanager
-def _two_nodes(engine: str, folder: Path) -> Iterator[str]:
-    """Its address; Ray is that of the engine's environment."""
+def _two_nodes(engine: str, folder: Path) -> Iterator[dict[str, str]]:
+    """What a user of it has in the environment; Ray is that of the engine's."""
     ray = python_of(engine).parent / "ray"
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     address = f"127.0.0.1:{port}"
     kinds = (("--head", f"--port={port}", "--include-dashboard=false"), (f"--address={address}",))
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     nodes: list[subprocess.Popen[bytes]] = []
     try:
         for number, kind in enumerate(kinds):
             with (folder / f"node-{number}.log").open("wb") as log:
-                nodes.append(subprocess.Popen([ray, "start", *kind, *_NODE], stdout=log, stderr=log))
-            _wait_for(ray, address, n_nodes=number + 1)
-        yield address
+                command = [ray, "start", *kind, *_NODE]
+                nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | token))
+            _wait_for(ray, address, token, n_nodes=number + 1)
+        yield {"RAY_ADDRESS": address, **token}
     finally:
         for node in reversed(nodes):
             node.terminate()
@@ -58,12 +62,14 @@ def _two_nodes(engine: str, folder: Path) -> Iterator[str]:
             node.wait(timeout=60)
 
 
-def _wait_for(ray: Path, address: str, *, n_nodes: int) -> None:
+def _wait_for(ray: Path, address: str, token: dict[str, str], *, n_nodes: int) -> None:
     asking = f"import ray; ray.init('{address}'); print('nodes', sum(node['Alive'] for node in ray.nodes()))"
     command = [ray.parent / "python", "-c", asking]
     give_up = time.monotonic() + 120
     while True:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | token
+        )
         if f"nodes {n_nodes}" in asked.stdout:
             return
         assert time.monotonic() < give_up, asked.stderr
@@ -88,8 +94,8 @@ def assert_trains_on_two_nodes(engine: str, folder: Path, model: Path, section: 
         engine: section,
     }
     (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
-    with _two_nodes(engine, folder) as address:
-        process = start(folder, "--conf", "conf.yaml", "--backbone", engine, together=True, RAY_ADDRESS=address)
+    with _two_nodes(engine, folder) as variables:
+        process = start(folder, "--conf", "conf.yaml", "--backbone", engine, together=True, **variables)
         out, _ = process.communicate(timeout=1800)
     run = run_of(folder, "conf")
     assert run.info().status == "finished", out

@@ -15,7 +15,14 @@ import pytest
 
 from astune.config import AstuneConfig, load_config
 from astune.launcher import companion as companion_module
-from astune.launcher.companion import CompanionFlags, appworld, companions_of, in_shell, running_ray_head
+from astune.launcher.companion import (
+    CompanionFlags,
+    appworld,
+    companions_of,
+    give_ray_head_a_token,
+    in_shell,
+    running_ray_head,
+)
 from astune.launcher.companions import Companions
 from astune.schema import ConfigError
 
@@ -176,6 +183,18 @@ def test_a_real_ray_head_is_started_found_again_and_ended(config, tmp_path, monk
         raylets = [each for each in psutil.process_iter() if each.name() == "raylet"]
         assert raylets
     assert not any(raylet.is_running() for raylet in raylets)
+
+
+def test_a_ray_head_that_is_to_be_started_gets_a_token_unless_the_user_said_how_it_is_guarded(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    give_ray_head_a_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    give_ray_head_a_token()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
 def test_a_ray_head_that_answers_is_found(tmp_path, port):

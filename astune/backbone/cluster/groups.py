@@ -28,16 +28,22 @@ class Groups:
 
     Args:
         token_id: of rows that stand for a group; one that the engine can read.
+        servers_rest: whether they sample nothing while weights are trained.
     """
 
-    def __init__(self, *, token_id: int) -> None:
+    def __init__(self, *, token_id: int, servers_rest: bool = False) -> None:
         self._reports = reports()
         job = self._reports.job()
-        self.config = AstuneConfig.model_validate(job["config"])
+        config = AstuneConfig.model_validate(job["config"])
+        self.config = _patient(config) if servers_rest and config.trainer.max_staleness else config
         base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
         self._parts = load_parts(self.config, base_dir, with_tasks=False)
         self._renderer = load_renderer(Path(job["model_folder"]), self.config.model.path)
         self._token_id = token_id
+
+    def num_repeat(self, split: Split) -> int:
+        """Episodes of a group."""
+        return self.config.rollout.num_repeat if split == "train" else self.config.trainer.validation.num_repeat
 
     async def run(
         self, engine: BorrowedEngine, task: Mapping[str, Any], *, uid: str, split: Split, step: int, first_repeat: int
@@ -50,7 +56,7 @@ class Groups:
             [Task(**task)],
             step=step,
             split=split,
-            num_repeat=config.rollout.num_repeat if training else config.trainer.validation.num_repeat,
+            num_repeat=self.num_repeat(split),
             temperature=config.rollout.temperature if training else config.validation_temperature,
             first_repeat=first_repeat,
         )
@@ -85,3 +91,12 @@ class Groups:
 
     def _standing(self, step: int, *, dropped: bool = False) -> Row:
         return quiet_row(self._token_id, max(0, step - 1), dropped=dropped)
+
+
+def _patient(config: AstuneConfig) -> AstuneConfig:
+    """Episodes that are run ahead wait while the servers rest, in each of these steps as long as a step may take."""
+    rollout = config.rollout
+    rests_s = rollout.step_timeout_s * (config.trainer.max_staleness + 1)
+    limits = ("call_timeout_s", "episode_timeout_s", "step_timeout_s")
+    longer = {name: getattr(rollout, name) + rests_s for name in limits}
+    return config.model_copy(update={"rollout": rollout.model_copy(update=longer)})

@@ -49,6 +49,10 @@ MIN_CORRELATION = 0.97
 """Of the probabilities that the servers and the trainer give to the same tokens: above 0.999 with the same weights in
 float32, some 0.85 after one step whose weights did not arrive. bfloat16 is to stay above it, too."""
 _TOKENS_TO_JUDGE = 100
+_MOVED_FOR_SURE = 1e-4
+"""The sum of learning rates after which a text must be answered otherwise. An optimiser moves a weight by about the
+rate, and bfloat16 tells weights of 0.02 apart by 1.2e-4: servers rightly say the same after a step at 1e-6."""
+_RUN_ENDED = "the run ended before its step"
 
 
 class RunObserver(RolloutObserver, TrainingObserver, Protocol):
@@ -90,7 +94,7 @@ class Keeper:
         self._episodes: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
         self._began_at: dict[str, float] = {}
-        self._moved: set[int] = set()
+        self._moved: dict[int, float] = {}
         optim = config.trainer.optim
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
         self._explored: Counter[str] = Counter()
@@ -145,7 +149,8 @@ class Keeper:
         now = time.monotonic()
         began_at = min((self._began_at.pop(name, now) for name in [*said["episodes"], *said["failed"]]), default=now)
         self._groups[said["uid"]] = _Group(said["split"], group, EngineStats(**said["stats"]), began_at, now)
-        self._explored[said["uid"].rpartition("/")[0]] += said["split"] == "train"
+        if said["split"] == "train":
+            self._explored[said["uid"].rpartition("/")[0]] += 1
         return {}
 
     async def explored(self, said: Any) -> dict[str, Any]:
@@ -191,7 +196,7 @@ class Keeper:
         )
         self._record(step, "train", measures)
         if measures.get("train/grad_norm", 0.0) > 0:
-            self._moved.add(step)
+            self._moved[step] = measures.get("train/lr", 0.0)
         self.finished_steps = step
         return {}
 
@@ -214,13 +219,14 @@ class Keeper:
         """Servers have taken weights: what each of them says of a fixed text is other than before, if weights moved."""
         version = int(said["version"])
         for server, says in said["servers"].items():
-            before, said_before = self._said_of_text.get(server, (version, None))
-            if says == said_before and any(before < step <= version for step in self._moved):
+            since, said_before = self._said_of_text.get(server, (version, None))
+            if says != said_before:
+                self._said_of_text[server] = (version, says)
+            elif sum(lr for step, lr in self._moved.items() if since < step <= version) >= _MOVED_FOR_SURE:
                 raise TrainerError(
                     f"{server} was given the weights of step {version}, and says of a text what it said before",
                     hint=f"weights do not reach it: look into {self.engine}'s log for where they are given",
                 )
-            self._said_of_text[server] = (version, says)
         return {}
 
     async def saved(self, said: Any) -> dict[str, Any]:
@@ -236,7 +242,7 @@ class Keeper:
             self._checkpoints,
             step,
             said["folder"],
-            moved=bool(self._moved),
+            moved=any(self._moved.values()),
             trained_s=self._trained_s,
             score=self._scores.get(step),
         )
@@ -244,6 +250,14 @@ class Keeper:
     async def failed_with(self, said: Any) -> dict[str, Any]:
         self.fail(TrainerError(said["error"], hint=f"{self.engine}'s log in the run's folder says more"))
         return {}
+
+    def close(self) -> None:
+        """Write down of what was run ahead of the end that nothing was learnt from it."""
+        ahead = [episode for one in self._groups.values() for episode in one.group.episodes]
+        for episode in (*ahead, *self._episodes.values()):
+            if episode.split == "train" and episode.status != "error":
+                self._store.annotate(episode.episode_id, not_trained=_RUN_ENDED)
+        self._store.flush()
 
     def fail(self, failure: AstuneError) -> None:
         """The first cause is the one that counts."""

@@ -22,7 +22,8 @@ from astune.schema import Episode, RunStoreError, Split, Task
 ADDRESS, TOKEN = "ASTUNE_KEEPER", "ASTUNE_KEEPER_TOKEN"
 _ANSWERS_WITHIN_S = 60.0
 _KEEPS_WITHIN_S = 3600.0
-"""A checkpoint is copied before the answer comes."""
+_WAIT_FOR_A_COPY = ("saved", "validation")
+"""A checkpoint is copied before the answer comes, and rated when it is there."""
 _RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
@@ -52,7 +53,7 @@ class Reports:
 
     def _post(self, what: str, body: bytes) -> dict[str, Any]:
         try:
-            within = _KEEPS_WITHIN_S if what == "saved" else _ANSWERS_WITHIN_S
+            within = _KEEPS_WITHIN_S if what in _WAIT_FOR_A_COPY else _ANSWERS_WITHIN_S
             return self._answer(self._client.post(f"/{what}", content=body, timeout=within))
         except httpx.HTTPError as cause:
             raise RunStoreError(f"the process that keeps the run does not answer: {cause!r}") from cause

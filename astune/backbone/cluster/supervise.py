@@ -83,6 +83,7 @@ async def train(
             )
             try:
                 await _watched(process, keeper, config, log)
+                keeper.close()
             finally:
                 await asyncio.to_thread(process.close)
 

@@ -16,6 +16,7 @@ from trinity.explorer.explorer import Explorer
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.telling import telling
+from astune.schema import DeadlineExceeded
 
 _LOOKS_S = 0.5
 
@@ -69,11 +70,19 @@ class ToldExplorer(Explorer):
 
     async def _wait_for_trainer(self, *, at_least: int) -> None:
         """Until the models have the weights of a step; Trinity's own pace leaves nothing to wait for but at the end."""
-        while self.model_version < at_least:
-            if self.sync_style == SyncStyle.FULLY_ASYNC:  # they are given them as they come
-                await asyncio.sleep(_LOOKS_S)
-            else:
-                await self.sync_weight()
+        within = self.config.synchronizer.sync_timeout
+        try:
+            async with asyncio.timeout(within):
+                while self.model_version < at_least:
+                    if self.sync_style == SyncStyle.FULLY_ASYNC:  # they are given them as they come
+                        await asyncio.sleep(_LOOKS_S)
+                    else:
+                        await self.sync_weight()
+        except TimeoutError as cause:
+            raise DeadlineExceeded(
+                f"the models did not get the weights of step {at_least} within {within} s",
+                hint="raise rollout.step_timeout_s if a step takes longer",
+            ) from cause
 
     @telling
     async def sync_weight(self) -> None:
@@ -108,6 +117,10 @@ class ToldExplorer(Explorer):
     async def finish_current_steps(self) -> None:
         await super().finish_current_steps()
 
+    async def eval(self) -> None:
+        self._measured = max(0, self.model_version)
+        await super().eval()
+
     def need_eval(self) -> bool:
         """While a step is run, the models have the weights of those before it."""
         return self.model_version > self._measured and self.model_version % self._test_freq == 0
@@ -125,7 +138,6 @@ class ToldExplorer(Explorer):
         if not waiting:
             return
         seconds, version = time.time() - began, max(0, self.model_version)
-        self._measured = version
         answer = await asyncio.to_thread(self._reports.tell, "validation", step=version, seconds=seconds)
         if answer["enough"]:
             self._measured_last = True

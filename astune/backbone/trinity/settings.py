@@ -16,7 +16,7 @@ import orjson
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from trinity.common.config import Config
-from trinity.common.constants import SyncStyle
+from trinity.common.constants import SyncMethod, SyncStyle
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
@@ -58,11 +58,24 @@ def _require_pace(made: Config, config: AstuneConfig) -> None:
             f"astune.trinity: synchronizer.sync_style {style.value} cannot be used: nothing bounds how old weights are",
             hint="leave it out, or take fully_async; trainer.max_staleness says how far ahead episodes are run",
         )
-    if style == SyncStyle.FULLY_ASYNC and not config.trainer.max_staleness:
-        raise ConfigError(
-            "astune.trinity: synchronizer.sync_style fully_async runs episodes ahead, and trainer.max_staleness is 0",
-            hint="set trainer.max_staleness to 1 or more",
-        )
+    if style == SyncStyle.FIXED:
+        return
+    refused = (
+        (not config.trainer.max_staleness, "runs episodes ahead", "set trainer.max_staleness to 1 or more"),
+        (
+            made.synchronizer.sync_method == SyncMethod.NCCL,
+            "was not run with weights sent by NCCL",
+            "set trinity.synchronizer.sync_method to checkpoint",
+        ),
+        (
+            config.trainer.validation.stop_at_success is not None,
+            "measures no held-out tasks",
+            "leave trainer.validation.stop_at_success out, or sync_style",
+        ),
+    )
+    for given, why, mend in refused:
+        if given:
+            raise ConfigError(f"astune.trinity: synchronizer.sync_style fully_async {why}", hint=mend)
 
 
 def write_tasks(job: Mapping[str, Any]) -> None:
@@ -86,7 +99,8 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
     folder = Path(job["checkpoints"])
     trainer, rollout = config.trainer, config.rollout
     held_out = {"name": HELD_OUT, "storage_type": "file", "path": str(folder / HELD_OUT), "split": "train"}
-    measured = job["validation"] and _of_user(config, "synchronizer.sync_style", "fixed") != SyncStyle.FULLY_ASYNC.value
+    style = SyncStyle(_of_user(config, "synchronizer.sync_style", SyncStyle.FIXED.value))
+    measured = job["validation"] and style != SyncStyle.FULLY_ASYNC
     groups_at_once = max(1, rollout.max_env_worker // rollout.num_repeat)
     wanted = trainer.tasks_per_step * (trainer.max_staleness + 1)
     n_models = int(_of_user(config, "explorer.rollout_model.engine_num", 1))  # each with its own runners

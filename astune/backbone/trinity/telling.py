@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,11 +22,12 @@ def telling(method: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Corou
     async def told(*arguments: _P.args, **named: _P.kwargs) -> _R:
         try:
             return await method(*arguments, **named)
-        except (StopAsyncIteration, RunStoreError):  # the keeper has said what it cannot write
+        except StopAsyncIteration:
             raise
         except Exception as cause:
             error = f"{type(cause).__name__}: {cause}"
-            await asyncio.to_thread(reports().tell, "failed", error=error)
+            with suppress(RunStoreError):  # the keeper knows of a failure already, or is gone
+                await asyncio.to_thread(reports().tell, "failed", error=error)
             raise
 
     return told

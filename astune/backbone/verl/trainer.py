@@ -87,8 +87,8 @@ class Bookkeeping(PPOTrainer):
         return tu.get_tensordict(rows)
 
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
-        left = len(self.train_dataset) - self._n_begun
-        return super()._add_prompts_to_generate(min(num_prompts, left)) if left else 0
+        left = self.total_training_steps * self.config.data.train_batch_size - self._n_begun
+        return super()._add_prompts_to_generate(min(num_prompts, left)) if left > 0 else 0
 
     def _add_batch_to_generate(self) -> None:
         """Nothing, where the last steps' groups have been begun ahead."""

@@ -9,7 +9,6 @@ that are trained.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -21,6 +20,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from astune.backbone.cluster.groups import Groups
+from astune.backbone.cluster.room import Room
 from astune.backbone.cluster.rows import Row
 from astune.backbone.verl import estimator
 from astune.backbone.verl.engine import VerlEngine
@@ -37,17 +37,9 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._groups = Groups(token_id=self.tokenizer.eos_token_id)
-        config = self._groups.config
-        self._room: dict[Split, asyncio.Semaphore] = {
-            "train": self._room_for(config.rollout.num_repeat),
-            "validation": self._room_for(config.trainer.validation.num_repeat),
-        }
-
-    def _room_for(self, num_repeat: int) -> asyncio.Semaphore:
-        """For as many groups as this worker's part of `max_env_worker` has episodes for."""
+        self._groups = Groups(token_id=self.tokenizer.eos_token_id, servers_rest=True)
         n_workers = self.config.actor_rollout_ref.rollout.agent.num_workers
-        return asyncio.Semaphore(max(1, self._groups.config.rollout.max_env_worker // (num_repeat * n_workers)))
+        self._room = Room(max(1, self._groups.config.rollout.max_env_worker // n_workers))
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: Any = None
@@ -60,7 +52,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": "running"})
         status = "failure"
         try:
-            async with self._room[split]:
+            async with self._room.taken(self._groups.num_repeat(split)):
                 engine = VerlEngine(self.llm_client, max_model_len=self._groups.config.rollout.max_model_len)
                 rows = await self._groups.run(
                     engine,
