@@ -27,6 +27,8 @@ _OPEN = (
     "ray_kwargs.ray_init",
 )
 """Below these verl passes on whatever it is given."""
+_FSDP = "dp"
+"""verl's word for it."""
 _CPU_TOKENS = 1024
 """Of a micro-batch where there is no GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
 _NOT_DECLARED = (
@@ -43,9 +45,14 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
         ConfigError: a key is none of the installed verl's.
     """
     config = AstuneConfig.model_validate(job["config"])
-    model_engine = _leaf(config.verl, "model_engine") or "dp"
+    model_engine = _leaf(config.verl, "model_engine") or _FSDP
+    if model_engine != _FSDP:
+        raise ConfigError(
+            f"astune.verl: model_engine {model_engine} cannot be used: astune's keys are told to FSDP alone",
+            hint="leave it out; actor_rollout_ref.actor.strategy is fsdp2, or fsdp",
+        )
     with initialize_config_module("verl.trainer.config", version_base=None):
-        theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
+        theirs = compose("ppo_trainer")
     layers = layers_of("verl", config, _of_this_run(job, config, on_cpu=on_cpu), on_cpu=on_cpu)
     for source, values in layers:
         for key, value in values.items():
