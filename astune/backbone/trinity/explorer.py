@@ -86,6 +86,10 @@ class ToldExplorer(Explorer):
 
     @telling
     async def sync_weight(self) -> None:
+        """Have the models take the newest weights; where they are given them as they come, wait for the first ones."""
+        if self.sync_style == SyncStyle.FULLY_ASYNC:
+            await self._wait_for_trainer(at_least=self._done)
+            return
         await self._wait_for_first_weights()
         await super().sync_weight()
 
