@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.schema import stable_seed
+
+PYTHON = Path(".venv-verl/bin/python")
+SIDE = Path(__file__).parent / "verl_ahead_side.py"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON.is_file(), reason="needs verl's environment: make env-verl"),
+]
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, Any]:
+    done = subprocess.run([PYTHON, SIDE], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_an_answer_that_is_broken_off_goes_on_where_it_was_with_other_random_numbers(said: dict[str, Any]) -> None:
+    assert said["completion"] == {
+        "token_ids": [11, 12, 13, 14, 15],
+        "logprobs": [-0.1, -0.2, -0.3, -0.4, -0.5],
+        "finish_reason": "stop",
+        "weights_version": 3,
+    }
+    assert [one["prompt"] for one in said["asked"]] == [
+        [1, 2, 3],
+        [1, 2, 3, 11, 12],
+        [1, 2, 3, 11, 12],
+        [1, 2, 3, 11, 12, 13],
+    ]
+    assert [one["max_tokens"] for one in said["asked"]] == [8, 6, 6, 5]
+    seeds = [one["seed"] for one in said["asked"]]
+    assert seeds == [5, stable_seed(5, 2), stable_seed(5, 2), stable_seed(5, 3)]
+    stats = said["stats"]
+    assert (stats["prompt_tokens"], stats["sampled_tokens"], stats["running"]) == (3, 5, 0)
+
+
+def test_a_step_waits_for_its_own_groups_whatever_else_is_finished(said: dict[str, Any]) -> None:
+    assert (said["too early"], said["enough"], said["picked"]) == (False, True, ["2/0", "2/1"])
+    assert said["measured"] is True
