@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 import yaml
 from astune_command import start
 from cluster_runs import metrics_of, python_of, run_of
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from astune.runs import balance_of
 
@@ -76,8 +78,18 @@ def _wait_for(ray: Path, address: str, token: dict[str, str], *, n_nodes: int) -
         time.sleep(1)
 
 
-def assert_trains_on_two_nodes(engine: str, folder: Path, model: Path, section: dict[str, object]) -> None:
+def _with_wider_heads(tiny: Path, to: Path) -> Path:
+    """The tiny model with heads of 32, fewer vLLM's attention on a CPU does not take."""
+    config = LlamaConfig.from_pretrained(tiny, hidden_size=128, head_dim=32)
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(to)
+    AutoTokenizer.from_pretrained(tiny).save_pretrained(to)
+    return to
+
+
+def assert_trains_on_two_nodes(engine: str, folder: Path, tiny: Path, section: dict[str, object]) -> None:
     """`section` is what the engine is told of the nodes, in its own words."""
+    model = _with_wider_heads(tiny, folder / "model")
     (folder / "agent.py").write_text(_AGENT)
     (folder / "train.jsonl").write_text("".join(f'{{"main_query": "train {number}?"}}\n' for number in range(8)))
     experiment = {
