@@ -18,6 +18,15 @@ from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
 from astune.schema import AstuneError
 
+EVERYWHERE = {
+    "PYTHONUNBUFFERED": "1",
+    "HYDRA_FULL_ERROR": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "none",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""What each process of an engine has in its environment."""
 _ON_CPU = {
     "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu",
     "VERL_PLATFORM": "cpu",
@@ -50,7 +59,7 @@ def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[
     if arguments == ["plan"]:
         return _print(plan, orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
     keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
-    ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *_ON_CPU])
+    ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *EVERYWHERE, *_ON_CPU])
     try:
         run(keeper.job(), on_cpu=on_cpu)
     except AstuneError as failure:

@@ -15,6 +15,7 @@ import orjson
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.job import Job, LeftOff
 from astune.backbone.cluster.keeper import Keeper
+from astune.backbone.cluster.process import EVERYWHERE
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
@@ -31,14 +32,6 @@ STARTS_WITHIN_S = 1800.0
 _PLANS_WITHIN_S = 300.0
 _LOOKS_S = 0.5
 _SHOWN_LINES = 20
-_QUIET = {
-    "PYTHONUNBUFFERED": "1",
-    "HYDRA_FULL_ERROR": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_PLUGINS": "none",
-    "TOKENIZERS_PARALLELISM": "false",
-}
 
 
 async def train(
@@ -76,7 +69,7 @@ async def train(
         async with keeper.listening(ray_cluster.own_host()) as (address, token):
             log = run.path / "companions" / f"{engine}.log"
             log.parent.mkdir(exist_ok=True)
-            environment = {**os.environ, ADDRESS: address, TOKEN: token, **_QUIET}
+            environment = {**os.environ, ADDRESS: address, TOKEN: token, **EVERYWHERE}
             command = [interpreter(config, engine), "-m", f"astune.backbone.{engine}"]
             process = await asyncio.to_thread(
                 lambda: GuardedProcess(engine, command, log, environment=environment, run=str(run.path))
