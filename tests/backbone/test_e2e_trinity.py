@@ -21,7 +21,7 @@ from cluster_runs import (
     python_of,
     run_of,
 )
-from two_nodes import assert_trains_on_two_nodes
+from joined_cluster import assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
 
 pytestmark = [
     pytest.mark.e2e,
@@ -59,6 +59,10 @@ def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, style: str) -> No
 
 def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:
     assert_trains_on_two_nodes("trinity", tmp_path, tiny_folder, {"cluster": {"node_num": 2, "gpu_per_node": 1}})
+
+
+def test_it_trains_on_a_ray_head_that_is_started_first(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_trains_on_a_head_that_astune_starts("trinity", tmp_path, tiny_folder)
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

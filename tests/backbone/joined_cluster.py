@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes that is there before a run joins it: two of Ray's node processes on this machine.
+"""A Ray cluster that is there before a run joins it: two of Ray's node processes on this machine, or `--with-ray`'s head.
 
 The model is a tiny one of random weights, and rewards are chance: what is looked at is that an engine trains across
 nodes, with the weights on both, and that the books balance.
@@ -89,6 +89,17 @@ def _with_wider_heads(tiny: Path, to: Path) -> Path:
 
 def assert_trains_on_two_nodes(engine: str, folder: Path, tiny: Path, section: dict[str, object]) -> None:
     """`section` is what the engine is told of the nodes, in its own words."""
+    _write_experiment(engine, folder, tiny, section)
+    with _two_nodes(engine, folder) as variables:
+        _assert_trains(engine, folder, **variables)
+
+
+def assert_trains_on_a_head_that_astune_starts(engine: str, folder: Path, tiny: Path) -> None:
+    _write_experiment(engine, folder, tiny, {})
+    _assert_trains(engine, folder, "--with-ray")
+
+
+def _write_experiment(engine: str, folder: Path, tiny: Path, section: dict[str, object]) -> None:
     model = _with_wider_heads(tiny, folder / "model")
     (folder / "agent.py").write_text(_AGENT)
     (folder / "train.jsonl").write_text("".join(f'{{"main_query": "train {number}?"}}\n' for number in range(8)))
@@ -106,9 +117,11 @@ def assert_trains_on_two_nodes(engine: str, folder: Path, tiny: Path, section: d
         engine: section,
     }
     (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
-    with _two_nodes(engine, folder) as variables:
-        process = start(folder, "--conf", "conf.yaml", "--backbone", engine, together=True, **variables)
-        out, _ = process.communicate(timeout=1800)
+
+
+def _assert_trains(engine: str, folder: Path, *arguments: str, **variables: str) -> None:
+    command = ("--conf", "conf.yaml", "--backbone", engine, *arguments)
+    out, _ = start(folder, *command, together=True, **variables).communicate(timeout=1800)
     run = run_of(folder, "conf")
     assert run.info().status == "finished", out
     lines = metrics_of(run)
