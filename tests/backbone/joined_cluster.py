@@ -1,4 +1,4 @@
-"""A Ray cluster that is there before a run joins it: two of Ray's node processes on this machine, or `--with-ray`'s head.
+"""A Ray cluster that a run joins: two of Ray's node processes on this machine, or the head that `--with-ray` starts.
 
 The model is a tiny one of random weights, and rewards are chance: what is looked at is that an engine trains across
 nodes, with the weights on both, and that the books balance.
