@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from trainer_helpers import node
 
 from astune.backbone.cluster.job import Job
 from astune.backbone.cluster.keeper import Keeper
-from astune.backbone.cluster.reports import Reports
+from astune.backbone.cluster.reports import ReportingObserver, Reports
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.rollout import NullObserver
@@ -138,6 +139,23 @@ async def test_what_the_cluster_tells_is_what_the_run_records(tmp_path: Path) ->
             logprobs = reader.trainer_logprobs(rows[0].episode_id)
             assert logprobs is not None
             assert logprobs[0] == pytest.approx(-0.501)
+
+
+async def test_episodes_are_told_in_their_order_and_a_failure_is_heard_at_the_end(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, reports, run):
+        with ThreadPoolExecutor(1) as by:
+            observer = ReportingObserver(reports, "train", by)
+            told = [episode(repeat, 1.0) for repeat in range(5)]
+            for each in told:
+                observer.on_started(each.episode_id, TASK)
+                observer.on_finished(each)
+            await observer.arrived()
+            keeper.close()
+            with run.episodes() as reader:
+                assert [row.episode_id for row in reader.list()] == [each.episode_id for each in told]
+            observer.on_started("unknown", replace(TASK, task_id="unknown"))
+            with pytest.raises((RunStoreError, httpx.HTTPError)):
+                await observer.arrived()
 
 
 async def test_a_group_that_was_dropped_is_accounted_for_with_the_next_step(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Groups:
         self._parts = load_parts(self.config, base_dir, with_tasks=False)
         self._renderer = load_renderer(Path(job["model_folder"]), self.config.model.path)
         self._token_id = token_id
+        self._by = ThreadPoolExecutor(1, thread_name_prefix="astune-reports")
 
     def num_repeat(self, split: Split) -> int:
         """Episodes of a group."""
@@ -50,7 +52,7 @@ class Groups:
     ) -> list[Row]:
         """The rows of a group; at least one, since engines wait for each group."""
         config, parts, training = self.config, self._parts, split == "train"
-        observer = ReportingObserver(self._reports, split)
+        observer = ReportingObserver(self._reports, split, self._by)
         pool = RolloutPool(engine, self._renderer, parts.workflow, parts.judge, config, observer)
         [group] = await pool.run_groups(
             [Task(**task)],
@@ -61,6 +63,7 @@ class Groups:
             first_repeat=first_repeat,
         )
         rows = self._rows(group, step) if training else [self._standing(step)]
+        await observer.arrived()
         await asyncio.to_thread(
             self._reports.tell,
             "group",

@@ -6,8 +6,10 @@ starts does not inherit them (law 8).
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from functools import cache
 from typing import Any
 
@@ -82,19 +84,34 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 class ReportingObserver:
-    """Implements `RolloutObserver`: episodes are told as they end. Its calls wait for an answer, so they are few."""
+    """Implements `RolloutObserver`: episodes are told as they end, in their order, and none waits for it."""
 
-    def __init__(self, to: Reports, split: Split) -> None:
+    def __init__(self, to: Reports, split: Split, by: Executor) -> None:
+        """`by` is one thread, so that what begins is told before it ends."""
         self._to = to
         self._split = split
+        self._by = by
+        self._on_the_way: list[Future[Any]] = []
 
     def on_started(self, episode_id: str, task: Task) -> None:
-        self._to.tell("started", episode_id=episode_id, split=self._split, task_id=task.task_id)
+        self._tell(self._to.tell, "started", episode_id=episode_id, split=self._split, task_id=task.task_id)
 
     def on_waits_for(self, episode_id: str, what: str) -> None: ...
 
     def on_finished(self, episode: Episode) -> None:
-        self._to.episode(episode)
+        self._tell(self._to.episode, episode)
 
     def on_attempt_failed(self, episode: Episode) -> None:
-        self._to.episode(episode)
+        self._tell(self._to.episode, episode)
+
+    async def arrived(self) -> None:
+        """Wait until all has been told.
+
+        Raises:
+            RunStoreError: the run cannot go on, or nobody is there any more.
+        """
+        on_the_way, self._on_the_way = self._on_the_way, []
+        await asyncio.gather(*map(asyncio.wrap_future, on_the_way))
+
+    def _tell(self, tell: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        self._on_the_way.append(self._by.submit(tell, *arguments, **named))
