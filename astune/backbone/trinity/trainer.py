@@ -108,13 +108,14 @@ class ToldTrainer(theirs.Trainer):
         """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it.
 
         Trinity's models would take these files, in the precision that the model was published in; so they are given
-        the weights themselves first, as at every other step.
+        the weights themselves first, as at every other step, and once: a second writer would break the first one's file.
         """
         step = self.train_step_num
         if step == self._saved_step:
             return {}
         if self.sync_method == SyncMethod.CHECKPOINT:
-            await self.engine.save_state_dict()
+            if step != self.last_sync_step:
+                await self.engine.save_state_dict()
             await self.engine.wait_for_save()
         metrics = await super().save_checkpoint(block_until_saved=True, save_as_hf=True)
         self._saved_step = step
