@@ -108,7 +108,7 @@ class ToldTrainer(theirs.Trainer):
         """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it.
 
         Trinity's models would take these files, in the precision that the model was published in; so they are given
-        the weights themselves first, as at every other step, and once: a second writer would break the first one's file.
+        the weights themselves first, as at every other step, and once: a second writer breaks the first one's file.
         """
         step = self.train_step_num
         if step == self._saved_step:
