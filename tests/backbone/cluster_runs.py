@@ -121,27 +121,6 @@ def assert_finds_out_what_is_faked(engine: str, folder: Path, fake: str) -> None
     assert run_of(folder).info().status == "failed"
 
 
-def assert_runs_ahead(engine: str, folder: Path, *settings: str) -> None:
-    """Episodes are begun before the step before theirs is trained; which tasks a step has, and its books, stay so."""
-    steps = 4
-    ahead = [f"trainer.total_steps={steps}", "trainer.max_staleness=1", *settings]
-    words = [word for setting in ahead for word in ("--set", setting)]
-    out, _ = begin(engine, folder, *words).communicate(timeout=2400)
-    run = run_of(folder)
-    assert run.info().status == "finished", out
-    lines = metrics_of(run)
-    assert len(lines) == steps
-    ages = [line["train/versions_behind_max"] for line in lines if "train/versions_behind_max" in line]
-    assert max(ages) == 1
-    assert sum(line.get("train/versions_behind_1/tokens", 0) for line in lines) > 0
-    with run.episodes() as reader:
-        recorded = reader.list(split="train")
-    for step, line in enumerate(lines, start=1):
-        assert balance_of(line).difference == 0
-        assert len([one for one in recorded if one.step == step]) == line["episodes/finished"]
-    assert all(one.not_trained or one.advantages for one in recorded)
-
-
 def assert_trains_adapters(engine: str, folder: Path) -> None:
     """Servers have the adapters that are trained, and a checkpoint is a whole model without them."""
     settings = ["model.lora.rank=16", "trainer.total_steps=3", "trainer.save_freq=3", "trainer.optim.lr=1e-3"]

@@ -15,13 +15,12 @@ from cluster_runs import (
     assert_finds_out_what_is_faked,
     assert_goes_on_where_it_was_interrupted,
     assert_learnt,
-    assert_runs_ahead,
     begin,
     kill_while_training,
     python_of,
     run_of,
 )
-from joined_cluster import assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
+from tiny_runs import assert_runs_ahead, assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
 
 pytestmark = [
     pytest.mark.e2e,
@@ -53,8 +52,8 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("style", ["fixed", "fully_async"])
-def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, style: str) -> None:
-    assert_runs_ahead("trinity", tmp_path, f"trinity.synchronizer.sync_style={style}")
+def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, tiny_folder: Path, style: str) -> None:
+    assert_runs_ahead("trinity", tmp_path, tiny_folder, f"trinity.synchronizer.sync_style={style}")
 
 
 def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:

@@ -15,14 +15,13 @@ from cluster_runs import (
     assert_finds_out_what_is_faked,
     assert_goes_on_where_it_was_interrupted,
     assert_learnt,
-    assert_runs_ahead,
     assert_trains_adapters,
     begin,
     kill_while_training,
     python_of,
     run_of,
 )
-from joined_cluster import assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
+from tiny_runs import assert_runs_ahead, assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
 
 pytestmark = [
     pytest.mark.e2e,
@@ -49,8 +48,8 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
     assert "the trainer worker 0 died" in out
 
 
-def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path) -> None:
-    assert_runs_ahead("verl", tmp_path)
+def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_runs_ahead("verl", tmp_path, tiny_folder)
 
 
 def test_adapters_are_trained(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""A Ray cluster that a run joins: two of Ray's node processes on this machine, or the head that `--with-ray` starts.
+"""Short trainings of a tiny model of random weights with rewards by chance: what is looked at is not what it learns.
 
-The model is a tiny one of random weights, and rewards are chance: what is looked at is that an engine trains across
-nodes, with the weights on both, and that the books balance.
+It joins a Ray cluster, of two of Ray's node processes on this machine or the head that `--with-ray` starts; it runs
+episodes ahead of the trainer. Servers have the trainer's weights, and the books balance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from astune_command import start
 from cluster_runs import metrics_of, python_of, run_of
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from astune.runs import balance_of
+from astune.runs import RunDirectory, balance_of
 
 _AGENT = '''
 from astune.workflow import Workflow, WorkflowOutput
@@ -36,7 +36,6 @@ class TwoTurns(Workflow):
         second = await proxy.achat(again)
         return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 7))
 '''
-_STEPS = 2
 _NODE = ("--num-cpus=8", "--num-gpus=1", "--object-store-memory=200000000", "--disable-usage-stats", "--block")
 
 
@@ -91,12 +90,28 @@ def assert_trains_on_two_nodes(engine: str, folder: Path, tiny: Path, section: d
     """`section` is what the engine is told of the nodes, in its own words."""
     _write_experiment(engine, folder, tiny, section)
     with _two_nodes(engine, folder) as variables:
-        _assert_trains(engine, folder, **variables)
+        _assert_agrees(_trained(engine, folder, **variables))
 
 
 def assert_trains_on_a_head_that_astune_starts(engine: str, folder: Path, tiny: Path) -> None:
     _write_experiment(engine, folder, tiny, {})
-    _assert_trains(engine, folder, "--with-ray")
+    _assert_agrees(_trained(engine, folder, "--with-ray"))
+
+
+def assert_runs_ahead(engine: str, folder: Path, tiny: Path, *settings: str) -> None:
+    """Episodes are begun before the step before theirs is trained; which tasks a step has, and its books, stay so."""
+    _write_experiment(engine, folder, tiny, {})
+    ahead = ("trainer.total_steps=5", "trainer.max_staleness=1", "trainer.save_freq=2", *settings)
+    run = _trained(engine, folder, *(word for setting in ahead for word in ("--set", setting)), steps=5)
+    lines = metrics_of(run)
+    ages = [line.get("train/versions_behind_max", 0) for line in lines]
+    assert (ages[0], max(ages)) == (0, 1)
+    assert lines[0]["train/engine_correlation"] > 0.99
+    with run.episodes() as reader:
+        recorded = reader.list(split="train")
+    for step, line in enumerate(lines, start=1):
+        assert len([one for one in recorded if one.step == step]) == line["episodes/finished"]
+    assert all(one.not_trained or one.advantages for one in recorded)
 
 
 def _write_experiment(engine: str, folder: Path, tiny: Path, section: dict[str, object]) -> None:
@@ -113,20 +128,25 @@ def _write_experiment(engine: str, folder: Path, tiny: Path, section: dict[str, 
             "max_response_length_in_one_turn": 8,
             "num_repeat": 4,
         },
-        "trainer": {"tasks_per_step": 4, "total_steps": _STEPS, "optim": {"lr": 1e-3, "warmup_steps": 0}},
+        "trainer": {"tasks_per_step": 4, "total_steps": 2, "optim": {"lr": 1e-3, "warmup_steps": 0}},
         engine: section,
     }
     (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
 
 
-def _assert_trains(engine: str, folder: Path, *arguments: str, **variables: str) -> None:
+def _trained(engine: str, folder: Path, *arguments: str, steps: int = 2, **variables: str) -> RunDirectory:
     command = ("--conf", "conf.yaml", "--backbone", engine, *arguments)
     out, _ = start(folder, *command, together=True, **variables).communicate(timeout=1800)
     run = run_of(folder, "conf")
     assert run.info().status == "finished", out
     lines = metrics_of(run)
-    assert len(lines) == _STEPS
-    for line in lines:
-        assert line["train/engine_correlation"] > 0.99
-        assert balance_of(line).difference == 0
-    assert run.checkpoints.latest() is not None
+    assert len(lines) == steps
+    assert all(balance_of(line).difference == 0 for line in lines)
+    newest = run.checkpoints.latest()
+    assert newest is not None
+    assert newest.step == steps
+    return run
+
+
+def _assert_agrees(run: RunDirectory) -> None:
+    assert all(line["train/engine_correlation"] > 0.99 for line in metrics_of(run))
