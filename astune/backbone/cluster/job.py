@@ -16,6 +16,7 @@ from astune.backbone.cluster.evidence import differ
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.runs import Checkpoint, CheckpointStore
 from astune.schema import Task, TrainerError
+from astune.task_reader import TaskOrder
 
 _STATE = "engine.json"
 
@@ -114,6 +115,12 @@ class LeftOff:
             raise TrainerError(
                 f"{file} cannot be read: {cause!r}", hint="resume with the backbone that the run was begun with"
             ) from cause
+
+
+def tasks_of_all_steps(config: AstuneConfig, tasks: Sequence[Task]) -> list[Task]:
+    """In the order that the local trainer takes them, epoch after epoch."""
+    order = TaskOrder([*tasks], config.seed, config.task_reader.stratify_by)
+    return [task for _ in range(config.trainer.total_steps) for task in order.take(config.trainer.tasks_per_step)]
 
 
 def _rows(tasks: Sequence[Task], num_repeat: int) -> list[dict[str, Any]]:

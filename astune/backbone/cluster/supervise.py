@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.job import Job, LeftOff
+from astune.backbone.cluster.job import Job, LeftOff, tasks_of_all_steps
 from astune.backbone.cluster.keeper import Keeper
 from astune.backbone.cluster.process import EVERYWHERE
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
@@ -25,7 +25,6 @@ from astune.context_tracker import load_renderer
 from astune.launcher.guarded_process import GuardedProcess
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, DeadlineExceeded, TrainerError
-from astune.task_reader import TaskOrder
 
 STARTS_WITHIN_S = 1800.0
 """A large model is loaded twice, by the trainer and by its servers, and compiled."""
@@ -139,13 +138,12 @@ def _job(
     left_off: LeftOff | None,
 ) -> Job:
     trainer = config.trainer
-    order = TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
     return Job(
         engine,
         config,
         base_dir,
         model_folder(config),
-        order.take(trainer.total_steps * trainer.tasks_per_step),
+        tasks_of_all_steps(config, parts.training_tasks),
         parts.validation_tasks[: trainer.validation.max_tasks],
         folder,
         left_off,
