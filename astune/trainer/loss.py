@@ -69,7 +69,7 @@ def policy_loss(
     token_loss_E = -importance_E * gain_E - config.entropy_coef * entropy_E
     kl_E = torch.zeros_like(logprob_E)
     if inputs.start_logprob_E is not None:
-        kl_E = _k3(inputs.start_logprob_E - logprob_E)
+        kl_E = kl_to_start(logprob_E, inputs.start_logprob_E)
         token_loss_E = token_loss_E + config.kl_coef * kl_E
     loss = (inputs.weight_E * token_loss_E).sum()
     with torch.no_grad():
@@ -88,7 +88,9 @@ def _exact(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
-def _k3(log_ratio: Tensor) -> Tensor:
+def kl_to_start(logprob: Tensor, start_logprob: Tensor) -> Tensor:
+    """The estimator k3 of the KL divergence to the starting weights, of each token."""
+    log_ratio = start_logprob - logprob
     return log_ratio.expm1() - log_ratio
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ from astune.trainer.loss import LossInputs, policy_loss
 from astune.trainer.samples import TokenWeights, WeightedTimeline, weigh
 
 EOS = 0
+LOSSES = {
+    "policy alone": LossConfig(importance_cap=1.5),
+    "with KL and entropy": LossConfig(importance_cap=1.5, kl_coef=0.3, entropy_coef=0.2),
+}
 
 
 @dataclass(frozen=True)
@@ -68,19 +73,44 @@ def local_timelines(batch: Batch, scheme: TokenWeights) -> list[WeightedTimeline
     return weigh(batch.used, advantages_of(batch.used, normalise=True), scheme, share=share)
 
 
-def local_gradient(timeline: WeightedTimeline, logprob_E: Tensor, old_E: Tensor, loss: LossConfig) -> Tensor:
-    """Of the local loss, with respect to the policy's log-probability of each trained token."""
-    logprob_E = logprob_E.clone().requires_grad_()
+def local_gradient(
+    timeline: WeightedTimeline, said: dict[str, list[float]], trained: Tensor, loss: LossConfig
+) -> tuple[Tensor, Tensor]:
+    """Of the local loss, with respect to the policy's log-probability and entropy of each trained token.
+
+    Args:
+        said: what `said_of` gives.
+        trained: where in the response.
+    """
+    policy_E, old_E, start_E, entropy_E = (torch.tensor(said[name])[trained] for name in SAID)
     inputs = LossInputs(
         torch.tensor(timeline.advantages),
         torch.full((len(timeline.positions),), timeline.token_weight),
         torch.tensor(timeline.engine_logprobs),
         torch.tensor(timeline.versions),
         old_logprob_E=old_E,
+        start_logprob_E=start_E if loss.kl_coef else None,
     )
-    value, _ = policy_loss(logprob_E, torch.zeros_like(logprob_E), inputs, loss)
-    [gradient] = torch.autograd.grad(value, logprob_E)
-    return gradient
+    value, _ = policy_loss(policy_E.requires_grad_(), entropy_E.requires_grad_(), inputs, loss)
+    of_logprob, of_entropy = torch.autograd.grad(value, (policy_E, entropy_E), materialize_grads=True)
+    return of_logprob, of_entropy
+
+
+SAID = ("policy", "old", "start", "entropy")
+"""What models say of each token of a response: log-probabilities of three, and the first one's entropy."""
+
+
+def said_of(row: Row, random: torch.Generator) -> dict[str, Any]:
+    """The row, and what models say of it: ratios that are clipped and not, importance that is capped and not."""
+    engine = torch.tensor(row.logprobs)
+
+    def near(values: Tensor, by: float) -> Tensor:
+        return values + torch.empty_like(values).uniform_(-by, by, generator=random)
+
+    old = near(engine, 0.8)
+    policy = near(old, 0.5)
+    said = (policy, old, near(policy, 0.5), near(torch.full_like(engine, 2.0), 1.0))
+    return asdict(row) | {name: values.tolist() for name, values in zip(SAID, said, strict=True)}
 
 
 def taught_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:

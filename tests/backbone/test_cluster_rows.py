@@ -21,7 +21,9 @@ def test_what_verl_is_given_as_advantages_are_those_of_the_local_trainer_times_t
     def padded(values: list[float]) -> list[float]:
         return [*values, *[0.0] * (width - len(values))]
 
-    rewards = torch.tensor([padded(row.rewards) for _, row in rows] + [[0.0] * width])
+    rewards = torch.tensor(
+        [padded([one * row.token_weight for one in row.advantages]) for _, row in rows] + [[0.0] * width]
+    )
     mask = torch.tensor([padded([*map(float, row.mask)]) for _, row in rows] + [[0.0] * width])
     index = [
         *(estimator.group_name(uid, dropped=row.dropped) for uid, row in rows),

@@ -3,15 +3,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cluster_stage import local_gradient, local_timelines, recorded, told_rows
+from cluster_stage import LOSSES, local_gradient, local_timelines, recorded, said_of, told_rows
 
-from astune.config.schema import LossConfig
 from astune.trainer.samples import TokenWeights
 
 STARTUP = Path("astune/backbone/trinity/startup").absolute()
@@ -25,23 +23,20 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("scheme", "ranks"), [("episode", 1), ("timeline", 1), ("token", 1), ("episode", 4)])
+@pytest.mark.parametrize("terms", LOSSES)
 def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does(
-    scheme: TokenWeights, ranks: int
+    scheme: TokenWeights, ranks: int, terms: str
 ) -> None:
     """With ratios that are clipped and not, importance that is capped and not, in float32.
 
     Gradients are averaged over ranks, so on 4 ranks the sum of the batch's is four times that of one.
     """
-    batch, loss = recorded(), LossConfig(importance_cap=1.5)
+    batch, loss = recorded(), LOSSES[terms]
     timelines = local_timelines(batch, scheme)
     random = torch.Generator().manual_seed(0)
     groups: dict[str, list[dict[str, Any]]] = {}
     for uid, row in told_rows(batch, scheme):
-        engine = torch.tensor(row.logprobs)
-        old = engine + torch.empty_like(engine).uniform_(-0.8, 0.8, generator=random)
-        policy = old + torch.empty_like(engine).uniform_(-0.5, 0.5, generator=random)
-        said = asdict(row) | {"old": old.tolist(), "policy": policy.tolist()}
-        groups.setdefault(f"1/{uid}", []).append(said)
+        groups.setdefault(f"1/{uid}", []).append(said_of(row, random))
     told = [row for rows in groups.values() for row in rows if row["episode_id"]]
     answers = _trinity_says({"scheme": scheme, "loss": loss.model_dump(), "groups": groups, "ranks": ranks})
     assert len(answers) == len(timelines) + -len(timelines) % ranks
@@ -50,18 +45,24 @@ def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does
     for timeline, row, answer in zip(timelines, told, answers, strict=False):
         trained = torch.tensor([position - timeline.positions[0] for position in timeline.positions])
         old_E = torch.tensor(row["old"])[trained]
-        wanted = local_gradient(timeline, torch.tensor(row["policy"])[trained], old_E, loss)
+        wanted, of_entropy = local_gradient(timeline, row, trained, loss)
         given, mask = torch.tensor(answer["gradient"]), torch.zeros(len(answer["gradient"]), dtype=torch.int)
+        given_of_entropy = torch.tensor(answer["entropy_gradient"])
         torch.testing.assert_close(given[trained] / ranks, wanted, rtol=1e-6, atol=1e-7)
-        weighed = torch.tensor(timeline.advantages) * timeline.token_weight
-        torch.testing.assert_close(torch.tensor(answer["advantages"])[trained] / ranks, weighed, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(given_of_entropy[trained] / ranks, of_entropy, rtol=1e-6, atol=1e-8)
+        advantages = torch.tensor(timeline.advantages)
+        torch.testing.assert_close(torch.tensor(answer["advantages"])[trained], advantages, rtol=1e-6, atol=1e-8)
+        assert answer["weight"] / ranks == pytest.approx(timeline.token_weight, rel=1e-6)
         mask[trained] = 1
         assert answer["mask"] == mask.tolist()
         assert not given[mask == 0].any()
-        clipped += int((wanted == 0).sum())
+        assert not given_of_entropy[mask == 0].any()
+        ratio = (torch.tensor(row["policy"])[trained] - old_E).exp()
+        clipped += int(((ratio > 1 + loss.clip_high) & (advantages > 0)).sum())
         importance = (old_E - torch.tensor(timeline.engine_logprobs)).exp()
         capped += int((importance > 1.5).sum())
-    assert not any(torch.tensor(answer["gradient"]).any() for answer in answers[len(timelines) :])
+    for answer in answers[len(timelines) :]:
+        assert not torch.tensor([answer["gradient"], answer["entropy_gradient"]]).any()
     assert clipped > 0
     assert capped > 0
 

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cluster_stage import local_gradient, local_timelines, recorded, told_rows
+from cluster_stage import LOSSES, local_gradient, local_timelines, recorded, said_of, told_rows
 
 from astune.config.key_map import engine_values, read_key_map
 from astune.config.schema import AstuneConfig, LossConfig
@@ -29,7 +28,10 @@ def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig
     said = {
         "scheme": scheme,
         "rows": rows,
-        "actor": ratios | {"loss_agg_mode": "token-sum", "clip_ratio_c": 1e9},
+        "loss": loss.model_dump(),
+        "actor": ratios
+        | {"loss_agg_mode": "token-sum", "clip_ratio_c": 1e9, "kl_loss_coef": 0.0}
+        | {"use_kl_loss": loss.kl_coef != 0},
         "correction": {"rollout_is": "token", "rollout_is_threshold": loss.importance_cap},
     }
     done = subprocess.run(
@@ -40,32 +42,31 @@ def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig
 
 
 @pytest.mark.parametrize("scheme", ["episode", "timeline", "token"])
-def test_verls_own_functions_weigh_and_push_each_token_as_the_local_loss_does(scheme: TokenWeights) -> None:
+@pytest.mark.parametrize("terms", LOSSES)
+def test_verls_own_functions_weigh_and_push_each_token_as_the_local_loss_does(scheme: TokenWeights, terms: str) -> None:
     """With ratios that are clipped and not, importance that is capped and not, in float32."""
-    batch, loss = recorded(), LossConfig(importance_cap=1.5)
+    batch, loss = recorded(), LOSSES[terms]
     rows, timelines = told_rows(batch, scheme), local_timelines(batch, scheme)
     random = torch.Generator().manual_seed(0)
-    told: list[dict[str, Any]] = []
-    for uid, row in rows:
-        engine = torch.tensor(row.logprobs)
-        old = engine + torch.empty_like(engine).uniform_(-0.8, 0.8, generator=random)
-        policy = old + torch.empty_like(engine).uniform_(-0.5, 0.5, generator=random)
-        told.append(asdict(row) | {"uid": uid, "old": old.tolist(), "policy": policy.tolist()})
+    told = [said_of(row, random) | {"uid": uid} for uid, row in rows]
     answers = verl_says(told, scheme, loss)
     clipped = capped = 0
     for timeline, row, answer in zip(timelines, told, answers, strict=False):
         trained = torch.tensor([position - timeline.positions[0] for position in timeline.positions])
-        old_E, policy_E = torch.tensor(row["old"])[trained], torch.tensor(row["policy"])[trained]
-        wanted = local_gradient(timeline, policy_E, old_E, loss)
-        given = torch.tensor(answer["gradient"])
+        wanted, of_entropy = local_gradient(timeline, row, trained, loss)
+        given, given_of_entropy = torch.tensor(answer["gradient"]), torch.tensor(answer["entropy_gradient"])
         torch.testing.assert_close(given[trained], wanted, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(given_of_entropy[trained], of_entropy, rtol=1e-6, atol=1e-8)
         weighed = torch.tensor(timeline.advantages) * timeline.token_weight
         torch.testing.assert_close(torch.tensor(answer["advantages"])[trained], weighed, rtol=1e-6, atol=1e-8)
         rest = torch.ones(len(given), dtype=torch.bool)
         rest[trained] = False
         assert not given[rest].any()
-        clipped += int((wanted == 0).sum())
+        assert not given_of_entropy[rest].any()
+        ratio = (torch.tensor(row["policy"]) - torch.tensor(row["old"])).exp()[trained]
+        clipped += int(((ratio > 1 + loss.clip_high) & (torch.tensor(timeline.advantages) > 0)).sum())
         capped += int((torch.tensor(answer["importance"])[trained] == loss.importance_cap).sum())
-    assert not any(torch.tensor(answer["gradient"]).any() for answer in answers[len(timelines) :])
+    for answer in answers[len(timelines) :]:
+        assert not torch.tensor([answer["gradient"], answer["entropy_gradient"]]).any()
     assert clipped > 0
     assert capped > 0

@@ -1,13 +1,15 @@
 """What Trinity's own functions make of groups; runs in Trinity's environment, rows on its input, gradients on output.
 
-{"scheme", "loss": {...}, "ranks", "groups": {uid: [row, ...]}}, a row with "policy" and "old"
-->  [{"uid", "advantages": [...], "mask": [...], "gradient": [...]}], of the response's tokens of what is trained
+{"scheme", "loss": {...}, "ranks", "groups": {uid: [row, ...]}}, a row with "policy", "old", "start" and "entropy"
+->  [{"uid", "advantages": [...], "weight", "mask": [...], "gradient": [...], "entropy_gradient": [...]}], of the
+    response's tokens of what is trained
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -24,17 +26,32 @@ from verl.workers.utils.padding import left_right_2_no_padding
 
 from astune.backbone.cluster.rows import Row
 from astune.backbone.trinity.samples import experiences_of, told, weighed
+from astune.backbone.trinity.settings import algorithm_of
+from astune.config.schema import LossConfig
 
-ALGORITHM = "astune.backbone.trinity.algorithm.WeightedGroups"
-_FIELDS = ("prompt_ids", "response_ids", "mask", "logprobs", "rewards", "versions", "episode_id", "messages", "dropped")
+_FIELDS = tuple(field.name for field in fields(Row))
+_PARTS = ("algorithm_type", "policy_loss_fn_args", "entropy_loss_fn", "entropy_loss_fn_args")
 
 
 def algorithm(loss: dict[str, Any]) -> AlgorithmConfig:
-    config = AlgorithmConfig(algorithm_type=ALGORITHM, policy_loss_fn_args=loss, kl_loss_fn_args={})
-    for name, value in ALGORITHM_TYPE.get(ALGORITHM).default_config().items():
-        setattr(config, name, value)
-    config.entropy_loss_fn_args = ENTROPY_LOSS_FN.get(config.entropy_loss_fn).default_args()
+    """As a run with this loss has it."""
+    told = algorithm_of(LossConfig(**loss))
+    config = AlgorithmConfig(kl_loss_fn_args={}, **{name: told[name] for name in _PARTS if name in told})
+    for name, value in ALGORITHM_TYPE.get(config.algorithm_type).default_config().items():
+        if name not in told:
+            setattr(config, name, value)
+    if "entropy_loss_fn" not in told:
+        config.entropy_loss_fn_args = ENTROPY_LOSS_FN.get(config.entropy_loss_fn).default_args()
     return config
+
+
+def packed(trained: list[Experience], rows: list[dict[str, Any]], name: str) -> torch.Tensor:
+    """As the model says it of all tokens: verl reads what follows a token at the place of the token before it."""
+    said: list[float] = []
+    for one, row in zip(trained, rows, strict=True):
+        said += [0.0] * one.prompt_length + row[name]
+        said += [0.0] * (len(one.tokens) - one.prompt_length - len(row[name]))
+    return torch.tensor(said).roll(-1).requires_grad_()
 
 
 def main() -> None:
@@ -47,29 +64,30 @@ def main() -> None:
         read += made
     read = Experience.deserialize_many(Experience.serialize_many(read))  # as through Trinity's queue
     trained = weighed(read, said["scheme"], n_ranks=said["ranks"])
-    filling = {"old": [], "policy": []}  # of no weight, where ranks could not share the batch equally
+    filling = {
+        "old": [],
+        "policy": [],
+        "start": [],
+        "entropy": [],
+    }  # of no weight, where ranks could not share the batch equally
     rows = [of.get((told(one)["uid"], one.eid.run), filling) for one in trained]
 
     batch = to_data_proto(trained, 0, LlamaConfig(), get_logger("side"))
     width = batch.batch["responses"].shape[1]
-    old = torch.tensor([[*row["old"], *[0.0] * (width - len(row["old"]))] for row in rows])
-    read_T = [one.prompt_length for one in trained]
-    answers_T = [len(one.tokens) - one.prompt_length for one in trained]
-    batch.batch["old_log_probs"] = old
+    for name, theirs in (("old", "old_log_probs"), ("start", "ref_log_prob")):
+        batch.batch[theirs] = torch.tensor([[*row[name], *[0.0] * (width - len(row[name]))] for row in rows])
     micro = left_right_2_no_padding(batch.to_tensordict())
-    # verl reads what follows a token at the place of the token before it
-    says = [
-        [*row["policy"], *[0.0] * (length - len(row["policy"]))] for row, length in zip(rows, answers_T, strict=True)
-    ]
-    policy = torch.cat([torch.tensor([*[0.0] * read, *said]) for read, said in zip(read_T, says, strict=True)])
-    policy = policy.roll(-1).requires_grad_()
+    policy, entropy = packed(trained, rows, "policy"), packed(trained, rows, "entropy")
     offsets = micro["input_ids"].offsets()
-    output = {"log_probs": torch.nested.nested_tensor_from_jagged(policy, offsets=offsets)}
+    output = {
+        "log_probs": torch.nested.nested_tensor_from_jagged(policy, offsets=offsets),
+        "entropy": torch.nested.nested_tensor_from_jagged(entropy, offsets=offsets),
+    }
     tu.assign_non_tensor(micro, global_batch_size=len(rows))
     assert isinstance(micro, TensorDict)
     loss, _ = build_trinity_loss(algorithm(said["loss"]))(output, micro)
-    [gradient] = torch.autograd.grad(loss, policy)
-    gradient = gradient.roll(1)
+    gradients = torch.autograd.grad(loss, (policy, entropy), materialize_grads=True)
+    gradient, entropy_gradient = (one.roll(1) for one in gradients)
     answers, start = [], 0
     for number, one in enumerate(trained):
         first, start = start + one.prompt_length, start + len(one.tokens)
@@ -78,8 +96,10 @@ def main() -> None:
             {
                 "uid": told(one)["uid"],
                 "advantages": batch.batch["advantages"][number][:length].tolist(),
+                "weight": float(batch.batch["token_weights"][number]),
                 "mask": batch.batch["response_mask"][number][:length].int().tolist(),
                 "gradient": gradient[first:start].tolist(),
+                "entropy_gradient": entropy_gradient[first:start].tolist(),
             }
         )
     json.dump(answers, sys.stdout)

@@ -41,6 +41,7 @@ from astune.schema import AstuneError, Episode, EpisodeGroup, TrainerError, Trai
 from astune.trainer.advantages import advantages_of
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
+from astune.trainer.loss import kl_to_start
 from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
 from astune.trainer.mismatch import Mismatch
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
@@ -285,13 +286,14 @@ class Keeper:
         """
         if not rows:
             return {}
-        ours, engine, entropy, versions = (
-            np.concatenate([np.asarray(row[name], dtype=np.float64) for row in rows]) for name in _COLUMNS
-        )
+        ours, engine, entropy, versions = (_joined(rows, name) for name in _COLUMNS)
         mismatch = Mismatch(torch.from_numpy(ours - engine), torch.from_numpy(versions.astype(np.int64)))
         oldest, fresh = int(step - 1 - versions.min()), versions == step - 1
         of_step = mismatch.metrics() | mismatch.metrics_by_age(step - 1)
         of_step |= {"entropy": float(entropy.mean()), "versions_behind_max": float(oldest)}
+        if _START in rows[0]:
+            start = torch.from_numpy(_joined(rows, _START))
+            of_step["kl_to_start"] = float(kl_to_start(torch.from_numpy(ours), start).mean())
         correlation = _correlation(np.exp(ours[fresh]), np.exp(engine[fresh]))
         if fresh.any():
             of_step["engine_correlation"] = correlation
@@ -390,6 +392,8 @@ class Keeper:
 
 
 _COLUMNS = ("old_log_probs", "rollout_log_probs", "entropy", "versions")
+_START = "ref_log_prob"
+"""Told with a KL term."""
 
 
 def _answer(said: Mapping[str, Any], status: int = 200) -> Response:
@@ -415,6 +419,11 @@ def _by_message(rows: Sequence[Mapping[str, Any]]) -> OwnLogprobs:
             messages[node_id] = values[taken : taken + n_tokens]
             taken += n_tokens
     return found
+
+
+def _joined(rows: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Of all rows' tokens."""
+    return np.concatenate([np.asarray(row[name], dtype=np.float64) for row in rows])
 
 
 def _correlation(first: Any, second: Any) -> float:

@@ -33,6 +33,8 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "data.shuffle",
         f"{_ACTOR}.loss_agg_mode",
         f"{_ACTOR}.use_kl_loss",
+        f"{_ACTOR}.kl_loss_coef",
+        f"{_ACTOR}.calculate_entropy",
         f"{_ACTOR}.entropy_coeff",
         f"{_ACTOR}.ppo_epochs",
         f"{_ACTOR}.clip_ratio_c",

@@ -1,9 +1,7 @@
 """Groups of episodes as an engine's samples, and what makes its loss of them that of law 4.
 
-verl, and our loss in Trinity, sum `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch
-(`loss_agg_mode: token-sum`). Law 4's is a weighted sum of the same terms, and a weight is positive: so what they are
-given as a token's advantage is its advantage times its weight. A worker knows one group, so weights are made in two
-parts: those within the group here, and in `BatchScale` what depends on the whole batch.
+A worker knows one group, so the weights of tokens are made in two parts: those within the group here, and in
+`BatchScale` what depends on the whole batch.
 """
 
 from __future__ import annotations
@@ -20,17 +18,19 @@ from astune.trainer.samples import TokenWeights, weigh
 class Row:
     """A timeline as engines keep it: what was read first, and from the first trained token on the response.
 
-    `mask`, `logprobs` and `rewards` run parallel to `response_ids`; `rewards` are advantage times weight within the
-    group. A row of no episode stands for a group whose episodes were all rewarded alike.
+    `mask`, `logprobs` and `advantages` run parallel to `response_ids`. A row of no episode stands for a group whose
+    episodes were all rewarded alike.
     """
 
     prompt_ids: list[int]
     response_ids: list[int]
     mask: list[int]
     logprobs: list[float]
-    rewards: list[float]
+    advantages: list[float]
+    token_weight: float
+    """Of each trained token, within the group."""
     versions: list[int]
-    """Of the weights, for each trained token."""
+    """Of the model's weights, for each trained token."""
     episode_id: str = ""
     messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Whose tokens are trained, in their order: a node and the number of its tokens."""
@@ -50,19 +50,20 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenW
     for timeline in timelines:
         first, end = timeline.positions[0], timeline.positions[-1] + 1
         length = end - first
-        mask, logprobs, rewards = [0] * length, [0.0] * length, [0.0] * length
+        mask, logprobs, advantages_T = [0] * length, [0.0] * length, [0.0] * length
         trained = zip(timeline.positions, timeline.engine_logprobs, timeline.advantages, strict=True)
         for position, logprob, advantage in trained:
             mask[position - first] = 1
             logprobs[position - first] = logprob
-            rewards[position - first] = advantage * timeline.token_weight * counted
+            advantages_T[position - first] = advantage
         rows.append(
             Row(
                 timeline.token_ids[:first],
                 timeline.token_ids[first:end],
                 mask,
                 logprobs,
-                rewards,
+                advantages_T,
+                timeline.token_weight * counted,
                 timeline.versions,
                 timeline.episode_id,
                 timeline.messages,
@@ -73,7 +74,7 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenW
 
 def quiet_row(token_id: int, version: int, *, dropped: bool = False) -> Row:
     """Of a group that teaches nothing: it is counted, and costs two tokens. Engines want one of them in the mask."""
-    return Row([token_id], [token_id], [1], [0.0], [0.0], [version], dropped=dropped)
+    return Row([token_id], [token_id], [1], [0.0], [0.0], 0.0, [version], dropped=dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +92,19 @@ class BatchScale:
 
     @classmethod
     def count(cls, rows: Sequence[tuple[str, int, bool]]) -> BatchScale:
-        """Of rows with their group, their number of tokens in the mask, and whether any of these has a reward.
+        """Of rows with their group, their number of tokens in the mask, and whether any of these has an advantage.
 
         A group that teaches something has a row with one; a quiet group has none.
         """
-        taught = {uid for uid, _, rewarded in rows if rewarded}
+        taught = {uid for uid, _, has_advantage in rows if has_advantage}
         trained = [tokens for uid, tokens, _ in rows if uid in taught]
         return cls(len(taught), len({uid for uid, _, _ in rows} - taught), len(trained), sum(trained))
 
-    def factor(self, scheme: TokenWeights) -> float:
-        """What the rewards of rows are multiplied by."""
-        if not self.groups:
-            return 0.0
-        share = self.groups / (self.groups + self.quiet_groups)
-        return share / {"episode": self.groups, "timeline": self.timelines, "token": self.tokens}[scheme]
+    @property
+    def share(self) -> float:
+        """What advantages are multiplied by."""
+        return self.groups / max(1, self.groups + self.quiet_groups)
+
+    def of_weights(self, scheme: TokenWeights) -> float:
+        """What the weights of tokens are multiplied by, so that they sum to 1 over the batch."""
+        return 1 / max(1, {"episode": self.groups, "timeline": self.timelines, "token": self.tokens}[scheme])

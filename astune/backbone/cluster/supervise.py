@@ -104,8 +104,6 @@ def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
     """Refuse what the engine would do otherwise than the configuration says."""
     loss, trainer = config.trainer.loss, config.trainer
     refused = {
-        "trainer.loss.kl_coef": (loss.kl_coef != 0, f"{engine} does not weigh its KL term by token", "0"),
-        "trainer.loss.entropy_coef": (loss.entropy_coef != 0, f"{engine} does not weigh its entropy by token", "0"),
         "trainer.loss.updates_per_step": (
             loss.updates_per_step > 1,
             f"{engine} splits batches by rows, not by groups",

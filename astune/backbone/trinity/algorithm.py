@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from trinity.algorithm.advantage_fn.advantage_fn import AdvantageFn
 from trinity.algorithm.algorithm import AlgorithmType
+from trinity.algorithm.entropy_loss_fn.entropy_loss_fn import EntropyLossFn
 from trinity.algorithm.policy_loss_fn.policy_loss_fn import PolicyLossFn
 from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import Experience
@@ -30,15 +31,24 @@ class WeightedGroups(AlgorithmType):
 
     @classmethod
     def default_config(cls) -> dict[str, Any]:
-        here = __name__
         return {
             "sample_strategy": "astune.backbone.trinity.samples.WholeGroups",
-            "advantage_fn": f"{here}.AreThere",
-            "policy_loss_fn": f"{here}.TokenLoss",
+            "advantage_fn": f"{__name__}.AreThere",
+            "policy_loss_fn": f"{__name__}.TokenLoss",
             "kl_penalty_fn": "none",
             "kl_loss_fn": "none",
             "entropy_loss_fn": "none",
         }
+
+
+class WeightedGroupsFromStart(WeightedGroups):
+    """The same with a KL term to the starting weights."""
+
+    use_reference = True
+
+    @classmethod
+    def default_config(cls) -> dict[str, Any]:
+        return super().default_config() | {"policy_loss_fn": f"{__name__}.TokenLossFromStart"}
 
 
 class AreThere(AdvantageFn, ExperienceOperatorV1):
@@ -60,34 +70,88 @@ class AreThere(AdvantageFn, ExperienceOperatorV1):
 
 
 class TokenLoss(PolicyLossFn):
-    """`astune.trainer.loss.policy_loss` of the tokens in the mask; their weights are in the advantages already."""
+    """`astune.trainer.loss.policy_loss` of the tokens in the mask; the entropy term is `TokenEntropy`'s."""
 
     def __init__(self, backend: str = "verl", **loss: Any) -> None:
         super().__init__(backend=backend)
         self._loss = LossConfig(**loss)
 
-    def __call__(  # the metaclass reads the names of what it takes
+    def __call__(  # Trinity's metaclass reads the names of what it takes
         self,
         logprob: Tensor,
         old_logprob: Tensor,
         rollout_log_probs: Tensor,
         action_mask: Tensor,
         advantages: Tensor,
+        token_weights: Tensor,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, float]]:
+        return self._of(logprob, old_logprob, rollout_log_probs, action_mask, advantages, token_weights), {}
+
+    def _of(
+        self,
+        logprob: Tensor,
+        old_logprob: Tensor,
+        rollout_log_probs: Tensor,
+        action_mask: Tensor,
+        advantages: Tensor,
+        token_weights: Tensor,
+        ref_logprob: Tensor | None = None,
+    ) -> Tensor:
+        """Without measures of it: Trinity would average over micro-batches what is to be summed.
+
+        Args:
+            token_weights: [B], of the tokens of each row; all others are [B, T].
+        """
         trained = action_mask.bool()
-        advantage_E = advantages[trained].float()
+        advantage_E, logprob_E = advantages[trained].float(), logprob[trained].float()
         inputs = LossInputs(
             advantage_E,
-            torch.ones_like(advantage_E),
+            _of_each(token_weights, trained),
             rollout_log_probs[trained].float(),
             torch.zeros_like(advantage_E, dtype=torch.long),
             old_logprob_E=old_logprob[trained].float(),
+            start_logprob_E=None if ref_logprob is None else ref_logprob[trained].float(),
         )
-        logprob_E = logprob[trained].float()
         loss, _ = policy_loss(logprob_E, torch.zeros_like(logprob_E), inputs, self._loss)
-        return loss, {}  # Trinity would average what is to be summed over micro-batches
+        return loss
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
         return {}
+
+
+class TokenLossFromStart(TokenLoss):
+    """With the KL term, for which Trinity's reference model says what the starting weights do."""
+
+    def __call__(
+        self,
+        logprob: Tensor,
+        old_logprob: Tensor,
+        rollout_log_probs: Tensor,
+        action_mask: Tensor,
+        advantages: Tensor,
+        token_weights: Tensor,
+        ref_logprob: Tensor,
+        **kwargs: Any,
+    ) -> tuple[Tensor, dict[str, float]]:
+        taken = (logprob, old_logprob, rollout_log_probs, action_mask, advantages, token_weights)
+        return self._of(*taken, ref_logprob), {}
+
+
+class TokenEntropy(EntropyLossFn):
+    """The entropy term of `policy_loss`; Trinity subtracts it."""
+
+    def __init__(self, entropy_coef: float) -> None:
+        self._coef = entropy_coef
+
+    def __call__(
+        self, entropy: Tensor, action_mask: Tensor, *, token_weights: Tensor, **_: Any
+    ) -> tuple[Tensor, dict[str, float]]:
+        trained = action_mask.bool()
+        return self._coef * (_of_each(token_weights, trained) * entropy[trained].float()).sum(), {}
+
+
+def _of_each(weight_B: Tensor, trained: Tensor) -> Tensor:
+    """Of each trained token, [E]."""
+    return weight_B.float()[:, None].expand(trained.shape)[trained]

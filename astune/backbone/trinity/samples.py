@@ -19,12 +19,14 @@ from typing import Any
 import torch
 from trinity.algorithm.sample_strategy.sample_strategy import SampleStrategy
 from trinity.buffer import get_buffer_reader
-from trinity.common.experience import EID, Experience
+from trinity.common.experience import EID, CustomField, Experience
 
 from astune.backbone.cluster.rows import BatchScale, Row
 from astune.trainer.samples import TokenWeights
 
-_KEY = "astune"
+_KEY, _WEIGHT = "astune", "token_weight"
+_FIELDS = [CustomField(_WEIGHT, "token_weights", torch.float32)]
+"""What the loss gets beside what Trinity's own take: of each experience the weight of its tokens."""
 
 
 def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
@@ -37,10 +39,14 @@ def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
             prompt_length=len(row.prompt_ids),
             logprobs=torch.tensor(row.logprobs, dtype=torch.float32),
             action_mask=torch.tensor(row.mask, dtype=torch.bool),
-            advantages=torch.tensor(row.rewards, dtype=torch.float32),
-            returns=torch.tensor(row.rewards, dtype=torch.float32),
+            advantages=torch.tensor(row.advantages, dtype=torch.float32),
+            returns=torch.tensor(row.advantages, dtype=torch.float32),
             reward=0.0,
-            info={_KEY: {"uid": uid, "of": len(rows), "dropped": row.dropped, "books": row.books()}},
+            info={
+                _KEY: {"uid": uid, "of": len(rows), "dropped": row.dropped, "books": row.books()},
+                _WEIGHT: row.token_weight,
+            },
+            custom_fields=_FIELDS,
         )
         for number, row in enumerate(rows)
     ]
@@ -56,7 +62,7 @@ def teaches(experience: Experience) -> bool:
 
 
 def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks: int) -> list[Experience]:
-    """Those that teach, their advantages scaled to the batch, of which dropped groups are no part.
+    """Those that teach, their advantages and weights scaled to the batch, of which dropped groups are no part.
 
     Gradients are averaged over ranks, and law 4's loss is a sum: hence `n_ranks`. Experiences of no weight fill a
     batch up that ranks cannot share equally.
@@ -67,8 +73,8 @@ def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks:
     )
     teaching = [one for one in counted if teaches(one)]
     for one in teaching:
-        one.advantages = one.advantages * (scale.factor(scheme) * n_ranks)
-        one.returns = one.advantages
+        one.advantages = one.returns = one.advantages * scale.share
+        one.info[_WEIGHT] *= scale.of_weights(scheme) * n_ranks
     return [*teaching, *_filling(teaching, n_ranks)]
 
 
@@ -79,8 +85,7 @@ def _filling(teaching: Sequence[Experience], n_ranks: int) -> list[Experience]:
     filling: list[Experience] = []
     for number in range(-len(teaching) % n_ranks):
         one = copy(shortest)
-        one.eid, one.info = EID(batch="filling", task=number), {_KEY: {"uid": ""}}
-        one.advantages = one.returns = torch.zeros_like(shortest.advantages)
+        one.eid, one.info = EID(batch="filling", task=number), {_KEY: {"uid": ""}, _WEIGHT: 0.0}
         filling.append(one)
     return filling
 

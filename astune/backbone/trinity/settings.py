@@ -21,8 +21,10 @@ from trinity.common.constants import SyncMethod, SyncStyle
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
 from astune.backbone.trinity.names import HELD_OUT, TASKS
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, LossConfig
 from astune.schema import ConfigError
+
+_ALGORITHM = "astune.backbone.trinity.algorithm"
 
 
 def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
@@ -118,10 +120,23 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
             "split": "train",
         },
         "buffer.explorer_input.eval_tasksets": [held_out] if measured else [],
-        "algorithm.policy_loss_fn_args": trainer.loss.model_dump(mode="json"),
+        **{f"algorithm.{name}": value for name, value in algorithm_of(config.trainer.loss).items()},
         "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
         "explorer.runner_per_model": max(1, min(groups_at_once, wanted) // n_models),
         "explorer.eval_on_startup": bool(measured) and job["first_step"] == 1,
+    }
+
+
+def algorithm_of(loss: LossConfig) -> dict[str, Any]:
+    """What Trinity is told of the loss, in its section `algorithm`."""
+    entropy = {
+        "entropy_loss_fn": f"{_ALGORITHM}.TokenEntropy",
+        "entropy_loss_fn_args": {"entropy_coef": loss.entropy_coef},
+    }
+    return {
+        "algorithm_type": f"{_ALGORITHM}.{'WeightedGroupsFromStart' if loss.kl_coef else 'WeightedGroups'}",
+        "policy_loss_fn_args": loss.model_dump(mode="json"),
+        **(entropy if loss.entropy_coef else {}),
     }
 
 

@@ -21,6 +21,8 @@ from astune.backbone.trinity.samples import teaches, told, weighed
 from astune.backbone.trinity.telling import telling
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
+_START = "ref_log_prob"
+"""Only with a KL term."""
 
 
 class KeepingEngine(VERLTrainer):
@@ -37,16 +39,12 @@ class KeepingEngine(VERLTrainer):
         self.global_steps += 1
         self.values = {}
 
-    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        batch = super()._compute_old_log_prob(batch, metrics)
-        masks = batch.batch["response_mask"].bool()
-        self.values = {
-            str(name): {value: batch.batch[value][number][masks[number]].double().tolist() for value in _VALUES}
-            for number, name in enumerate(batch.non_tensor_batch["unique_ids"])
-        }
-        return batch
-
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        names, masks = [*_VALUES, *([_START] if _START in batch.batch else [])], batch.batch["response_mask"].bool()
+        self.values = {
+            str(row): {name: batch.batch[name][number][masks[number]].double().tolist() for name in names}
+            for number, row in enumerate(batch.non_tensor_batch["unique_ids"])
+        }
         self.config.actor.ppo_mini_batch_size = len(batch)
         return super()._update_actor(batch, metrics)
 

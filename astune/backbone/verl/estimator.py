@@ -1,4 +1,9 @@
-"""The advantage estimator that verl is given: it says what `rows.py` has made, scaled to the batch."""
+"""The advantage estimator that verl is given: it says what `rows.py` has made, scaled to the batch.
+
+verl sums `- importance * min(ratio * A, clip(ratio) * A)` over the tokens of a batch (`loss_agg_mode: token-sum`).
+Law 4's loss is a weighted sum of the same terms, and a weight is positive: so what verl is given as a token's advantage
+is its advantage times its weight.
+"""
 
 from __future__ import annotations
 
@@ -45,5 +50,5 @@ def advantages(
     rewards = token_level_rewards * response_mask
     rows = zip(index, response_mask.sum(dim=-1).tolist(), rewards.any(dim=-1).tolist(), strict=True)
     scale = BatchScale.count([(uid, int(n), rewarded) for uid, n, rewarded in rows if not uid.startswith(PADDING)])
-    scaled = rewards * scale.factor(scheme)
+    scaled = rewards * (scale.share * scale.of_weights(scheme))
     return scaled, scaled

@@ -23,6 +23,7 @@ from astune.schema import ConfigError
 _OPEN = (
     "actor_rollout_ref.model.override_config",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
     "actor_rollout_ref.rollout.engine_kwargs",
     "ray_kwargs.ray_init",
 )
@@ -82,6 +83,8 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
             min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
         ),
+        "actor_rollout_ref.actor.use_kl_loss": config.trainer.loss.kl_coef != 0,
+        "actor_rollout_ref.actor.calculate_entropy": config.trainer.loss.entropy_coef != 0,
         "actor_rollout_ref.model.path": job["model_folder"],
         "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,
         "actor_rollout_ref.rollout.val_kwargs.temperature": config.validation_temperature,

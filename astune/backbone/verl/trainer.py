@@ -24,13 +24,17 @@ from verl.utils import tensordict_utils as tu
 
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.reports import numbers_of, reports
-from astune.backbone.verl import estimator
+from astune.backbone.cluster.rows import BatchScale
+from astune.backbone.verl import estimator, loss
 from astune.backbone.verl.names import MODES, PREFIX, group_of
+from astune.config.schema import LossConfig
 
-_FIELDS = ["response_mask", "old_log_probs", "rollout_log_probs", "entropy", "astune_row"]
+_VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
+"""What verl computes of each trained token; with a KL term its `_START` too."""
+_START = "ref_log_prob"
 _PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train"}
 """verl's clocks and ours."""
-_NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy")
+_NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy", "actor/kl_")
 """Measures of verl's that count the tokens of quiet rows; the keeper takes its own, of trained tokens alone."""
 
 
@@ -45,12 +49,16 @@ class Bookkeeping(PPOTrainer):
         self._reports = reports()
         self._synced_s, self._saved_step = 0.0, 0
         self._n_begun = 0
-        estimator.register(self._reports.job()["config"]["trainer"]["loss"]["token_weights"])
+        self._loss = LossConfig(**self._reports.job()["config"]["trainer"]["loss"])
+        estimator.register(self._loss.token_weights)
         super().__init__(config)
 
     def init(self) -> None:
         self._reports.tell("phase", name="loading the model")
         super().init()
+        own = loss.loss_of(self.config.actor_rollout_ref.actor, self._loss)
+        if own is not None:
+            self.actor_rollout_wg.set_loss_fn(own)
 
     def fit(self, agent_loop_manager: Any) -> None:
         workers = {f"agent loop worker {n}": one for n, one in enumerate(agent_loop_manager.agent_loop_workers)}
@@ -111,6 +119,12 @@ class Bookkeeping(PPOTrainer):
             return batch  # gradients of zero would still move weights, by their momentum
         with open_dict(self.config):
             self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)
+        taught = [
+            (_group_of_row(key), tag["n_trained"], True)
+            for key, tag in zip(batch.keys, batch.tags, strict=True)
+            if _teaches(tag)
+        ]
+        batch.extra_info[loss.SCALE] = BatchScale.count(taught).of_weights(self._loss.token_weights)
         return super()._update_actor(batch, metrics)
 
     def _validate(self) -> dict[str, float]:
@@ -143,9 +157,7 @@ class Bookkeeping(PPOTrainer):
         self._reports.tell(
             "step",
             step=self.global_steps,
-            groups=sorted(
-                {key.rsplit("_", 2)[0] for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)}
-            ),
+            groups=sorted({_group_of_row(key) for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)}),
             rows=self._trained(batch),
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
             metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_TOLD)},
@@ -177,11 +189,13 @@ class Bookkeeping(PPOTrainer):
         teaching = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _teaches(tag)]
         if not teaching:
             return []
-        data = tq.kv_batch_get(keys=teaching, partition_id=batch.partition_id, select_fields=_FIELDS)
+        names = [*_VALUES, *([_START] if self._loss.kl_coef else [])]
+        fields = ["response_mask", "astune_row", *names]
+        data = tq.kv_batch_get(keys=teaching, partition_id=batch.partition_id, select_fields=fields)
         rows: list[dict[str, Any]] = []
         for number, told in enumerate(data["astune_row"]):
             mask = data["response_mask"][number].bool()
-            values = {name: data[name][number][mask].double().tolist() for name in _FIELDS[1:4]}
+            values = {name: data[name][number][mask].double().tolist() for name in names}
             rows.append(orjson.loads(told) | values)
         return rows
 
@@ -192,6 +206,11 @@ class Bookkeeping(PPOTrainer):
         self._saved_step = self.global_steps
         folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
         self._reports.tell("saved", step=self.global_steps, folder=os.path.abspath(folder))
+
+
+def _group_of_row(key: str) -> str:
+    """`workers.py` names rows so."""
+    return key.rsplit("_", 2)[0]
 
 
 def _real(tag: Mapping[str, Any]) -> bool:

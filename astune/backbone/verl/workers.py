@@ -90,7 +90,7 @@ class Manager(AgentLoopManagerTQ):
 
 def fields_of(row: Row, uid: str) -> dict[str, Any]:
     prompts, responses = torch.tensor(row.prompt_ids), torch.tensor(row.response_ids)
-    mask = torch.tensor(row.mask)
+    mask, advantages = torch.tensor(row.mask), torch.tensor(row.advantages, dtype=torch.float32)
     input_ids = torch.cat([prompts, responses])
     return {
         "uid": estimator.group_name(uid, dropped=row.dropped),
@@ -101,7 +101,8 @@ def fields_of(row: Row, uid: str) -> dict[str, Any]:
         "response_mask": mask,
         "loss_mask": mask,
         "rollout_log_probs": torch.tensor(row.logprobs, dtype=torch.float32),
-        "rm_scores": torch.tensor(row.rewards, dtype=torch.float32),
+        "rm_scores": advantages * row.token_weight,
+        "token_weights": mask * torch.tensor(row.token_weight, dtype=torch.float32),
         "num_turns": len(row.messages),
         "multi_modal_inputs": {},
         "extra_fields": {},
@@ -114,6 +115,7 @@ def _tag(row: Row, step: int) -> dict[str, Any]:
     return {
         "status": "success",
         "quiet": not row.episode_id,
+        "n_trained": sum(row.mask),
         "prompt_len": prompt_len,
         "response_len": response_len,
         "seq_len": prompt_len + response_len,
