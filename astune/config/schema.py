@@ -251,7 +251,8 @@ class LossConfig(StrictModel):
     """Tokens that were sampled under a grammar, as in structured answers: `replay` computes the grammar's
     masks again and trains the probabilities within them, which are those that were sampled from; `mask` leaves all
     of these tokens out of the loss, for agents whose structured answers are only means. Null is `replay` with the
-    engine in this process and `mask` with servers, whose masks cannot be computed again."""
+    engine in this process and `mask` with servers, those of verl and Trinity too, whose masks cannot be computed
+    again."""
     updates_per_step: int = Field(default=1, ge=1)
     """Optimiser updates on one batch. Above 1 the batch is split by groups, and clipping begins to matter."""
 
@@ -409,8 +410,8 @@ class AstuneConfig(StrictModel):
     @property
     def constrained_tokens(self) -> ConstrainedTokens:
         """What the loss does with tokens that were sampled under a grammar."""
-        by_engine = "replay" if self.engine.type == "in_process" else "mask"
-        return self.trainer.loss.constrained_tokens or by_engine
+        ours = self.engine.type == "in_process" and self.cluster_engine is None
+        return self.trainer.loss.constrained_tokens or ("replay" if ours else "mask")
 
     @property
     def validation_temperature(self) -> float:

@@ -23,6 +23,22 @@ NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0
 """Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
 
 
+def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
+    """How vLLM is asked to keep to a grammar.
+
+    Raises:
+        EngineError: it cannot be; `server` is who is meant.
+    """
+    if grammar.kind == "json_schema":
+        return {"json": json.loads(grammar.text)}
+    if grammar.kind == "regex":
+        return {"regex": grammar.text}
+    raise EngineError(
+        f"{server} cannot be made to keep to a {grammar.kind} grammar",
+        hint="leave tool_choice free, or train with backbone: local and engine.type: in_process",
+    )
+
+
 class ServedEngine(RemoteEngine):
     """One server, asked over `/v1/completions`; `Replicas` makes an `InferenceEngine` of some.
 
@@ -97,18 +113,8 @@ class ServedEngine(RemoteEngine):
         if params.seed is not None:
             body["seed"] = params.seed
         if params.grammar is not None:
-            body["structured_outputs"] = self._structured(params.grammar)
+            body["structured_outputs"] = structured_outputs(params.grammar, self.name)
         return body
-
-    def _structured(self, grammar: Grammar) -> dict[str, Any]:
-        if grammar.kind == "json_schema":
-            return {"json": json.loads(grammar.text)}
-        if grammar.kind == "regex":
-            return {"regex": grammar.text}
-        raise EngineError(
-            f"{self.name} cannot be made to keep to a {grammar.kind} grammar",
-            hint="leave tool_choice free, or use engine.type: in_process",
-        )
 
     def _completion(self, answer: Any) -> Completion:
         choice = choice_of(answer, self.name)

@@ -20,7 +20,12 @@ from cluster_runs import (
     python_of,
     run_of,
 )
-from tiny_runs import assert_runs_ahead, assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
+from tiny_runs import (
+    assert_runs_ahead,
+    assert_trains_on_a_head_that_astune_starts,
+    assert_trains_on_two_nodes,
+    assert_trains_with_all_terms,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -54,6 +59,10 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
 @pytest.mark.parametrize("style", ["fixed", "fully_async"])
 def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, tiny_folder: Path, style: str) -> None:
     assert_runs_ahead("trinity", tmp_path, tiny_folder, f"trinity.synchronizer.sync_style={style}")
+
+
+def test_a_loss_with_all_its_terms_is_trained_and_answers_keep_to_a_form(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_trains_with_all_terms("trinity", tmp_path, tiny_folder)
 
 
 def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:

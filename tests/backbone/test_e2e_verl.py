@@ -21,7 +21,12 @@ from cluster_runs import (
     python_of,
     run_of,
 )
-from tiny_runs import assert_runs_ahead, assert_trains_on_a_head_that_astune_starts, assert_trains_on_two_nodes
+from tiny_runs import (
+    assert_runs_ahead,
+    assert_trains_on_a_head_that_astune_starts,
+    assert_trains_on_two_nodes,
+    assert_trains_with_all_terms,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -54,6 +59,10 @@ def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, tiny_folder: Path
 
 def test_adapters_are_trained(tmp_path: Path) -> None:
     assert_trains_adapters("verl", tmp_path)
+
+
+def test_a_loss_with_all_its_terms_is_trained_and_answers_keep_to_a_form(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_trains_with_all_terms("verl", tmp_path, tiny_folder)
 
 
 def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:

@@ -55,6 +55,11 @@ def test_answers_under_a_grammar_are_trained_where_their_masks_can_be_computed_a
     assert config(engine={"type": engine}, **REPLAY).constrained_tokens == "replay"
 
 
+@pytest.mark.parametrize("backbone", ["verl", "trinity"])
+def test_answers_under_a_grammar_are_left_out_where_a_cluster_trains(backbone: str):
+    assert config(engine={}, backbone=backbone).constrained_tokens == "mask"
+
+
 @pytest.mark.parametrize(
     ("reader", "hint"),
     [

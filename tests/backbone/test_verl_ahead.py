@@ -44,6 +44,14 @@ def test_an_answer_that_is_broken_off_goes_on_where_it_was_with_other_random_num
     assert (stats["prompt_tokens"], stats["sampled_tokens"], stats["running"]) == (3, 5, 0)
 
 
+def test_an_answer_in_a_form_that_is_broken_off_is_begun_anew(said: dict[str, Any]) -> None:
+    told = said["in a form"]
+    assert [one["prompt"] for one in told["asked"]] == [[1, 2, 3]] * 4
+    assert all((one["max_tokens"], one["regex"]) == (8, "(yes|no)") for one in told["asked"])
+    assert told["completion"]["token_ids"] == [14, 15]
+    assert told["completion"]["weights_version"] == 5
+
+
 def test_a_step_waits_for_its_own_groups_whatever_else_is_finished(said: dict[str, Any]) -> None:
     assert (said["too early"], said["enough"], said["picked"]) == (False, True, ["2/0", "2/1"])
     assert said["measured"] is True

@@ -1,7 +1,8 @@
 """Short trainings of a tiny model of random weights with rewards by chance: what is looked at is not what it learns.
 
 It joins a Ray cluster, of two of Ray's node processes on this machine or the head that `--with-ray` starts; it runs
-episodes ahead of the trainer. Servers have the trainer's weights, and the books balance.
+episodes ahead of the trainer; its loss has all its terms, and answers are asked for in a form. Servers have the
+trainer's weights, and the books balance.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ class TwoTurns(Workflow):
         again = [*proxy.init_messages, first, {"role": "user", "content": "And again?"}]
         second = await proxy.achat(again)
         return WorkflowOutput(reward=float(len(first["content"] + second["content"]) % 7))
+
+
+class WithAVerdict(TwoTurns):
+    """The same, and an answer in a form."""
+
+    async def execute(self, task, proxy):
+        verdict = await proxy.achat(proxy.init_messages, response_format={"type": "regex", "regex": "(yes|no)"})
+        if verdict["content"] not in ("yes", "no"):
+            raise ValueError(f"{verdict} is not in its form")
+        return await super().execute(task, proxy)
 '''
 _NODE = ("--num-cpus=8", "--num-gpus=1", "--object-store-memory=200000000", "--disable-usage-stats", "--block")
 
@@ -112,6 +123,23 @@ def assert_runs_ahead(engine: str, folder: Path, tiny: Path, *settings: str) -> 
     for step, line in enumerate(lines, start=1):
         assert len([one for one in recorded if one.step == step]) == line["episodes/finished"]
     assert all(one.not_trained or one.advantages for one in recorded)
+
+
+def assert_trains_with_all_terms(engine: str, folder: Path, tiny: Path) -> None:
+    """KL to the starting weights, which the model leaves, and entropy; answers in a form keep to it, untrained."""
+    _write_experiment(engine, folder, tiny, {})
+    terms = ("trainer.loss.kl_coef=0.1", "trainer.loss.entropy_coef=0.01", "rollout.workflow=agent.py->WithAVerdict")
+    run = _trained(engine, folder, *(word for setting in terms for word in ("--set", setting)))
+    _assert_agrees(run)
+    first, second = (line["train/kl_to_start"] for line in metrics_of(run))
+    assert abs(first) < 1e-6 < second
+    with run.episodes() as reader:
+        episodes = [*reader.episodes(split="train")]
+    assert not any(one.error for one in episodes)
+    verdicts = [node for one in episodes for node in one.forest.nodes if node.constraint is not None]
+    assert len(verdicts) == len(episodes)
+    reasons = {span.mask_reason for one in episodes for timeline in one.timelines for span in timeline.spans}
+    assert "sampled under a grammar" in reasons
 
 
 def _write_experiment(engine: str, folder: Path, tiny: Path, section: dict[str, object]) -> None:

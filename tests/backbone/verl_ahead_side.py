@@ -1,6 +1,7 @@
 """Answers that a server breaks off, and the groups of a step, with verl's own classes; runs in verl's environment.
 
-On output: {"completion": {...}, "cached", "asked": [{"prompt", "max_tokens", "seed"}, ...], "picked": {...}}
+On output: {"completion": {...}, "cached", "asked": [{"prompt", "max_tokens", "seed"}, ...], "picked": {...},
+            "in a form": {"completion": {...}, "asked": [...]}}
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from astune.backbone.verl.engine import VerlEngine
 from astune.backbone.verl.sampler import GroupsOfStep
-from astune.schema import SamplingParams
+from astune.schema import Grammar, SamplingParams
 
 ANSWERS = (
     ([11, 12], [-0.1, -0.2], "aborted", 3),
@@ -43,16 +44,18 @@ class Client(LLMServerClient):
 
     async def _answer(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
         told = {name: sampling_params[name] for name in ("max_tokens", "seed")}
+        if "structured_outputs" in sampling_params:
+            told["regex"] = sampling_params["structured_outputs"].regex
         self.asked.append({"prompt": list(prompt_ids), **told})
         token_ids, logprobs, reason, version = next(self._answers)
         extra = {"global_steps": version, "num_cached_tokens": 7 * len(self.asked)}
         return TokenOutput(token_ids=token_ids, log_probs=logprobs, stop_reason=reason, extra_fields=extra)
 
 
-async def go_on() -> dict[str, Any]:
+async def go_on(grammar: Grammar | None = None) -> dict[str, Any]:
     client = Client()
     engine = VerlEngine(client, max_model_len=64)
-    params = SamplingParams(max_tokens=8, temperature=1.0, seed=5)
+    params = SamplingParams(max_tokens=8, temperature=1.0, seed=5, grammar=grammar)
     completion = await engine.generate([1, 2, 3], params, session="branch")
     return {"completion": asdict(completion), "stats": asdict(engine.stats()), "asked": client.asked}
 
@@ -73,4 +76,5 @@ def pick() -> dict[str, Any]:
     }
 
 
-sys.stdout.write(json.dumps(asyncio.run(go_on()) | pick()) + "\n")
+in_a_form = asyncio.run(go_on(Grammar("regex", "(yes|no)")))
+sys.stdout.write(json.dumps(asyncio.run(go_on()) | pick() | {"in a form": in_a_form}) + "\n")

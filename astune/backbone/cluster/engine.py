@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from astune.engine.base import WeightsSource, require_context
 from astune.engine.counted import CountedEngine
-from astune.engine.served import NOTHING_ELSE
+from astune.engine.served import NOTHING_ELSE, structured_outputs
 from astune.schema import Completion, EngineError, SamplingParams
 
 
@@ -30,11 +30,6 @@ class BorrowedEngine(CountedEngine, ABC):
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = list(prompt_ids)
         require_context(len(prompt), params, self._max_model_len)
-        if params.grammar is not None:
-            raise EngineError(
-                f"an agent asked for an answer in a form, which {self.OWNER}'s {self.SERVER}s are not asked for",
-                hint="leave tool_choice free and structured_model out, or train with another backbone",
-            )
         with self._running():
             completion, cached = await self._sample(prompt, params, session)
         self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
@@ -64,7 +59,11 @@ class BorrowedEngine(CountedEngine, ABC):
 
 
 def sampling_of(params: SamplingParams) -> dict[str, Any]:
-    """By vLLM's names, with nothing left to the model's own generation settings."""
+    """By vLLM's names, with nothing left to the model's own generation settings; in an environment that has vLLM.
+
+    Raises:
+        EngineError: an answer is asked for in a form that vLLM does not keep to.
+    """
     wanted: dict[str, Any] = {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
@@ -73,4 +72,10 @@ def sampling_of(params: SamplingParams) -> dict[str, Any]:
         "stop_token_ids": list(params.stop_token_ids),
         **NOTHING_ELSE,
     }
-    return wanted if params.seed is None else wanted | {"seed": params.seed}
+    if params.seed is not None:
+        wanted["seed"] = params.seed
+    if params.grammar is not None:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        wanted["structured_outputs"] = StructuredOutputsParams(**structured_outputs(params.grammar, "vLLM"))
+    return wanted

@@ -109,6 +109,11 @@ def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
             f"{engine} splits batches by rows, not by groups",
             "1",
         ),
+        "trainer.loss.constrained_tokens": (
+            config.constrained_tokens == "replay",
+            "servers keep answers to a form by masks of their own, which cannot be computed again",
+            "null",
+        ),
         "trainer.dynamic_sampling.max_extra_tasks": (
             trainer.dynamic_sampling.max_extra_tasks > 0,
             f"which tasks a step has is {engine}'s to say",

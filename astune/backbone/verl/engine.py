@@ -23,7 +23,7 @@ class VerlEngine(BorrowedEngine):
 
     A server that gets other weights breaks answers off. Each is gone on with where it ended, and its version is that
     of the weights which began it. verl's own client would go on with the same seed, so with the random numbers that
-    the first tokens were drawn with.
+    the first tokens were drawn with. One in a form is begun anew: the server would expect the form's beginning.
     """
 
     OWNER, SERVER = "verl", "server"
@@ -48,6 +48,8 @@ class VerlEngine(BorrowedEngine):
             logprobs += answer.log_probs or []
             if answer.stop_reason not in _BROKEN_OFF or len(token_ids) >= params.max_tokens:
                 break
+            if params.grammar is not None:
+                token_ids, logprobs, versions = [], [], []
             await asyncio.sleep(_BEFORE_GOING_ON_S)
         if answer.stop_reason not in ("completed", *_BROKEN_OFF) or not versions:
             raise EngineError(f"verl's server broke an answer off: {answer.stop_reason}")
