@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.schema import ConfigError
 
@@ -53,3 +53,15 @@ def test_whole_numbers_stay_whole_where_an_engine_wants_them() -> None:
     assert isinstance(as_typed(7800.0, 1800), int)
     assert as_typed(0.5, 1) == 0.5
     assert isinstance(as_typed(2.0, 1.0), float)
+
+
+def test_the_precision_that_is_asked_for_is_told_to_servers_and_trainers() -> None:
+    asked = AstuneConfig.model_validate({"model": {"dtype": "bfloat16"}})
+    assert precision(asked, servers="models.dtype", trainers=["actor", "ref"]) == {
+        "models.dtype": "bfloat16",
+        **{f"{role}.mixed_precision.param_dtype": "bf16" for role in ("actor", "ref")},
+        **{
+            f"{role}.mixed_precision.{what}_dtype": "fp32" for role in ("actor", "ref") for what in ("reduce", "buffer")
+        },
+    }
+    assert precision(AstuneConfig(), servers="models.dtype", trainers=["actor"]) == {}

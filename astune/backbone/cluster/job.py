@@ -78,7 +78,7 @@ class Job:
         Raises:
             TrainerError: they were, and those that were saved are the ones that it began with.
         """
-        saved, lora = Path(folder) / "actor" / "huggingface", self.config.model.lora
+        saved, lora = _model_in(Path(folder) / "actor"), self.config.model.lora
 
         def copy_model(to: Path) -> None:
             if lora.rank:
@@ -121,6 +121,12 @@ def tasks_of_all_steps(config: AstuneConfig, tasks: Sequence[Task]) -> list[Task
     """In the order that the local trainer takes them, epoch after epoch."""
     order = TaskOrder([*tasks], config.seed, config.task_reader.stratify_by)
     return [task for _ in range(config.trainer.total_steps) for task in order.take(config.trainer.tasks_per_step)]
+
+
+def _model_in(actor: Path) -> Path:
+    """Where verl's FSDP put it, or its Megatron."""
+    nested = actor / "model" / "huggingface"
+    return nested if nested.is_dir() else actor / "huggingface"
 
 
 def _rows(tasks: Sequence[Task], num_repeat: int) -> list[dict[str, Any]]:

@@ -300,7 +300,7 @@ class Keeper:
         measures = {f"train/{name}": value for name, value in of_step.items()}
         named = {
             "actor/grad_norm": "grad_norm",
-            "actor/pg_loss": "loss",
+            "actor/loss": "loss",
             "actor/pg_clipfrac": "clip_fraction",
         }
         measures |= {f"train/{name}": theirs[key] for key, name in named.items() if key in theirs}

@@ -6,7 +6,7 @@ Keys are dotted, and the engine's; one that it does not have is refused with the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,8 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
     ),
 }
 """What law 4's loss, and the books, rest on."""
+_SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+"""verl's names."""
 
 
 def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any], *, on_cpu: bool) -> Layers:
@@ -92,6 +94,21 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
         ("astune's own", dict(own)),
         (f"astune.{engine}", users),
     ]
+
+
+def precision(config: AstuneConfig, *, servers: str, trainers: Sequence[str]) -> dict[str, Any]:
+    """What follows from `model.dtype`: of what matrix products are made; nothing where it is auto.
+
+    Args:
+        servers: the engine's key for those who sample.
+        trainers: its keys for verl's FSDP of the models that are trained, or compared with.
+    """
+    dtype = config.model.dtype
+    if dtype == "auto":
+        return {}
+    mixed = {"param_dtype": _SHORT[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    told = {f"{key}.mixed_precision.{name}": value for key in trainers for name, value in mixed.items()}
+    return {servers: dtype, **told}
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -19,12 +19,13 @@ from trinity.common.config import Config
 from trinity.common.constants import SyncMethod, SyncStyle
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
 from astune.backbone.trinity.names import HELD_OUT, TASKS
 from astune.config.schema import AstuneConfig, LossConfig
 from astune.schema import ConfigError
 
 _ALGORITHM = "astune.backbone.trinity.algorithm"
+_FSDPS = tuple(f"trainer.trainer_config.actor_rollout_ref.{role}.fsdp_config" for role in ("actor", "ref"))
 
 
 def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
@@ -111,6 +112,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
         "name": folder.name,
         "cluster.ray_address": ray_cluster.address(),
         "model.model_path": job["model_folder"],
+        **precision(config, servers="explorer.rollout_model.dtype", trainers=_FSDPS),
         "model.max_prompt_tokens": rollout.max_model_len - rollout.max_response_length_in_one_turn,
         "buffer.total_steps": trainer.total_steps - job["first_step"] + 1,
         "buffer.explorer_input.taskset": {

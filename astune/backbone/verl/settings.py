@@ -15,21 +15,26 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, require_known
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SYNC
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
 
+_FSDPS = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config")
 _OPEN = (
     "actor_rollout_ref.model.override_config",
-    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
-    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+    *(f"{place}.mixed_precision" for place in _FSDPS),
     "actor_rollout_ref.rollout.engine_kwargs",
     "ray_kwargs.ray_init",
 )
 """Below these verl passes on whatever it is given."""
-_FSDP = "dp"
-"""verl's word for it."""
+_FSDP, _MEGATRON = "dp", "megatron"
+"""verl's words for who trains."""
+_OF_FSDP = tuple(
+    f"actor_rollout_ref.actor.{key}"
+    for key in ("strategy", "optim.lr_scheduler_type", "optim.zero_indexed_step", "optim.min_lr_ratio")
+)
+"""What astune says of every run, and Megatron has other keys for."""
 _CPU_TOKENS = 1024
 """Of a micro-batch where there is no GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
 _NOT_DECLARED = (
@@ -47,17 +52,24 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
     """
     config = AstuneConfig.model_validate(job["config"])
     model_engine = _leaf(config.verl, "model_engine") or _FSDP
-    if model_engine != _FSDP:
+    by_megatron = model_engine == _MEGATRON
+    if by_megatron:
+        _require_what_megatron_can(config, on_cpu=on_cpu)
+    elif model_engine != _FSDP:
         raise ConfigError(
-            f"astune.verl: model_engine {model_engine} cannot be used: astune's keys are told to FSDP alone",
-            hint="leave it out; actor_rollout_ref.actor.strategy is fsdp2, or fsdp",
+            f"astune.verl: model_engine {model_engine} cannot be used: astune's keys are told to FSDP and Megatron",
+            hint=f"leave it out, or take {_MEGATRON}; actor_rollout_ref.actor.strategy is fsdp2, or fsdp",
         )
     with initialize_config_module("verl.trainer.config", version_base=None):
-        theirs = compose("ppo_trainer")
-    layers = layers_of("verl", config, _of_this_run(job, config, on_cpu=on_cpu), on_cpu=on_cpu)
+        theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
+    own = _of_this_run(job, config, on_cpu=on_cpu) | (_of_megatron(config) if by_megatron else _of_fsdp(config))
+    *layers, users = layers_of("verl", config, own, on_cpu=on_cpu)
     for source, values in layers:
         for key, value in values.items():
-            _set(theirs, key, value, source)
+            if not (by_megatron and key in _OF_FSDP):
+                _set(theirs, key, value, source)
+    for key, value in users[1].items():
+        _set(theirs, key, value, users[0])
     mode = theirs.trainer.v1.trainer_mode
     if mode not in MODES:
         raise ConfigError(f"astune.verl: verl has no trainer.v1.trainer_mode {mode}", hint=f"take one of {MODES}")
@@ -96,6 +108,33 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "trainer.resume_mode": "disable" if job["resume_from"] is None else "resume_path",
         "trainer.resume_from_path": job["resume_from"],
     }
+
+
+def _of_fsdp(config: AstuneConfig) -> dict[str, Any]:
+    return precision(config, servers="actor_rollout_ref.rollout.dtype", trainers=_FSDPS)
+
+
+def _of_megatron(config: AstuneConfig) -> dict[str, Any]:
+    """Its learning rate is that of `astune.trainer.policy.learning_rate` at every step: it counts steps from 0."""
+    optim, last = config.trainer.optim, config.trainer.total_steps - 1
+    return {
+        "actor_rollout_ref.actor.optim.lr_warmup_init": optim.lr / (optim.warmup_steps + 1),
+        "actor_rollout_ref.actor.optim.lr_warmup_steps": optim.warmup_steps,
+        "actor_rollout_ref.actor.optim.lr_decay_steps": max(last, optim.warmup_steps + 1),
+        "actor_rollout_ref.actor.optim.lr_decay_style": "linear",
+        "actor_rollout_ref.actor.optim.min_lr": optim.lr * optim.lr_final_ratio,
+    }
+
+
+def _require_what_megatron_can(config: AstuneConfig, *, on_cpu: bool) -> None:
+    refused = (
+        (on_cpu, "it needs GPUs", "leave it out on a machine without one"),
+        (config.model.lora.rank > 0, "verl tells it of adapters by other keys", "set model.lora.rank to 0"),
+        (config.model.dtype == "float32", "it computes in bfloat16", "leave model.dtype at auto"),
+    )
+    for given, why, mend in refused:
+        if given:
+            raise ConfigError(f"astune.verl: model_engine megatron cannot be used: {why}", hint=mend)
 
 
 def _measures_first(job: Mapping[str, Any], test_freq: int) -> bool:
