@@ -50,7 +50,7 @@ MIN_CORRELATION = 0.97
 """Of the probabilities that the servers and the trainer give to the same tokens: above 0.999 with the same weights in
 float32, some 0.85 after one step whose weights did not arrive. bfloat16 is to stay above it, too."""
 _TOKENS_TO_JUDGE = 100
-_MOVED_FOR_SURE = 1e-4
+_MOVED_FOR_SURE = 5e-5
 """The sum of learning rates after which a text must be answered otherwise. An optimiser moves a weight by about the
 rate, and bfloat16 tells weights of 0.02 apart by 1.2e-4: servers rightly say the same after a step at 1e-6."""
 _RUN_ENDED = "the run ended before its step"

@@ -142,9 +142,16 @@ def _map_adapters_names(module: Any) -> None:
     module.WeightsMapper.get_unstacked_mapper = module.WeightsMapper.get_rename_mapper
 
 
+def _without_pinning(module: Any) -> None:
+    """Weights of the reference model rest in memory that only a GPU's driver can pin."""
+    policy = module.CPUOffloadPolicy
+    module.CPUOffloadPolicy = lambda pin_memory=False: policy(pin_memory=False)
+
+
 require_versions(VERSIONS, engine="verl")
 keep_freed_memory()
 _one_backend()
 keep_vllm_weights()
+after_import("verl.workers.engine.fsdp.transformer_impl", _without_pinning)
 after_import("vllm.v1.engine.async_llm", _pause_by_mode)
 after_import("vllm.model_executor.models.utils", _map_adapters_names)
