@@ -52,7 +52,7 @@ float32, some 0.85 after one step whose weights did not arrive. bfloat16 is to s
 _TOKENS_TO_JUDGE = 100
 _MOVED_FOR_SURE = 5e-5
 """The sum of learning rates after which a text must be answered otherwise. An optimiser moves a weight by about the
-rate, and bfloat16 tells weights of 0.02 apart by 1.2e-4: servers rightly say the same after a step at 1e-6."""
+rate, and bfloat16 tells weights of 0.01 apart by 6e-5: servers rightly say the same after a step at 1e-6."""
 _RUN_ENDED = "the run ended before its step"
 
 
