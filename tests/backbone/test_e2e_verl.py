@@ -53,8 +53,9 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
     assert "the trainer worker 0 died" in out
 
 
-def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, tiny_folder: Path) -> None:
-    assert_runs_ahead("verl", tmp_path, tiny_folder)
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_episodes_are_run_ahead_of_the_trainer(tmp_path: Path, tiny_folder: Path, mode: str) -> None:
+    assert_runs_ahead("verl", tmp_path, tiny_folder, f"verl.trainer.v1.trainer_mode={mode}")
 
 
 def test_adapters_are_trained(tmp_path: Path) -> None:

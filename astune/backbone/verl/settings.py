@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
-from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SYNC
+from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
 
@@ -35,6 +35,14 @@ _OF_FSDP = tuple(
     for key in ("strategy", "optim.lr_scheduler_type", "optim.zero_indexed_step", "optim.min_lr_ratio")
 )
 """What astune says of every run, and Megatron has other keys for."""
+_SEPARATE_ON_CPU = {
+    "actor_rollout_ref.hybrid_engine": False,  # no second servers beside the trainer
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "gloo",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "astune.backbone.verl.gloo",
+}
+"""What servers of their own need where there is no GPU."""
 _CPU_TOKENS = 1024
 """Of a micro-batch where there is no GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
 _NOT_DECLARED = (
@@ -90,7 +98,9 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
 
 def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
     wanted = config.trainer.tokens_per_microbatch
+    separate = _leaf(config.verl, "trainer.v1.trainer_mode") == SEPARATE
     return {
+        **(_SEPARATE_ON_CPU if on_cpu and separate else {}),
         "trainer.v1.trainer_mode": COLOCATED if config.trainer.max_staleness else SYNC,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
             min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
