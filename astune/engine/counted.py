@@ -34,6 +34,14 @@ class CountedEngine:
         finally:
             self._stats = replace(self._stats, running=self._stats.running - 1)
 
+    def _count_cancelled(self, sampled: int) -> None:
+        """Tokens that reach nobody."""
+        self._stats = replace(
+            self._stats,
+            sampled_tokens=self._stats.sampled_tokens + sampled,
+            cancelled_tokens=self._stats.cancelled_tokens + sampled,
+        )
+
     def _count(self, *, prompt: int, cached: int, sampled: int) -> None:
         self._stats = replace(
             self._stats,

@@ -26,7 +26,7 @@ def test_what_verl_is_given_as_advantages_are_those_of_the_local_trainer_times_t
     )
     mask = torch.tensor([padded([*map(float, row.mask)]) for _, row in rows] + [[0.0] * width])
     index = [
-        *(estimator.group_name(uid, dropped=row.dropped) for uid, row in rows),
+        *(estimator.group_name(uid, row) for uid, row in rows),
         f"{estimator.PADDING}01",
     ]  # verl fills batches up
     given, _ = estimator.advantages(rewards, mask, index, scheme=scheme, config=None)

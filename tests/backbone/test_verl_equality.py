@@ -29,6 +29,7 @@ def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig
         "scheme": scheme,
         "rows": rows,
         "loss": loss.model_dump(),
+        "ranks": 2,
         "actor": ratios
         | {"loss_agg_mode": "token-sum", "clip_ratio_c": 1e9, "kl_loss_coef": 0.0}
         | {"use_kl_loss": loss.kl_coef != 0},

@@ -75,6 +75,8 @@ def test_megatron_has_the_learning_rate_of_the_local_trainer(plans: dict[str, di
     said = plans["megatron"]["said"]
     assert said[f"{ACTOR}.strategy"] == "megatron"
     assert said[f"{ACTOR}.megatron.param_offload"] is True
+    betas = [said[f"{ACTOR}.optim.override_optimizer_config.adam_beta{number}"] for number in (1, 2)]
+    assert betas == [0.9, 0.99]
     optim = AstuneConfig.model_validate(CASES["megatron"][0]).trainer.optim
     given = [_megatrons(said, f"{ACTOR}.optim.", step) for step in range(7)]
     assert given == pytest.approx([learning_rate(optim, step, 7) for step in range(1, 8)])

@@ -37,6 +37,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         f"{_ACTOR}.calculate_entropy",
         f"{_ACTOR}.entropy_coeff",
         f"{_ACTOR}.ppo_epochs",
+        f"{_ACTOR}.policy_loss",
         f"{_ACTOR}.clip_ratio_c",
         f"{_ROLLOUT}.n",
         f"{_ROLLOUT}.temperature",
@@ -45,6 +46,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         f"{_ROLLOUT}.logprobs_mode",
         f"{_ROLLOUT}.calculate_log_probs",
         f"{_ROLLOUT}.agent.agent_loop_manager_class",
+        "trainer.critic_warmup",
         "trainer.v1.sampler",
         "trainer.v1.colocate_async.num_warmup_batches",
         "trainer.v1.separate_async.num_warmup_batches",
@@ -60,6 +62,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "algorithm.sample_strategy_args",
         "algorithm.kl_loss_fn",
         "algorithm.entropy_loss_fn",
+        "algorithm.entropy_loss_fn_args",
         "algorithm.repeat_times",
         "algorithm.bypass_old_logprobs",
         "buffer",
@@ -71,6 +74,9 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "synchronizer.sync_offset",
         "synchronizer.explorer_sync_interval",
         "synchronizer.trainer_sync_interval",
+        "trainer.critic_warmup",
+        "trainer.trainer_config.actor_rollout_ref.actor.ppo_epochs",
+        "trainer.trainer_config.actor_rollout_ref.actor.policy_loss",
     ),
 }
 """What law 4's loss, and the books, rest on."""

@@ -92,11 +92,8 @@ class BatchScale:
 
     @classmethod
     def count(cls, rows: Sequence[tuple[str, int, bool]]) -> BatchScale:
-        """Of rows with their group, their number of tokens in the mask, and whether any of these has an advantage.
-
-        A group that teaches something has a row with one; a quiet group has none.
-        """
-        taught = {uid for uid, _, has_advantage in rows if has_advantage}
+        """Of rows with their group, their tokens in the mask, and whether they teach; a quiet group's does not."""
+        taught = {uid for uid, _, teaches in rows if teaches}
         trained = [tokens for uid, tokens, _ in rows if uid in taught]
         return cls(len(taught), len({uid for uid, _, _ in rows} - taught), len(trained), sum(trained))
 

@@ -124,6 +124,7 @@ def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
             "Trinity's models take adapters from its checkpoints, which was not tried",
             "0, or train with verl",
         ),
+        "model.device": (config.model.device != "auto", "the machines that train decide", "auto"),
         "deterministic": (config.deterministic, f"{engine}'s servers schedule requests as they come", "false"),
     }
     for key, (given, why, value) in refused.items():

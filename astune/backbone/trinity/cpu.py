@@ -29,12 +29,6 @@ _MOVED = {
     "trinity.common.models.vllm_worker": "astune.backbone.trinity.worker_on_cpu",
 }
 """Modules that Trinity imports, and where they are: vLLM 0.32 moved one, the other is for GPUs."""
-_MICRO_BATCHES = (
-    "log_prob_micro_batch_size",
-    "log_prob_micro_batch_size_per_gpu",
-    "log_prob_use_dynamic_bsz",
-    "log_prob_max_token_len_per_gpu",
-)
 
 
 def install() -> None:
@@ -45,7 +39,6 @@ def install() -> None:
     """
     require_versions(VERSIONS, engine="trinity")
     sys.meta_path.insert(0, _Moved())
-    after_import("trinity.trainer.verl.config", _leave_out_what_verl_lost)
     after_import("trinity.trainer.verl.monkey_patch", _without_capability)
     after_import("vllm.v1.engine.async_llm", _start_without_format)
     keep_vllm_weights()
@@ -62,37 +55,6 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         real = importlib.import_module(_MOVED[module.__name__])
         module.__dict__.update({name: value for name, value in vars(real).items() if not name.startswith("__")})
-
-
-def _leave_out_what_verl_lost(module: Any) -> None:
-    """Trinity writes verl 0.8's configuration; verl 0.9 refuses keys that it has no more."""
-    from omegaconf import OmegaConf
-
-    build = module.build_verl_config
-
-    def build_for_verl_0_9(config: Any) -> Any:
-        built = OmegaConf.to_container(build(config), resolve=False)
-        assert isinstance(built, dict)
-        for section in ("model", "actor", "ref", "rollout"):
-            _prune(built[section])
-            profiler = built[section].get("profiler")
-            if isinstance(profiler, dict) and profiler.get("tool_config") is None:
-                profiler["tool_config"] = {}
-        return OmegaConf.create(built)
-
-    module.build_verl_config = build_for_verl_0_9
-
-
-def _prune(section: dict[str, Any]) -> None:
-    target = section.get("_target_")
-    if target:
-        place, _, name = target.rpartition(".")
-        known = {*getattr(importlib.import_module(place), name).__dataclass_fields__, "_target_", *_MICRO_BATCHES}
-        for key in [key for key in section if key not in known]:
-            del section[key]
-    for value in section.values():
-        if isinstance(value, dict):
-            _prune(value)
 
 
 def _without_capability(module: Any) -> None:

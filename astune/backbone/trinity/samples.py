@@ -68,9 +68,7 @@ def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks:
     batch up that ranks cannot share equally.
     """
     counted = [one for one in experiences if not told(one)["dropped"]]
-    scale = BatchScale.count(
-        [(told(one)["uid"], int(one.action_mask.sum()), bool(one.advantages.any())) for one in counted]
-    )
+    scale = BatchScale.count([(told(one)["uid"], int(one.action_mask.sum()), teaches(one)) for one in counted])
     teaching = [one for one in counted if teaches(one)]
     for one in teaching:
         one.advantages = one.returns = one.advantages * scale.share

@@ -46,6 +46,12 @@ def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
     except OmegaConfBaseException as cause:
         said = "; ".join(line.strip() for line in str(cause).splitlines() if line.strip())
         raise ConfigError(f"Trinity refuses its configuration: {said}", hint="see astune.trinity") from cause
+    if not made.trainer.trainer_strategy.startswith("fsdp"):
+        raise ConfigError(
+            f"astune.trinity: trainer.trainer_strategy {made.trainer.trainer_strategy} cannot be used: astune's keys "
+            "are told to FSDP alone",
+            hint="leave it out, or take fsdp2; verl trains with Megatron, docs/en/to_verl.md says how",
+        )
     _require_pace(made, config)
     try:
         return made.check_and_update()

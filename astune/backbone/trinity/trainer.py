@@ -17,6 +17,7 @@ from trinity.common.experience import Experience
 from trinity.trainer.verl.trainer import VERLTrainer
 
 from astune.backbone.cluster.reports import numbers_of, reports
+from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.samples import teaches, told, weighed
 from astune.backbone.trinity.telling import telling
 
@@ -60,6 +61,7 @@ class ToldTrainer(theirs.Trainer):
         self._waited_s = self._synced_s = 0.0
         self._saved_step = 0
         theirs.get_trainer_wrapper = KeepingEngine
+        verl_0_9.install()
         super().__init__(config)
 
     @telling

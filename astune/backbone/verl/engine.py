@@ -49,6 +49,7 @@ class VerlEngine(BorrowedEngine):
             if answer.stop_reason not in _BROKEN_OFF or len(token_ids) >= params.max_tokens:
                 break
             if params.grammar is not None:
+                self._count_cancelled(len(token_ids))
                 token_ids, logprobs, versions = [], [], []
             await asyncio.sleep(_BEFORE_GOING_ON_S)
         if answer.stop_reason not in ("completed", *_BROKEN_OFF) or not versions:

@@ -14,17 +14,20 @@ from typing import Any
 
 from torch import Tensor
 
-from astune.backbone.cluster.rows import BatchScale
+from astune.backbone.cluster.rows import BatchScale, Row
 from astune.trainer.samples import TokenWeights
 
 NAME = "astune"
-PADDING = "pad"
-"""How the group's name of a row begins that counts nothing: of a dropped group, or added by verl to fill a batch."""
+PADDING, QUIET = "pad", "quiet"
+"""How the group's name of a row begins that counts nothing (of a dropped group, or added by verl to fill a batch), or
+that stands for a group of which nothing is learnt."""
 
 
-def group_name(uid: str, *, dropped: bool) -> str:
+def group_name(uid: str, row: Row) -> str:
     """The group of a row, as verl is told."""
-    return f"{PADDING}{uid}" if dropped else uid
+    if row.dropped:
+        return f"{PADDING}{uid}"
+    return uid if row.episode_id else f"{QUIET}{uid}"
 
 
 def register(scheme: TokenWeights) -> None:
@@ -48,7 +51,11 @@ def advantages(
         index: the group of each row.
     """
     rewards = token_level_rewards * response_mask
-    rows = zip(index, response_mask.sum(dim=-1).tolist(), rewards.any(dim=-1).tolist(), strict=True)
-    scale = BatchScale.count([(uid, int(n), rewarded) for uid, n, rewarded in rows if not uid.startswith(PADDING)])
+    counted = [
+        (uid, int(n), not uid.startswith(QUIET))
+        for uid, n in zip(index, response_mask.sum(dim=-1).tolist(), strict=True)
+        if not uid.startswith(PADDING)
+    ]
+    scale = BatchScale.count(counted)
     scaled = rewards * (scale.share * scale.of_weights(scheme))
     return scaled, scaled

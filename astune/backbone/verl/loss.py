@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss
-from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
@@ -48,12 +47,14 @@ def with_terms(
     names = ["response_mask", "token_weights", *(["ref_log_prob"] if loss.kl_coef else [])]
     padded = data.select(*names).to_padded_tensor()
     mask = padded["response_mask"].bool()
-    term_E = torch.zeros_like(padded["token_weights"][mask])
+    weights = padded["token_weights"][
+        :, : mask.shape[1]
+    ]  # a row that verl fills up with may have longer ones, unmasked
+    term_E = torch.zeros_like(weights[mask])
     if loss.kl_coef:
         logprob_E = no_padding_2_padding(model_output["log_probs"], data)[mask]
         term_E = term_E + loss.kl_coef * kl_to_start(logprob_E, padded["ref_log_prob"][mask])
     if loss.entropy_coef:
         term_E = term_E - loss.entropy_coef * no_padding_2_padding(model_output["entropy"], data)[mask]
-    weight_E = padded["token_weights"][mask] * tu.get_non_tensor_data(data, SCALE, None)
-    terms = torch.zeros_like(padded["token_weights"]).masked_scatter(mask, weight_E * term_E)
+    terms = torch.zeros_like(weights).masked_scatter(mask, weights[mask] * data[SCALE] * term_E)
     return value + agg_loss(terms, mask, actor.loss_agg_mode, **actor.global_batch_info), metrics

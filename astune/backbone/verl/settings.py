@@ -30,11 +30,16 @@ _OPEN = (
 """Below these verl passes on whatever it is given."""
 _FSDP, _MEGATRON = "dp", "megatron"
 """verl's words for who trains."""
-_OF_FSDP = tuple(
-    f"actor_rollout_ref.actor.{key}"
-    for key in ("strategy", "optim.lr_scheduler_type", "optim.zero_indexed_step", "optim.min_lr_ratio")
+_OF_FSDP = (
+    *(
+        f"actor_rollout_ref.actor.{key}"
+        for key in ("strategy", "optim.lr_scheduler_type", "optim.zero_indexed_step", "optim.min_lr_ratio")
+    ),
+    *(f"actor_rollout_ref.ref.fsdp_config.{key}" for key in ("model_dtype", "mixed_precision")),
 )
 """What astune says of every run, and Megatron has other keys for."""
+_OVERRIDDEN = "actor_rollout_ref.actor.optim.override_optimizer_config"
+"""Megatron's optimizer takes its betas from here alone."""
 _SEPARATE_ON_CPU = {
     "actor_rollout_ref.hybrid_engine": False,  # no second servers beside the trainer
     "actor_rollout_ref.rollout.nnodes": 1,
@@ -70,14 +75,15 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
         )
     with initialize_config_module("verl.trainer.config", version_base=None):
         theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
+    keys = _Keys(theirs)
     own = _of_this_run(job, config, on_cpu=on_cpu) | (_of_megatron(config) if by_megatron else _of_fsdp(config))
     *layers, users = layers_of("verl", config, own, on_cpu=on_cpu)
     for source, values in layers:
         for key, value in values.items():
             if not (by_megatron and key in _OF_FSDP):
-                _set(theirs, key, value, source)
+                keys.set(theirs, key, value, source)
     for key, value in users[1].items():
-        _set(theirs, key, value, users[0])
+        keys.set(theirs, key, value, users[0])
     mode = theirs.trainer.v1.trainer_mode
     if mode not in MODES:
         raise ConfigError(f"astune.verl: verl has no trainer.v1.trainer_mode {mode}", hint=f"take one of {MODES}")
@@ -121,7 +127,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
 
 
 def _of_fsdp(config: AstuneConfig) -> dict[str, Any]:
-    return precision(config, servers="actor_rollout_ref.rollout.dtype", trainers=_FSDPS)
+    return precision(config, servers="actor_rollout_ref.rollout.dtype", trainers=_FSDPS[:1])
 
 
 def _of_megatron(config: AstuneConfig) -> dict[str, Any]:
@@ -133,6 +139,8 @@ def _of_megatron(config: AstuneConfig) -> dict[str, Any]:
         "actor_rollout_ref.actor.optim.lr_decay_steps": max(last, optim.warmup_steps + 1),
         "actor_rollout_ref.actor.optim.lr_decay_style": "linear",
         "actor_rollout_ref.actor.optim.min_lr": optim.lr * optim.lr_final_ratio,
+        **{f"{_OVERRIDDEN}.adam_beta{number}": beta for number, beta in enumerate(optim.betas, start=1)},
+        "actor_rollout_ref.actor.entropy_from_logits_with_chunking": False,  # it cannot be differentiated there
     }
 
 
@@ -162,12 +170,18 @@ def _leaf(tree: Mapping[str, Any], key: str) -> Any:
     return dict(leaves(tree)).get(key)
 
 
-def _set(theirs: DictConfig, key: str, value: Any, source: str) -> None:
-    has = dict(leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
-    known = {*has, *(name.rpartition(".")[0] for name in has)}
-    empty = [name for name, value in has.items() if value is None or value == {}]
-    free = key in _NOT_DECLARED or any(key.startswith(f"{place}.") for place in (*_OPEN, *empty))
-    if not free:
-        require_known(key, known, source=source, engine="verl")
-    with open_dict(theirs):
-        OmegaConf.update(theirs, key, as_typed(value, has.get(key)), force_add=free)
+class _Keys:
+    """Those that verl's own configuration has, before anything is set in it."""
+
+    def __init__(self, theirs: DictConfig) -> None:
+        self._defaults = dict(leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
+        self._known = {*self._defaults, *(name.rpartition(".")[0] for name in self._defaults)}
+        empty = [name for name, value in self._defaults.items() if value is None or value == {}]
+        self._open = tuple(f"{place}." for place in (*_OPEN, *_NOT_DECLARED, *empty))
+
+    def set(self, theirs: DictConfig, key: str, value: Any, source: str) -> None:
+        free = f"{key}.".startswith(self._open)
+        if not free:
+            require_known(key, self._known, source=source, engine="verl")
+        with open_dict(theirs):
+            OmegaConf.update(theirs, key, as_typed(value, self._defaults.get(key)), force_add=free)

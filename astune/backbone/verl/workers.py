@@ -93,7 +93,7 @@ def fields_of(row: Row, uid: str) -> dict[str, Any]:
     mask, advantages = torch.tensor(row.mask), torch.tensor(row.advantages, dtype=torch.float32)
     input_ids = torch.cat([prompts, responses])
     return {
-        "uid": estimator.group_name(uid, dropped=row.dropped),
+        "uid": estimator.group_name(uid, row),
         "prompts": prompts,
         "responses": responses,
         "input_ids": input_ids,
