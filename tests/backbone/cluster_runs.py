@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from statistics import fmean
 from subprocess import Popen
+from typing import Any
 
 import psutil
 from astune_command import ROOT, start
@@ -19,7 +20,7 @@ from astune.schema import AstuneError
 
 CALCULATOR = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
 STEPS = 6
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "trainer.total_steps": STEPS,
     "trainer.tasks_per_step": 4,
     "rollout.num_repeat": 6,
@@ -102,6 +103,21 @@ def kill_while_training(process: Popen[str], folder: Path) -> tuple[str, float]:
     killed = time.monotonic()
     out, _ = process.communicate(timeout=120)
     return out, time.monotonic() - killed
+
+
+def kill_all_between_steps(name: str, process: Popen[str], folder: Path) -> None:
+    """SIGKILL to those that run groups, while the first step's are trained and they have nothing to do."""
+    episodes = SETTINGS["trainer.tasks_per_step"] * SETTINGS["rollout.num_repeat"]
+    give_up = time.monotonic() + 900
+    while _recorded(folder) < episodes:
+        assert time.monotonic() < give_up
+        assert process.poll() is None
+        time.sleep(0.5)
+    time.sleep(2)  # the last group is on its way to the trainer
+    killed = [one for one in psutil.Process(process.pid).children(recursive=True) if name in " ".join(one.cmdline())]
+    assert killed
+    for one in killed:
+        one.send_signal(signal.SIGKILL)
 
 
 _FOUND = {
@@ -191,6 +207,15 @@ def _saved(folder: Path) -> bool:
         return run_of(folder).checkpoints.latest() is not None
     except AstuneError:  # it is only beginning
         return False
+
+
+def _recorded(folder: Path) -> int:
+    """Training episodes."""
+    try:
+        with run_of(folder).episodes() as reader:
+            return len(reader.list(split="train"))
+    except AstuneError:  # it is only beginning
+        return 0
 
 
 def _training(folder: Path) -> bool:

@@ -253,7 +253,7 @@ async def test_servers_may_say_the_same_after_steps_too_small_for_bfloat16(tmp_p
 
         def train(step: int) -> None:
             episodes = tell_a_group(reports, first_repeat=2 * step)
-            a_step(reports, episodes, step=step, version=step - 1, lr_of_next=4e-5)
+            a_step(reports, episodes, step=step, version=step - 1, lr_of_next=2e-5)
             reports.tell("synced", version=step, servers={"server 0": [1.0]})
 
         await asyncio.to_thread(lambda: reports.tell("synced", version=0, servers={"server 0": [0.5]}))

@@ -16,7 +16,9 @@ from cluster_runs import (
     assert_goes_on_where_it_was_interrupted,
     assert_learnt,
     begin,
+    kill_all_between_steps,
     kill_while_training,
+    metrics_of,
     python_of,
     run_of,
 )
@@ -26,6 +28,8 @@ from tiny_runs import (
     assert_trains_on_two_nodes,
     assert_trains_with_all_terms,
 )
+
+from astune.runs import balance_of
 
 pytestmark = [
     pytest.mark.e2e,
@@ -54,6 +58,14 @@ def test_a_worker_that_is_killed_ends_the_run_within_a_minute(tmp_path: Path) ->
     assert seconds < 60, out
     assert process.returncode == 1, out
     assert "died" in out
+
+
+def test_runners_that_are_killed_between_two_steps_are_replaced(tmp_path: Path) -> None:
+    process = begin("trinity", tmp_path, "--set", "trainer.total_steps=2")
+    kill_all_between_steps("ray::WorkflowRunner", process, tmp_path)
+    out, _ = process.communicate(timeout=1200)
+    assert process.returncode == 0, out
+    assert all(balance_of(line).difference == 0 for line in metrics_of(run_of(tmp_path)))
 
 
 @pytest.mark.parametrize("style", ["fixed", "fully_async"])

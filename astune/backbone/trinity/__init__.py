@@ -8,4 +8,5 @@ What runs beside it is in `../cluster`; these modules run on Ray, in Trinity's e
     samples.py     groups as experiences, and the strategy that reads whole ones
     algorithm.py   the loss, and advantages that are there already
     explorer.py    trainer.py   Trinity's own, with our books; verl_0_9.py  what the trainer's verl refuses
+    coordinator.py Trinity's own, which replaces runners that died
 """

@@ -10,18 +10,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import trinity.explorer.explorer as theirs
 from trinity.common.constants import SyncStyle
-from trinity.explorer.explorer import Explorer
 
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.reports import reports
+from astune.backbone.trinity.coordinator import Coordinator
 from astune.backbone.trinity.telling import telling
 from astune.schema import DeadlineExceeded
 
 _LOOKS_S = 0.5
 
 
-class ToldExplorer(Explorer):
+class ToldExplorer(theirs.Explorer):
     """Runs no further ahead of the trainer than `trainer.max_staleness`.
 
     It measures held-out tasks with the weights of each `test_freq`-th step, and with the last ones.
@@ -37,6 +38,7 @@ class ToldExplorer(Explorer):
         self._measured: int = job["measured"]
         self._end_watch: Callable[[], None] = lambda: None
         self._measured_last = not job["validation"]
+        theirs.RolloutCoordinator = Coordinator
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
         self.sync_offset += self._done  # a run that goes on may run ahead anew
