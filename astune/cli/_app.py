@@ -70,7 +70,8 @@ def root(
         typer.Option(
             "--backbone",
             metavar="NAME",
-            help="Who trains; overrides astune.backbone: local, or debug, which runs a few episodes only.",
+            help="Who trains; overrides astune.backbone: local, verl or trinity on a Ray cluster, or debug, which runs "
+            "a few episodes only.",
         ),
     ] = None,
     resume: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from astune.config.schema import AstuneConfig, ClusterEngine
@@ -9,13 +10,15 @@ from astune.schema import ConfigError
 
 
 def interpreter(config: AstuneConfig, engine: ClusterEngine) -> str:
-    """The Python of the engine's environment.
+    """The Python of the engine's environment: the one that is named, or in this folder, or beside astune's own.
 
     Raises:
         ConfigError: there is none.
     """
     named: str = getattr(config.environments, engine)
-    python = Path(named or f".venv-{engine}/bin/python").absolute()
+    usual = Path(f".venv-{engine}", "bin", "python")
+    places = [Path(named)] if named else [usual, Path(sys.prefix).parent / usual]
+    python = next((place for place in places if place.is_file()), places[-1]).absolute()
     if not python.is_file():
         raise ConfigError(
             f"{engine}'s environment is not there: {python}",

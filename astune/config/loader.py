@@ -141,10 +141,17 @@ class _Layer:
                 self._merge(entry, key.entry, (*path, name), entries[name], (*written, name))
             merged[key.name] = entries
         else:
-            merged[key.name] = _value_of(".".join(path), value)
+            merged[key.name] = _joined(merged.get(key.name), _value_of(".".join(path), value))
 
     def _problem(self, written: KeyPath, message: str, hint: str) -> None:
         self._problems.append(_Problem(self._document.place(written), message, hint))
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """What a later layer says of an open mapping leaves the rest of it."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return old | {name: _joined(old.get(name), value) for name, value in new.items()}
 
 
 def _value_of(path: str, value: Any) -> Any:

@@ -349,7 +349,8 @@ class EnvironmentsConfig(StrictModel):
     """Environments of engines that cannot live in astune's own."""
 
     verl: str = ""
-    """The interpreter of verl's environment; empty takes `.venv-verl/bin/python`, which `make env-verl` makes."""
+    """The interpreter of verl's environment; empty takes `.venv-verl/bin/python`, which `make env-verl` makes, in this
+    folder or beside the environment that astune runs in."""
     trinity: str = ""
     """That of Trinity-RFT's; empty takes `.venv-trinity/bin/python`, which `make env-trinity` makes."""
 

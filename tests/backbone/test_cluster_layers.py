@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_kind, require_known
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.schema import ConfigError
 
@@ -35,12 +35,27 @@ def test_the_users_own_keys_come_last(engine: ClusterEngine) -> None:
         ("verl", {"algorithm": {"rollout_correction": {"rollout_is": None}}}),
         ("trinity", {"algorithm": {"policy_loss_fn": "ppo"}}),
         ("trinity", {"buffer": {"train_batch_size": 7}}),
+        ("trinity", {"trainer": {"trainer_config": {"actor_rollout_ref": {"actor": {"ppo_epochs": 4}}}}}),
+        ("verl", {"trainer": {"critic_warmup": 2}}),
     ],
 )
 def test_what_the_loss_rests_on_is_not_the_users_to_say(engine: ClusterEngine, keys: dict[str, Any]) -> None:
     [[key, _]] = leaves(keys)
     with pytest.raises(ConfigError, match=f"astune.{engine}: {key} is astune's to say"):
         layers_of(engine, config(engine, **keys), {}, on_cpu=False)
+
+
+def test_who_says_what_is_astunes_to_say_is_told_the_key_to_say_it_with() -> None:
+    with pytest.raises(ConfigError) as told:
+        layers_of("verl", config("verl", data={"train_batch_size": 2}), {}, on_cpu=False)
+    assert told.value.hint == "it follows from astune.trainer.tasks_per_step"
+
+
+def test_a_word_where_the_engine_has_a_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"verl has a number at trainer\.nnodes, as 1; found 'two'"):
+        require_kind("trainer.nnodes", "two", 1, source="astune.verl", engine="verl")
+    for value in (2, 0.5, None, "${oc.env:NODES}"):
+        require_kind("trainer.nnodes", value, 1, source="astune.verl", engine="verl")
 
 
 def test_a_key_that_the_engine_does_not_have_names_the_nearest() -> None:

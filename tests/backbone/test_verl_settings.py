@@ -33,6 +33,11 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {
     "megatron on a CPU": (MEGATRON, True),
     "megatron with adapters": (MEGATRON | {"model": {"lora": {"rank": 4}}}, False),
     "megatron in float32": (MEGATRON | {"model": {"dtype": "float32"}}, False),
+    "a word for a section": ({"verl": {"trainer": 8}}, False),
+    "servers without GPUs": (
+        {"trainer": {"max_staleness": 1}, "verl": {"trainer": {"v1": {"trainer_mode": "separate_async"}}}},
+        False,
+    ),
     "torchtitan": ({"verl": {"model_engine": "torchtitan"}}, False),
 }
 
@@ -101,7 +106,11 @@ def _megatrons(said: dict[str, Any], optim: str, step: int) -> float:
         ("megatron with adapters", "adapters"),
         ("megatron in float32", "bfloat16"),
         ("torchtitan", "model_engine torchtitan cannot be used"),
+        ("a word for a section", "trainer is a section of verl's"),
+        ("servers without GPUs", "separate_async needs GPUs for its servers"),
     ],
 )
-def test_what_megatron_cannot_do_is_refused(plans: dict[str, dict[str, Any]], name: str, why: str) -> None:
+def test_what_cannot_be_trained_is_refused_before_anything_starts(
+    plans: dict[str, dict[str, Any]], name: str, why: str
+) -> None:
     assert why in plans[name]["refused"]

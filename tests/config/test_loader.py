@@ -77,6 +77,12 @@ def test_overrides_below_one_section_add_up():
     assert (config.trainer.optim.lr, config.trainer.optim.warmup_steps) == (0.1, 0)
 
 
+def test_overrides_leave_the_rest_of_an_open_section(write):
+    path = write("astune: {verl: {trainer: {nnodes: 2, n_gpus_per_node: 8}}}\n")
+    config = load_config(path, ["verl.trainer.save_freq=1", "verl.trainer.nnodes=3", "verl.data.seed=4"])
+    assert config.verl == {"trainer": {"nnodes": 3, "n_gpus_per_node": 8, "save_freq": 1}, "data": {"seed": 4}}
+
+
 def test_the_documented_aliases_are_the_same_keys(write):
     config = load_config(
         write(

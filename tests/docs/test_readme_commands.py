@@ -45,6 +45,7 @@ RUN_ELSEWHERE = {
     "astune view": "tests/viewer, every test of which starts it or its server",
     "astune --kill": "tests/launcher/test_process_registry.py",
     "astune doctor": "tests/cli/test_doctor.py",
+    ".venv-verl/bin/ray start": "tests/backbone/tiny_runs.py starts Ray's nodes so, with a port of their own",
     "python -m vllm.entrypoints.openai.api_server": "tests/backbone/test_e2e_vllm.py, as a run starts it",
     "astune --conf tutorial/example_appworld/appworld.yaml": "tests/tutorial/test_example_appworld.py, in debug",
 }
@@ -146,6 +147,8 @@ def test_a_shown_command_exists_and_is_run_somewhere(command):
         assert known or MAKE_TOO_LONG.match(command), f"say in RUN_ELSEWHERE where `{command}` is run"
     elif words[0].startswith("scripts/"):
         assert os.access(ROOT / words[0], os.X_OK), f"`{command}` names no program"
+        assert known, f"say in RUN_ELSEWHERE where `{command}` is run"
+    elif words[0] == ".venv-verl/bin/ray":
         assert known, f"say in RUN_ELSEWHERE where `{command}` is run"
     elif words[0] == "python":
         assert known or is_python_file_or_module(words[1:]), f"`{command}` names nothing that is there"

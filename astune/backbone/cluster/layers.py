@@ -27,6 +27,8 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "algorithm.adv_estimator",
         "algorithm.rollout_correction",
         "algorithm.use_kl_in_reward",
+        "data.train_batch_size",
+        "data.gen_batch_size",
         "data.train_files",
         "data.val_files",
         "data.custom_cls",
@@ -37,8 +39,14 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         f"{_ACTOR}.calculate_entropy",
         f"{_ACTOR}.entropy_coeff",
         f"{_ACTOR}.ppo_epochs",
+        f"{_ACTOR}.ppo_mini_batch_size",
+        f"{_ACTOR}.clip_ratio",
+        f"{_ACTOR}.clip_ratio_low",
+        f"{_ACTOR}.clip_ratio_high",
         f"{_ACTOR}.policy_loss",
         f"{_ACTOR}.clip_ratio_c",
+        "actor_rollout_ref.model.path",
+        f"{_ROLLOUT}.name",
         f"{_ROLLOUT}.n",
         f"{_ROLLOUT}.temperature",
         f"{_ROLLOUT}.top_p",
@@ -47,6 +55,12 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         f"{_ROLLOUT}.calculate_log_probs",
         f"{_ROLLOUT}.agent.agent_loop_manager_class",
         "trainer.critic_warmup",
+        "trainer.default_local_dir",
+        "trainer.resume_from_path",
+        "trainer.resume_mode",
+        "trainer.total_epochs",
+        "trainer.total_training_steps",
+        "trainer.use_v1",
         "trainer.v1.sampler",
         "trainer.v1.colocate_async.num_warmup_batches",
         "trainer.v1.separate_async.num_warmup_batches",
@@ -54,6 +68,9 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
     ),
     "trinity": (
         "mode",
+        "checkpoint_root_dir",
+        "project",
+        "name",
         "algorithm.algorithm_type",
         "algorithm.advantage_fn",
         "algorithm.policy_loss_fn",
@@ -61,21 +78,29 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "algorithm.sample_strategy",
         "algorithm.sample_strategy_args",
         "algorithm.kl_loss_fn",
+        "algorithm.kl_penalty_fn",
         "algorithm.entropy_loss_fn",
         "algorithm.entropy_loss_fn_args",
         "algorithm.repeat_times",
         "algorithm.bypass_old_logprobs",
         "buffer",
+        "model.model_path",
         "model.temperature",
         "model.top_p",
         "model.top_k",
         "explorer.max_inflight_batches",
+        "explorer.rollout_model.temperature",
+        "explorer.rollout_model.top_p",
+        "explorer.rollout_model.top_k",
         "synchronizer.sync_interval",
         "synchronizer.sync_offset",
         "synchronizer.explorer_sync_interval",
         "synchronizer.trainer_sync_interval",
         "trainer.critic_warmup",
+        "trainer.save_hf_checkpoint",
+        "trainer.total_steps",
         "trainer.trainer_config.actor_rollout_ref.actor.ppo_epochs",
+        "trainer.trainer_config.actor_rollout_ref.actor.ppo_mini_batch_size",
         "trainer.trainer_config.actor_rollout_ref.actor.policy_loss",
     ),
 }
@@ -86,17 +111,18 @@ _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any], *, on_cpu: bool) -> Layers:
     """All of them; `own` is what follows from the run."""
-    users = dict(leaves(getattr(config, engine)))
+    users, key_map = dict(leaves(getattr(config, engine))), read_key_map(engine)
     for key in users:
         if any(f"{key}.".startswith(f"{kept}.") for kept in _KEPT[engine]):
+            own_keys = [ours for ours, theirs in key_map.items() if key in theirs]
             raise ConfigError(
                 f"astune.{engine}: {key} is astune's to say, for what is trained rests on it",
-                hint="see docs/en/backbones.md, and astune's own keys",
+                hint=f"it follows from {own_keys[0]}" if own_keys else "leave it out; see docs/en/backbones.md",
             )
     files = [f"{engine}_default.yaml", *([f"{engine}_cpu.yaml"] if on_cpu else [])]
     return [
         *((f"default_config/{name}", _file(name, engine)) for name in files),
-        (f"config_auto_convertion_{engine}.json", engine_values(config, read_key_map(engine))),
+        (f"config_auto_convertion_{engine}.json", engine_values(config, key_map)),
         ("astune's own", dict(own)),
         (f"astune.{engine}", users),
     ]
@@ -133,6 +159,15 @@ def require_known(key: str, known: Collection[str], *, source: str, engine: Clus
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     meant = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(f"{source}: {engine} has no key {key}{meant}", hint=f"keys are those of the installed {engine}")
+
+
+def require_kind(key: str, value: Any, default: Any, *, source: str, engine: ClusterEngine) -> None:
+    """Raises ConfigError where the engine has a number, and is given none."""
+    number = isinstance(default, int | float) and not isinstance(default, bool)
+    if number and value is not None and not isinstance(value, int | float) and not str(value).startswith("${"):
+        raise ConfigError(
+            f"{source}: {engine} has a number at {key}, as {default}; found {value!r}", hint="give it one"
+        )
 
 
 def as_typed(value: Any, default: Any) -> Any:

@@ -10,13 +10,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
-from astune.schema import AstuneError
+from astune.backbone.parts import load_parts
+from astune.config.schema import AstuneConfig
+from astune.schema import AstuneError, ConfigError
 
 EVERYWHERE = {
     "PYTHONUNBUFFERED": "1",
@@ -52,7 +56,7 @@ def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[
     Args:
         on_cpu_first: what else is to be done where there is no GPU, before the engine is imported.
     """
-    on_cpu = not _has_gpu()
+    on_cpu = not _has_gpu()  # as where it is typed, so on the cluster
     if on_cpu:
         os.environ.update({name: os.environ.get(name, value) for name, value in _ON_CPU.items()})
         on_cpu_first()
@@ -61,7 +65,9 @@ def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[
     keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
     ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *EVERYWHERE, *_ON_CPU])
     try:
-        run(keeper.job(), on_cpu=on_cpu)
+        job = keeper.job()
+        _require_parts(job)
+        run(job, on_cpu=on_cpu)
     except AstuneError as failure:
         keeper.tell("failed", error=str(failure))
         return 1
@@ -73,11 +79,30 @@ def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[
 
 def _print(plan: Call, job: Mapping[str, Any], *, on_cpu: bool) -> int:
     try:
-        sys.stdout.write(plan(job, on_cpu=on_cpu))
+        with redirect_stdout(sys.stderr):  # where engines log
+            _require_parts(job)
+            made = plan(job, on_cpu=on_cpu)
     except AstuneError as failure:
         sys.stderr.write(f"{failure}\n")
         return 2
+    sys.stdout.write(f"# for machines {'without a GPU' if on_cpu else 'with GPUs'}, as this one is\n{made}")
     return 0
+
+
+def _require_parts(job: Mapping[str, Any]) -> None:
+    """The user's workflow and judge are imported here as by the engine's workers.
+
+    Raises:
+        ConfigError: they cannot be.
+    """
+    base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
+    try:
+        load_parts(AstuneConfig.model_validate(job["config"]), base_dir, with_tasks=False)
+    except ConfigError as cause:
+        raise ConfigError(
+            f"in the engine's environment, {sys.prefix}: {cause}",
+            hint=f"what your agent imports has to be there, too: {sys.executable} -m pip install ...",
+        ) from cause
 
 
 def _has_gpu() -> bool:

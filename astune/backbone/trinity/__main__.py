@@ -34,7 +34,7 @@ def plan(job: Mapping[str, Any], *, on_cpu: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:  # Trinity makes folders when it checks
         elsewhere = {**job, "checkpoints": f"{folder}/trinity"}
         made = OmegaConf.to_yaml(OmegaConf.structured(trinity_config(elsewhere, on_cpu=on_cpu)))
-    return made.replace(elsewhere["checkpoints"], job["checkpoints"])
+    return made.replace(folder, str(Path(job["checkpoints"]).parent))
 
 
 def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:

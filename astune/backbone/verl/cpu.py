@@ -148,10 +148,17 @@ def _without_pinning(module: Any) -> None:
     module.CPUOffloadPolicy = lambda pin_memory=False: policy(pin_memory=False)
 
 
+def _log_as_printed(module: Any) -> None:
+    """verl says with `flush`, as of `print`, that there are no servers beside the trainer; no logger takes that."""
+    info = module.logger.info
+    module.logger.info = lambda message, flush=False: info(message)
+
+
 require_versions(VERSIONS, engine="verl")
 keep_freed_memory()
 _one_backend()
 keep_vllm_weights()
 after_import("verl.workers.engine.fsdp.transformer_impl", _without_pinning)
+after_import("verl.trainer.ppo.v1.trainer_separate_async", _log_as_printed)
 after_import("vllm.v1.engine.async_llm", _pause_by_mode)
 after_import("vllm.model_executor.models.utils", _map_adapters_names)

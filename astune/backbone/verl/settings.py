@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_kind, require_known
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
@@ -91,6 +91,12 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
         raise ConfigError(
             f"astune.verl: trainer.v1.trainer_mode {mode} runs episodes ahead, and trainer.max_staleness is 0",
             hint="set trainer.max_staleness to 1 or more",
+        )
+    rollout = theirs.actor_rollout_ref.rollout
+    if mode == SEPARATE and (not rollout.nnodes or rollout.checkpoint_engine.backend == "naive"):
+        raise ConfigError(
+            "astune.verl: trainer.v1.trainer_mode separate_async needs GPUs for its servers, and a way for weights",
+            hint="set actor_rollout_ref.rollout.nnodes, n_gpus_per_node and checkpoint_engine.backend, as nccl",
         )
     if mode != SYNC:
         theirs.trainer.v1[mode].num_warmup_batches = config.trainer.max_staleness
@@ -175,7 +181,9 @@ class _Keys:
 
     def __init__(self, theirs: DictConfig) -> None:
         self._defaults = dict(leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
-        self._known = {*self._defaults, *(name.rpartition(".")[0] for name in self._defaults)}
+        sections = {name.rpartition(".")[0] for name in self._defaults}
+        self._known = {*self._defaults, *sections}
+        self._sections = {section for section in sections if section}
         empty = [name for name, value in self._defaults.items() if value is None or value == {}]
         self._open = tuple(f"{place}." for place in (*_OPEN, *_NOT_DECLARED, *empty))
 
@@ -183,5 +191,8 @@ class _Keys:
         free = f"{key}.".startswith(self._open)
         if not free:
             require_known(key, self._known, source=source, engine="verl")
+            require_kind(key, value, self._defaults.get(key), source=source, engine="verl")
+        if key in self._sections and value not in (None, {}):
+            raise ConfigError(f"{source}: {key} is a section of verl's; found {value!r}", hint="name keys below it")
         with open_dict(theirs):
             OmegaConf.update(theirs, key, as_typed(value, self._defaults.get(key)), force_add=free)
