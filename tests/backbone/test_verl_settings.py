@@ -69,6 +69,20 @@ def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_referenc
             assert said.get(f"{place}.param_dtype") == (None if name == "fsdp" else "fp32"), place
 
 
+def test_what_an_agent_imports_has_to_be_in_the_engines_environment(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("import found_nowhere\n")
+    config = AstuneConfig.model_validate({"rollout": {"workflow": "agent.py->Agent"}})
+    job = Job("verl", config, tmp_path, Path("/model"), [Task("1", "?")], [], tmp_path / "verl").told()
+    command = [PYTHON.absolute(), "-m", "astune.backbone.verl", "plan"]
+    done = subprocess.run(command, check=False, input=json.dumps(job), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    [*_, said] = done.stderr.splitlines()
+    assert said.startswith(f"in the engine's environment, {Path('.venv-verl').absolute()}: ")
+    assert "found_nowhere" in said
+    assert "-m pip install" in said
+
+
 def test_a_model_to_compare_with_is_loaded_for_a_kl_term_alone(plans: dict[str, dict[str, Any]]) -> None:
     for name, wanted in (("fsdp", False), ("all terms", True)):
         said = plans[name]["said"]
