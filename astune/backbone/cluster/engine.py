@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.engine.base import WeightsSource, require_context
@@ -75,7 +76,6 @@ def sampling_of(params: SamplingParams) -> dict[str, Any]:
     if params.seed is not None:
         wanted["seed"] = params.seed
     if params.grammar is not None:
-        from vllm.sampling_params import StructuredOutputsParams
-
-        wanted["structured_outputs"] = StructuredOutputsParams(**structured_outputs(params.grammar, "vLLM"))
+        sampling = import_module("vllm.sampling_params")
+        wanted["structured_outputs"] = sampling.StructuredOutputsParams(**structured_outputs(params.grammar, "vLLM"))
     return wanted

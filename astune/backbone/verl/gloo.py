@@ -18,9 +18,9 @@ import orjson
 import ray
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
+_torch: Any = torch.distributed
 _WITHIN = timedelta(minutes=10)
 _END = b"end"
 
@@ -36,15 +36,15 @@ class Gloo(CheckpointEngine):
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self._is_master = is_master
         self._rank = -1
-        self._store: TCPStore | None = None
-        self._group: ProcessGroupGloo | None = None
+        self._store: Any = None
+        self._group: Any = None
 
     def prepare(self) -> tuple[str, int] | None:
         """Where the first rank listens."""
         if not self._is_master:
             return None
         host = ray.util.get_node_ip_address()
-        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_WITHIN)
+        self._store = _torch.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_WITHIN)
         return host, self._store.port
 
     @classmethod
@@ -61,8 +61,8 @@ class Gloo(CheckpointEngine):
         self._rank = rank
         if rank < 0:
             return
-        self._store = self._store or TCPStore(*address, is_master=False, timeout=_WITHIN)
-        self._group = ProcessGroupGloo(PrefixStore("gloo", self._store), rank, world_size, _WITHIN)
+        self._store = self._store or _torch.TCPStore(*address, is_master=False, timeout=_WITHIN)
+        self._group = _torch.ProcessGroupGloo(_torch.PrefixStore("gloo", self._store), rank, world_size, _WITHIN)
 
     def finalize(self) -> None:
         self._group = self._store = None
@@ -90,13 +90,10 @@ class Gloo(CheckpointEngine):
             number += 1
 
     def _say(self, number: int, what: bytes) -> None:
-        assert self._store is not None
         self._store.set(f"tensor {number}", what)
 
     def _hear(self, number: int) -> bytes:
-        assert self._store is not None
         return self._store.get(f"tensor {number}")
 
     async def _broadcast(self, tensor: Tensor) -> None:
-        assert self._group is not None
         await asyncio.to_thread(self._group.broadcast([tensor]).wait)
