@@ -284,7 +284,8 @@ def test_an_engine_that_cannot_be_asked_leaves_no_run_behind(settings, told, fol
 
 @pytest.mark.parametrize("engine", ["verl", "trinity"])
 def test_an_engine_whose_environment_is_not_there_says_how_to_make_it(engine, folder, astune):
-    out = str(astune("--conf", "agent.yaml", "--backbone", engine))
+    nowhere = f"environments.{engine}=/nowhere/bin/python"
+    out = str(astune("--conf", "agent.yaml", "--backbone", engine, "--set", nowhere))
     assert f"{engine}'s environment is not there" in out
     assert f"make env-{engine}" in out
     assert not (folder / "launcher_record").exists()
