@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_kind, require_known
+from astune.backbone.verl import megatron
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
@@ -30,16 +31,6 @@ _OPEN = (
 """Below these verl passes on whatever it is given."""
 _FSDP, _MEGATRON = "dp", "megatron"
 """verl's words for who trains."""
-_OF_FSDP = (
-    *(
-        f"actor_rollout_ref.actor.{key}"
-        for key in ("strategy", "optim.lr_scheduler_type", "optim.zero_indexed_step", "optim.min_lr_ratio")
-    ),
-    *(f"actor_rollout_ref.ref.fsdp_config.{key}" for key in ("model_dtype", "mixed_precision")),
-)
-"""What astune says of every run, and Megatron has other keys for."""
-_OVERRIDDEN = "actor_rollout_ref.actor.optim.override_optimizer_config"
-"""Megatron's optimizer takes its betas from here alone."""
 _SEPARATE_ON_CPU = {
     "actor_rollout_ref.hybrid_engine": False,  # no second servers beside the trainer
     "actor_rollout_ref.rollout.nnodes": 1,
@@ -64,27 +55,42 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
         ConfigError: a key is none of the installed verl's.
     """
     config = AstuneConfig.model_validate(job["config"])
-    model_engine = _leaf(config.verl, "model_engine") or _FSDP
-    by_megatron = model_engine == _MEGATRON
-    if by_megatron:
-        _require_what_megatron_can(config, on_cpu=on_cpu)
-    elif model_engine != _FSDP:
-        raise ConfigError(
-            f"astune.verl: model_engine {model_engine} cannot be used: astune's keys are told to FSDP and Megatron",
-            hint=f"leave it out, or take {_MEGATRON}; actor_rollout_ref.actor.strategy is fsdp2, or fsdp",
-        )
+    model_engine = _model_engine(config, on_cpu=on_cpu)
     with initialize_config_module("verl.trainer.config", version_base=None):
         theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
-    keys = _Keys(theirs)
-    own = _of_this_run(job, config, on_cpu=on_cpu) | (_of_megatron(config) if by_megatron else _of_fsdp(config))
-    *layers, users = layers_of("verl", config, own, on_cpu=on_cpu)
+    keys, own = _Keys(theirs), _of_this_run(job, config, on_cpu=on_cpu)
+    not_told = megatron.FOR_FSDP if model_engine == _MEGATRON else ()
+    *layers, users = layers_of("verl", config, own | _of_trainer(config, model_engine), on_cpu=on_cpu)
     for source, values in layers:
-        for key, value in values.items():
-            if not (by_megatron and key in _OF_FSDP):
-                keys.set(theirs, key, value, source)
-    for key, value in users[1].items():
-        keys.set(theirs, key, value, users[0])
-    mode = theirs.trainer.v1.trainer_mode
+        keys.set(theirs, {key: value for key, value in values.items() if key not in not_told}, source)
+    keys.set(theirs, users[1], users[0])
+    _set_pace(theirs, config)
+    return theirs
+
+
+def _model_engine(config: AstuneConfig, *, on_cpu: bool) -> str:
+    """Who trains, by verl's word."""
+    asked = _leaf(config.verl, "model_engine") or _FSDP
+    if asked == _MEGATRON:
+        megatron.require_trainable(config, on_cpu=on_cpu)
+    elif asked != _FSDP:
+        raise ConfigError(
+            f"astune.verl: model_engine {asked} cannot be used: astune's keys are told to FSDP and Megatron",
+            hint=f"leave it out, or take {_MEGATRON}; actor_rollout_ref.actor.strategy is fsdp2, or fsdp",
+        )
+    return asked
+
+
+def _of_trainer(config: AstuneConfig, model_engine: str) -> dict[str, Any]:
+    if model_engine == _MEGATRON:
+        return megatron.keys_of(config)
+    return precision(config, servers="actor_rollout_ref.rollout.dtype", trainers=_FSDPS[:1])  # the other one follows
+
+
+def _set_pace(theirs: DictConfig, config: AstuneConfig) -> None:
+    """Have the mode of verl's trainer run as far ahead as `trainer.max_staleness` says."""
+    pace, rollout = theirs.trainer.v1, theirs.actor_rollout_ref.rollout
+    mode = pace.trainer_mode
     if mode not in MODES:
         raise ConfigError(f"astune.verl: verl has no trainer.v1.trainer_mode {mode}", hint=f"take one of {MODES}")
     if mode != SYNC and not config.trainer.max_staleness:
@@ -92,20 +98,15 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
             f"astune.verl: trainer.v1.trainer_mode {mode} runs episodes ahead, and trainer.max_staleness is 0",
             hint="set trainer.max_staleness to 1 or more",
         )
-    rollout = theirs.actor_rollout_ref.rollout
     if mode == SEPARATE and (not rollout.nnodes or rollout.checkpoint_engine.backend == "naive"):
         raise ConfigError(
             "astune.verl: trainer.v1.trainer_mode separate_async needs GPUs for its servers, and a way for weights",
             hint="set actor_rollout_ref.rollout.nnodes, n_gpus_per_node and checkpoint_engine.backend, as nccl",
         )
     if mode != SYNC:
-        theirs.trainer.v1[mode].num_warmup_batches = config.trainer.max_staleness
-        theirs.trainer.v1.sampler.custom_sampler = {
-            "path": "pkg://astune.backbone.verl.sampler",
-            "name": "GroupsOfStep",
-        }
-    theirs.trainer.v1.trainer_mode = PREFIX + mode
-    return theirs
+        pace[mode].num_warmup_batches = config.trainer.max_staleness
+        pace.sampler.custom_sampler = {"path": "pkg://astune.backbone.verl.sampler", "name": "GroupsOfStep"}
+    pace.trainer_mode = PREFIX + mode
 
 
 def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
@@ -130,35 +131,6 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "trainer.resume_mode": "disable" if job["resume_from"] is None else "resume_path",
         "trainer.resume_from_path": job["resume_from"],
     }
-
-
-def _of_fsdp(config: AstuneConfig) -> dict[str, Any]:
-    return precision(config, servers="actor_rollout_ref.rollout.dtype", trainers=_FSDPS[:1])
-
-
-def _of_megatron(config: AstuneConfig) -> dict[str, Any]:
-    """Its learning rate is that of `astune.trainer.policy.learning_rate` at every step: it counts steps from 0."""
-    optim, last = config.trainer.optim, config.trainer.total_steps - 1
-    return {
-        "actor_rollout_ref.actor.optim.lr_warmup_init": optim.lr / (optim.warmup_steps + 1),
-        "actor_rollout_ref.actor.optim.lr_warmup_steps": optim.warmup_steps,
-        "actor_rollout_ref.actor.optim.lr_decay_steps": max(last, optim.warmup_steps + 1),
-        "actor_rollout_ref.actor.optim.lr_decay_style": "linear",
-        "actor_rollout_ref.actor.optim.min_lr": optim.lr * optim.lr_final_ratio,
-        **{f"{_OVERRIDDEN}.adam_beta{number}": beta for number, beta in enumerate(optim.betas, start=1)},
-        "actor_rollout_ref.actor.entropy_from_logits_with_chunking": False,  # it cannot be differentiated there
-    }
-
-
-def _require_what_megatron_can(config: AstuneConfig, *, on_cpu: bool) -> None:
-    refused = (
-        (on_cpu, "it needs GPUs", "leave it out on a machine without one"),
-        (config.model.lora.rank > 0, "verl tells it of adapters by other keys", "set model.lora.rank to 0"),
-        (config.model.dtype == "float32", "it computes in bfloat16", "leave model.dtype at auto"),
-    )
-    for given, why, mend in refused:
-        if given:
-            raise ConfigError(f"astune.verl: model_engine megatron cannot be used: {why}", hint=mend)
 
 
 def _measures_first(job: Mapping[str, Any], test_freq: int) -> bool:
@@ -187,7 +159,12 @@ class _Keys:
         empty = [name for name, value in self._defaults.items() if value is None or value == {}]
         self._open = tuple(f"{place}." for place in (*_OPEN, *_NOT_DECLARED, *empty))
 
-    def set(self, theirs: DictConfig, key: str, value: Any, source: str) -> None:
+    def set(self, theirs: DictConfig, values: Mapping[str, Any], source: str) -> None:
+        """Raises ConfigError, with the source, where verl has no such key, or it is one of another kind."""
+        for key, value in values.items():
+            self._set(theirs, key, value, source)
+
+    def _set(self, theirs: DictConfig, key: str, value: Any, source: str) -> None:
         free = f"{key}.".startswith(self._open)
         if not free:
             require_known(key, self._known, source=source, engine="verl")
