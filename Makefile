@@ -58,7 +58,7 @@ e2e-verl: env-verl ## training for real with verl on a local Ray: it learns, and
 e2e-trinity: env-trinity ## the same with Trinity-RFT: it learns, weights that do not arrive are found out, nothing waits for ever
 	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_trinity.py
 
-e2e-gpu: install ## training in one process on a GPU, with a larger model of random weights; skipped where there is none
+e2e-gpu: install ## on a GPU: training in one process with a larger model of random weights, and benchmarks; skipped where there is none
 	@$(VENV)/python -m pytest -m e2e -s -rs tests/backbone/test_e2e_gpu.py
 
 clean: ## what was built; environments and launcher_record stay

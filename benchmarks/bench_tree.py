@@ -1,6 +1,7 @@
 """A training step's forward and backward pass as a prefix tree, packed, and one padded sample a call.
 
-The real small model on this machine's CPU, bf16 products and float32 sums as in training. Each trace goes three ways:
+The real small model on this machine's CPU, or with `--device cuda` on its GPU, bf16 products and float32 sums as in
+training. Each trace goes three ways:
 
 - naive: one call to the model is one sample, padded to the longest of its micro-batch, through transformers' own
   forward pass with `sdpa` and logits for the answers only
@@ -12,7 +13,7 @@ for all by their padded tokens. Packed and tree take turns, and the speed-up is 
 less than ten seconds is itself the median of five passes. The ideal is that seconds fall as tokens do. Where paths are
 long it cannot be reached: the tokens that a tree saves are those with the shortest path, so that attention, whose work
 grows with the path, is saved less, and each answer passes the head once either way. "Of the work" therefore compares
-with the floating-point operations that are saved.
+with the floating-point operations that are saved. The bars are those of a CPU: on a GPU nothing is missed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.agent_traces import Sample, Shape, made_groups, recorded_groups, samples_of
 from benchmarks.report import RESULTS, describe, machine, markdown_table, write_results
 
+Device = Literal["cpu", "cuda"]
 OF_IDEAL_BAR = 0.85
 NAIVE_BAR = 5.0
 SLOWER_BAR = 1.05
@@ -113,17 +116,18 @@ class Trace:
 class Bench:
     """One model, loaded twice: as it is trained, and as transformers has it."""
 
-    def __init__(self, folder: Path, tokens_per_microbatch: int, *, measured: str) -> None:
+    def __init__(self, folder: Path, tokens_per_microbatch: int, *, device: Device, measured: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
         from astune.config.schema import LossConfig, ModelConfig
         from astune.trainer.policy_model import PolicyModel
 
-        self._model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="bfloat16"), seed=0)
+        self._model = PolicyModel.load(folder, ModelConfig(device=device, dtype="bfloat16"), seed=0)
         self._plain: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.bfloat16, attn_implementation="sdpa"
-        ).eval()
+        )
+        self._plain.eval().to(self._model.device)
         self._tokens = tokens_per_microbatch
         self._measured = measured
         self._loss = LossConfig()
@@ -172,7 +176,7 @@ class Bench:
         microbatches = [pack(part, self._model.device, layout=layout) for part in parts]
         n_tokens = [len(microbatch.token_ids_T) for microbatch in microbatches]
         largest = parts[n_tokens.index(max(n_tokens))]
-        memory = _peak_mib(lambda: self._train(largest, layout)) if with_memory else None
+        memory = self._peak_mib(lambda: self._train(largest, layout)) if with_memory else None
         return Measured(sum(n_tokens), 0.0, memory, sum(map(self._work, microbatches)))
 
     def _work(self, microbatch: Any) -> float:
@@ -195,7 +199,7 @@ class Bench:
         """Of every n-th micro-batch, counted for all of them."""
         batches = list(_padded_batches(samples, self._tokens))
         timed = batches[:: max(1, round(1 / share))]
-        memory = _peak_mib(lambda: self._naive_pass(max(timed, key=_padded))) if with_memory else None
+        memory = self._peak_mib(lambda: self._naive_pass(max(timed, key=_padded))) if with_memory else None
         seconds = _seconds(lambda: [self._naive_pass(batch) for batch in timed])
         self._plain.zero_grad(set_to_none=True)
         total, counted = (sum(map(_padded, part)) for part in (batches, timed))
@@ -209,9 +213,10 @@ class Bench:
         longest = max(len(sample.token_ids) for sample in batch)
         said = max(sample.n_said for sample in batch)
         # Padded on the left, as answers then end together and one slice holds the logits of all.
-        ids_BT = torch.tensor([[0] * (longest - len(s.token_ids)) + s.token_ids for s in batch])
-        read_BT = torch.tensor([[0] * (longest - len(s.token_ids)) + [1] * len(s.token_ids) for s in batch])
-        trained_BS = torch.tensor([[False] * (said - s.n_said) + [True] * s.n_said for s in batch])
+        tensor = partial(torch.tensor, device=self._model.device)
+        ids_BT = tensor([[0] * (longest - len(s.token_ids)) + s.token_ids for s in batch])
+        read_BT = tensor([[0] * (longest - len(s.token_ids)) + [1] * len(s.token_ids) for s in batch])
+        trained_BS = tensor([[False] * (said - s.n_said) + [True] * s.n_said for s in batch])
         logits_BSV = self._plain(
             input_ids=ids_BT,
             attention_mask=read_BT,
@@ -226,6 +231,18 @@ class Bench:
             ones_E, ones_E / len(ones_E), logprob_E.detach(), torch.zeros_like(ones_E, dtype=torch.long)
         )
         policy_loss(logprob_E, torch.zeros_like(ones_E), inputs, self._loss)[0].backward()
+
+    def _peak_mib(self, work: Callable[[], object]) -> float | None:
+        """What `work` needs above what was held before: of the device's memory, or of this process on a CPU."""
+        import torch
+
+        if self._model.device.type != "cuda":
+            return _peak_of_process_mib(work)
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def _padded_batches(samples: Sequence[Sample], max_tokens: int) -> Iterator[list[Sample]]:
@@ -245,9 +262,19 @@ def _padded(batch: Sequence[Sample]) -> int:
 
 def _seconds(work: Callable[[], object]) -> float:
     gc.collect()
+    _finish_kernels()
     start = time.perf_counter()
     work()
+    _finish_kernels()
     return time.perf_counter() - start
+
+
+def _finish_kernels() -> None:
+    """A GPU computes on after the call that asked it to."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _steady_seconds(work: Callable[[], object]) -> float:
@@ -257,8 +284,8 @@ def _steady_seconds(work: Callable[[], object]) -> float:
     return statistics.median(passes)
 
 
-def _peak_mib(work: Callable[[], object]) -> float | None:
-    """What `work` needs above what the process held before; freed memory is given back first (Linux with glibc)."""
+def _peak_of_process_mib(work: Callable[[], object]) -> float | None:
+    """Of resident memory; what was freed is given back first (Linux with glibc)."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     gc.collect()
     if not status.exists():
@@ -276,8 +303,8 @@ def _memory_mib(status: Path, name: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None) -> bool:
-    """Print and write what came; True where every bar is reached."""
+def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None, *, device: Device) -> bool:
+    """Print and write what came; True where every bar is reached, or none is known."""
     rows = [
         (
             trace.name,
@@ -311,7 +338,7 @@ def _report(facts: dict[str, Any], traces: Sequence[Trace], skipped: str | None)
         "measured",
     )
     table = markdown_table(head, rows)
-    missed = [line for trace in traces for line in trace.missed()]
+    missed = [line for trace in traces for line in trace.missed()] if device == "cpu" else []
     note = f"\n{skipped}\n" if skipped else ""
     text = f"""# Prefix trees in training
 
@@ -333,7 +360,7 @@ of naive / packed / tree. "Of the ideal" is the speed-up over packed as a part o
         }
         for trace in traces
     ]
-    write_results("tree", {"machine": facts, "results": results, "missed": missed}, text)
+    write_results(_results_name(device), {"machine": facts, "results": results, "missed": missed}, text)
     print(f"\n{table}\n{note}")
     for line in missed:
         print(f"MISSED {line}", file=sys.stderr)
@@ -347,9 +374,19 @@ of naive / packed / tree. "Of the ideal" is the speed-up over packed as a part o
     return not missed
 
 
-def _earlier() -> list[Trace]:
+def _gpu(device: Device) -> dict[str, str]:
+    import torch
+
+    return {} if device == "cpu" else {"gpu": torch.cuda.get_device_name()}
+
+
+def _results_name(device: Device) -> str:
+    return "tree" if device == "cpu" else f"tree_{device}"
+
+
+def _earlier(device: Device) -> list[Trace]:
     """The figures of the results file."""
-    written = json.loads((RESULTS / "tree.json").read_text())["results"]
+    written = json.loads((RESULTS / f"{_results_name(device)}.json").read_text())["results"]
     passes = ("naive", "packed", "tree")
     traces: list[Trace] = []
     for one in written:
@@ -362,6 +399,7 @@ def _earlier() -> list[Trace]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="builtin:smollm2-135m")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--run", type=Path, default=Path("launcher_record"), help="a recorded run to measure as well")
     parser.add_argument("--quick", action="store_true", help="small traces, for a look at the tool and not at figures")
     parser.add_argument("--only", metavar="TRACE", help="measure this trace; the others' earlier figures stay")
@@ -374,10 +412,12 @@ def main() -> None:
     from astune.engine.model_files import resolve_model
     from astune.schema import RunStoreError
 
-    facts = machine()
+    facts = machine() | _gpu(arguments.device)
     print(describe(facts))
     measured = f"{facts['date']}, commit {facts['commit']}"
-    bench = Bench(resolve_model(arguments.model), arguments.tokens_per_microbatch, measured=measured)
+    bench = Bench(
+        resolve_model(arguments.model), arguments.tokens_per_microbatch, device=arguments.device, measured=measured
+    )
     made = QUICK if arguments.quick else FULL
     cases = [
         (name, made_groups(shape, vocabulary=bench.vocabulary, seed=arguments.seed), shape.edits > 0)
@@ -389,7 +429,7 @@ def main() -> None:
         cases.append(("recorded", recorded, False))
     except RunStoreError as missing:
         skipped = f"No recorded run was measured: {missing}."
-    earlier = {trace.name: trace for trace in _earlier()} if arguments.only else {}
+    earlier = {trace.name: trace for trace in _earlier(arguments.device)} if arguments.only else {}
     traces = [
         earlier[name]
         if arguments.only not in (None, name) and name in earlier
@@ -402,7 +442,7 @@ def main() -> None:
         )
         for name, groups, branching in cases
     ]
-    if not _report(facts, traces, skipped):
+    if not _report(facts, traces, skipped, device=arguments.device):
         raise SystemExit(1)
 
 

@@ -1,17 +1,19 @@
-"""`make e2e-gpu`: local training on a GPU, with a model of random weights that is too large to try on a CPU.
+"""`make e2e-gpu`: local training on a GPU, with a model of random weights that is too large to try on a CPU, and the
+benchmarks that compute with a model.
 
 Nothing is learnt from random weights; what is looked at is that everything runs on the device, that the engine and the
-trainer agree, and that every token is accounted for.
+trainer agree, and that every token is accounted for. The benchmarks have no bars on a GPU; they print what they saw.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from astune_command import start
+from astune_command import ROOT, start
 from cluster_runs import CALCULATOR, metrics_of, run_of
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -79,3 +81,8 @@ def test_a_larger_model_trains_on_the_gpu(tmp_path: Path) -> None:
         assert balance_of(line).difference == 0
         assert line["train/logprob_diff_mean"] < 0.1
     sys.stdout.write(out)
+
+
+@pytest.mark.parametrize("words", [["bench_tree", "--device", "cuda"], ["bench_engine", "--ours-only"]])
+def test_the_benchmarks_run_on_the_gpu(words: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]], cwd=ROOT, check=True)
