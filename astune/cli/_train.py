@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shlex
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,15 +16,10 @@ from rich.console import Console
 
 from astune.cli._beside import Ready, experiment_of, known_as_run, made_ready, telling_the_end
 from astune.cli._errors import EXIT_INTERRUPTED
+from astune.cli._plan import plan
 from astune.config import AstuneConfig, dump, load_config
 from astune.launcher import back_up, config_path_of
-from astune.launcher.companion import (
-    Companion,
-    CompanionFlags,
-    companions_of,
-    give_ray_head_a_token,
-    running_ray_head,
-)
+from astune.launcher.companion import CompanionFlags, companions_of, give_ray_head_a_token, running_ray_head
 from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, collector_at_rest
 
@@ -150,70 +144,6 @@ def packaged_tutorial(name: str) -> Path:
         if path.is_file():
             return path
     raise ConfigError(f"the tutorial {name} is not installed", hint="reinstall astune, or run this in a clone of it")
-
-
-def plan(
-    config: AstuneConfig, parts: UserParts, run_path: Path | None, companions: Sequence[Companion] = ()
-) -> list[str]:
-    """What a run will do, in words; without training tasks, these are still to be asked for."""
-    beside = [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
-    if config.engine.type == "vllm" and not config.engine.base_url:
-        beside.append(f"  companion  vllm: a server of {config.model.path} on port {config.engine.vllm.port}")
-    if config.backbone == "debug":
-        return [*_debug_plan(config, parts), *beside]
-    trainer, rollout = config.trainer, config.rollout
-    episodes = trainer.tasks_per_step * rollout.num_repeat
-    tasks, epochs = _known_when_asked(config), ""
-    if n_tasks := len(parts.training_tasks):
-        tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
-    trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
-    judge = config.task_judge.judge_protocol or "the workflow's own"
-    lines = [
-        "plan",
-        f"  backbone   {config.backbone}, {trained} of {config.model.path}",
-        f"  workflow   {rollout.workflow}",
-        f"  reward     {judge}",
-        f"  training   {tasks}; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
-        f" x {rollout.num_repeat} episodes = {episodes} episodes a step{epochs}",
-        f"  held out   {_measured(config, parts)}",
-        f"  saved      every {trainer.save_freq} steps, in "
-        f"{run_path or f'{config.record_dir}/{config.experiment_name}/<time>/'}",
-    ]
-    if trainer.validation.stop_at_success is not None and parts.validation_tasks:
-        lines.append(f"  ends early at {trainer.validation.stop_at_success:.0%} held-out success")
-    return lines + beside
-
-
-def _measured(config: AstuneConfig, parts: UserParts) -> str:
-    trainer = config.trainer
-    if not parts.training_tasks and config.task_reader.env_service.validation_split:
-        return _known_when_asked(config)
-    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
-    if not held_out:
-        return "no tasks: nothing is measured"
-    when = f"before training, every {trainer.test_freq} steps and at the end"
-    return f"{held_out} tasks x {trainer.validation.num_repeat} {when}"
-
-
-def _known_when_asked(config: AstuneConfig) -> str:
-    return f"tasks: known when {config.task_reader.env_service.env_url} answers"
-
-
-def _debug_plan(config: AstuneConfig, parts: UserParts) -> list[str]:
-    n_tasks, first_n = len(parts.training_tasks), config.debug.debug_first_n_tasks
-    tasks = f"the first {min(first_n, n_tasks)} of {n_tasks} training tasks"
-    if not n_tasks:
-        tasks = f"the first {first_n} {_known_when_asked(config)}"
-    judge = config.task_judge.judge_protocol or "the workflow's own"
-    return [
-        "plan",
-        f"  backbone   debug: nothing is trained, one thread, no deadlines; answers from {config.model.path}",
-        f"  workflow   {config.rollout.workflow}",
-        f"  reward     {judge}",
-        f"  episodes   {tasks}, one episode each, "
-        f"{config.debug.debug_max_parallel if parts.workflow.is_async() else 1} at once",
-        f"  saved      in {config.record_dir}/{config.experiment_name}/<time>/",
-    ]
 
 
 def _resolve(request: Request) -> _Start:

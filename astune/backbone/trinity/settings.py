@@ -20,7 +20,7 @@ from trinity.common.constants import SyncMethod, SyncStyle
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
-from astune.backbone.trinity.names import HELD_OUT, TASKS
+from astune.backbone.trinity.names import HELD_OUT, TASKS, measures, of_user
 from astune.config.schema import AstuneConfig, LossConfig
 from astune.schema import ConfigError
 
@@ -108,11 +108,10 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
     folder = Path(job["checkpoints"])
     trainer, rollout = config.trainer, config.rollout
     held_out = {"name": HELD_OUT, "storage_type": "file", "path": str(folder / HELD_OUT), "split": "train"}
-    style = SyncStyle(_of_user(config, "synchronizer.sync_style", SyncStyle.FIXED.value))
-    measured = job["validation"] and style != SyncStyle.FULLY_ASYNC
+    measured = job["validation"] and measures(config)
     groups_at_once = max(1, rollout.max_env_worker // rollout.num_repeat)
     wanted = trainer.tasks_per_step * (trainer.max_staleness + 1)
-    n_models = int(_of_user(config, "explorer.rollout_model.engine_num", 1))  # each with its own runners
+    n_models = int(of_user(config, "explorer.rollout_model.engine_num", 1))  # each with its own runners
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,
@@ -146,11 +145,6 @@ def algorithm_of(loss: LossConfig) -> dict[str, Any]:
         "policy_loss_fn_args": loss.model_dump(mode="json"),
         **(entropy if loss.entropy_coef else {}),
     }
-
-
-def _of_user(config: AstuneConfig, key: str, default: Any) -> Any:
-    """What the user's own section says of a key."""
-    return dict(leaves(config.trinity)).get(key, default)
 
 
 def _require_known(key: str, known: Mapping[str, Any], source: str) -> None:
