@@ -23,6 +23,7 @@ from cluster_runs import (
     run_of,
 )
 from tiny_runs import (
+    assert_refuses_gpus_that_it_would_not_use,
     assert_runs_ahead,
     assert_trains_on_a_head_that_astune_starts,
     assert_trains_on_two_nodes,
@@ -79,6 +80,10 @@ def test_a_loss_with_all_its_terms_is_trained_and_answers_keep_to_a_form(tmp_pat
 
 def test_it_joins_a_cluster_and_trains_across_its_nodes(tmp_path: Path, tiny_folder: Path) -> None:
     assert_trains_on_two_nodes("trinity", tmp_path, tiny_folder, {"cluster": {"node_num": 2, "gpu_per_node": 1}})
+
+
+def test_a_cluster_with_gpus_is_not_trained_on_without_them(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_refuses_gpus_that_it_would_not_use("trinity", tmp_path, tiny_folder)
 
 
 def test_it_trains_on_a_ray_head_that_is_started_first(tmp_path: Path, tiny_folder: Path) -> None:

@@ -7,12 +7,13 @@ trainer's weights, and the books balance.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,17 +52,20 @@ _NODE = ("--num-cpus=8", "--num-gpus=1", "--object-store-memory=200000000", "--d
 
 
 @contextmanager
-def _two_nodes(engine: str, folder: Path) -> Iterator[dict[str, str]]:
-    """What a user of it has in the environment; Ray is that of the engine's."""
+def _nodes(engine: str, folder: Path, *kinds: Sequence[str]) -> Iterator[dict[str, str]]:
+    """A cluster with a head and one more node for each of `kinds`, further words of `ray start`.
+
+    Yields what a user of it has in the environment; Ray is that of the engine's.
+    """
     ray = python_of(engine).parent / "ray"
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    kinds = (("--head", f"--port={port}", "--include-dashboard=false"), (f"--address={address}",))
+    head = ("--head", f"--port={port}", "--include-dashboard=false")
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     nodes: list[subprocess.Popen[bytes]] = []
     try:
-        for number, kind in enumerate(kinds):
+        for number, kind in enumerate([head, *((f"--address={address}", *kind) for kind in kinds)]):
             with (folder / f"node-{number}.log").open("wb") as log:
                 command = [ray, "start", *kind, *_NODE]
                 nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | token))
@@ -100,8 +104,19 @@ def _with_wider_heads(tiny: Path, to: Path) -> Path:
 def assert_trains_on_two_nodes(engine: str, folder: Path, tiny: Path, section: dict[str, object]) -> None:
     """`section` is what the engine is told of the nodes, in its own words."""
     _write_experiment(engine, folder, tiny, section)
-    with _two_nodes(engine, folder) as variables:
+    with _nodes(engine, folder, ()) as variables:
         _assert_agrees(_trained(engine, folder, **variables))
+
+
+def assert_refuses_gpus_that_it_would_not_use(engine: str, folder: Path, tiny: Path) -> None:
+    """A node says that it found GPUs, where `astune` is typed on a machine without one."""
+    _write_experiment(engine, folder, tiny, {})
+    found = json.dumps({"accelerator_type:H100": 1})
+    with _nodes(engine, folder, ("--resources", found)) as variables:
+        process = start(folder, "--conf", "conf.yaml", "--backbone", engine, together=True, **variables)
+        out, _ = process.communicate(timeout=600)
+    assert process.returncode == 1, out
+    assert f"the cluster at {variables['RAY_ADDRESS']} has H100" in out
 
 
 def assert_trains_on_a_head_that_astune_starts(engine: str, folder: Path, tiny: Path) -> None:

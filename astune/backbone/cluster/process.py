@@ -67,6 +67,8 @@ def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[
     try:
         job = keeper.job()
         _require_parts(job)
+        if on_cpu:
+            ray_cluster.require_no_gpus()
         run(job, on_cpu=on_cpu)
     except AstuneError as failure:
         keeper.tell("failed", error=str(failure))

@@ -4,6 +4,9 @@
 inherit the environment; on another they are given what they need of it as the job's runtime environment.
 """
 
+# pyright: reportMissingImports=false
+# Ray is in the engine's environment.
+
 from __future__ import annotations
 
 import os
@@ -14,12 +17,16 @@ from typing import Any
 
 import orjson
 
+from astune.schema import ConfigError
+
 OWN = "local"
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """By this name Ray takes a job's configuration from the environment of whoever starts it."""
 _RAY_PORT = 6379
 _SMALL: dict[str, Any] = {"num_cpus": 16, "num_gpus": 2, "object_store_memory": 500_000_000}
 """Without a GPU: places to compute that engines take for GPUs, one to train and one to sample."""
+_KIND = "accelerator_type:"
+"""So begins the name of a resource by which a node of Ray's says what GPUs it found."""
 
 
 def address() -> str:
@@ -42,6 +49,29 @@ def prepare(needed: Iterable[str]) -> None:
         return
     variables = {name: os.environ[name] for name in needed if name in os.environ}
     os.environ[_JOB] = orjson.dumps({"runtime_env": {"env_vars": variables}}).decode()
+
+
+def require_no_gpus() -> None:
+    """What is planned for machines without a GPU is for a cluster that has none either.
+
+    Raises:
+        ConfigError: it has some, which would not be used.
+    """
+    if address() == OWN:
+        return
+    import ray
+
+    ray.init(address=address(), log_to_driver=False)
+    try:
+        found = sorted(name.removeprefix(_KIND) for name in ray.cluster_resources() if name.startswith(_KIND))
+    finally:
+        ray.shutdown()
+    if found:
+        raise ConfigError(
+            f"this machine has no GPU, so everything is planned for a CPU, and the cluster at {address()} has "
+            f"{', '.join(found)}",
+            hint="start astune on a machine of the cluster that has GPUs",
+        )
 
 
 def own_host() -> str:
