@@ -38,7 +38,7 @@ def is_supported(model: Any) -> bool:
     windowed = windows or (config.model_type == "mistral" and config.sliding_window is not None)
     return (
         model.device.type == "cpu"
-        and _cpu_linear.is_available()
+        and _cpu_linear.is_available(model.dtype)
         and _kernels.are_available(model.dtype)
         and config.model_type in _FAMILY
         and config.hidden_act == "silu"

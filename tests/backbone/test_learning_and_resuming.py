@@ -108,6 +108,8 @@ def test_a_real_model_gets_better_at_what_is_rewarded(tmp_path: Path, smol_folde
             count for name, count in metrics.items() if name.startswith("balance/") and name != "balance/sampled"
         )
         assert metrics["balance/sampled"] == accounted > 0
+        if not metrics["balance/trained"]:  # every group was rewarded alike
+            continue
         assert metrics["train/versions_behind_0/tokens"] == metrics["balance/trained"]
         assert 0 < metrics["train/logprob_diff_mean"] < metrics["train/logprob_diff_p99"] < 1
 
