@@ -116,15 +116,15 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
         first_life = opened.enter_context(ExitStack())
         dies = first_life.enter_context(model_served(tiny_folder))
         port = int(dies.url.rsplit(":", 1)[1])
-        process = start(folder, *at(lives, dies), "--set", "trainer.total_steps=14")
+        process = start(folder, *at(lives, dies), "--set", "trainer.total_steps=24")
         back = server_of(tiny_folder)
         lines: list[str] = []
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            if "step 2/14" in line:
+            if "step 2/24" in line:
                 first_life.close()
-            if "step 6/14" in line:
+            if "step 6/24" in line:
                 opened.enter_context(listening(back, port))
         _, err = process.communicate(timeout=200)
     said = "".join(lines) + err
@@ -132,7 +132,7 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
     assert f"{dies.url} does not answer and is left out; 1 of 2 servers go on" in said
     assert f"{dies.url} answers again" in said
     steps = train_lines(folder)
-    assert len(steps) == 14
+    assert len(steps) == 24
     assert sum(metrics["balance/trained"] > 0 for metrics in steps) > len(steps) / 2
     assert all(agrees(metrics) for metrics in steps), steps
     for metrics in steps:
