@@ -15,14 +15,16 @@ _ROWS_HINT = 64
 """oneDNN may choose a layout for a number of rows; measured, 1 to 1024 give the same one."""
 
 
-def is_available(dtype: torch.dtype) -> bool:
-    """Whether this build of torch has the operators, on the kind of CPU that they were measured on.
+def takes_bfloat16() -> bool:
+    """Whether oneDNN multiplies it here: on x86 where the CPU has at least AVX512. Elsewhere its operators raise."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
-    oneDNN takes bfloat16 only where the CPU has at least AVX512, and raises elsewhere.
-    """
+
+def is_available(dtype: torch.dtype) -> bool:
+    """Whether this build of torch has the operators, on the kind of CPU that they were measured on."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     built = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return x86 and built and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return x86 and built and (dtype != torch.bfloat16 or takes_bfloat16())
 
 
 class PackedLinear:

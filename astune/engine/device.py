@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 
+from astune.engine import _cpu_linear
 from astune.schema import ConfigError
 
 
@@ -25,7 +26,7 @@ def pick_dtype(name: Literal["auto", "bfloat16", "float32"], device: torch.devic
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
-        fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        fast = _cpu_linear.takes_bfloat16()
     else:
         fast = True
     return torch.bfloat16 if fast else torch.float32
