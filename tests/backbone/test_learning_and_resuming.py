@@ -108,10 +108,9 @@ def test_a_real_model_gets_better_at_what_is_rewarded(tmp_path: Path, smol_folde
             count for name, count in metrics.items() if name.startswith("balance/") and name != "balance/sampled"
         )
         assert metrics["balance/sampled"] == accounted > 0
-        if not metrics["balance/trained"]:  # every group was rewarded alike
-            continue
-        assert metrics["train/versions_behind_0/tokens"] == metrics["balance/trained"]
-        assert 0 < metrics["train/logprob_diff_mean"] < metrics["train/logprob_diff_p99"] < 1
+        assert metrics.get("train/versions_behind_0/tokens", 0) == metrics["balance/trained"]
+        if metrics["balance/trained"]:  # not every group was rewarded alike
+            assert 0 < metrics["train/logprob_diff_mean"] < metrics["train/logprob_diff_p99"] < 1
 
 
 STEP, MEASUREMENT = 32, 8
