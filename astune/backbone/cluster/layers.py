@@ -111,7 +111,7 @@ _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any], *, on_cpu: bool) -> Layers:
     """All of them; `own` is what follows from the run."""
-    users, key_map = dict(leaves(getattr(config, engine))), read_key_map(engine)
+    users, key_map = _users(config, engine), read_key_map(engine)
     for key in users:
         if any(f"{key}.".startswith(f"{kept}.") for kept in _KEPT[engine]):
             own_keys = [ours for ours, theirs in key_map.items() if key in theirs]
@@ -126,6 +126,11 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
         ("astune's own", dict(own)),
         (f"astune.{engine}", users),
     ]
+
+
+def of_user(config: AstuneConfig, engine: ClusterEngine, key: str, default: Any = None) -> Any:
+    """What the user's own section says of a key of the engine's."""
+    return _users(config, engine).get(key, default)
 
 
 def precision(config: AstuneConfig, *, servers: str, trainers: Sequence[str]) -> dict[str, Any]:
@@ -174,6 +179,10 @@ def as_typed(value: Any, default: Any) -> Any:
     """The value, a whole number where the engine's default is one: engines are strict about that."""
     whole = isinstance(default, int) and isinstance(value, float) and value.is_integer()
     return int(value) if whole else value
+
+
+def _users(config: AstuneConfig, engine: ClusterEngine) -> dict[str, Any]:
+    return dict(leaves(getattr(config, engine)))
 
 
 def _file(name: str, engine: ClusterEngine) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from trinity.common.config import Config
 from trinity.common.constants import SyncMethod, SyncStyle
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
-from astune.backbone.trinity.names import HELD_OUT, TASKS, measures, of_user
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_known
+from astune.backbone.trinity.names import HELD_OUT, TASKS, measures
 from astune.config.schema import AstuneConfig, LossConfig
 from astune.schema import ConfigError
 
@@ -111,7 +111,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
     measured = job["validation"] and measures(config)
     groups_at_once = max(1, rollout.max_env_worker // rollout.num_repeat)
     wanted = trainer.tasks_per_step * (trainer.max_staleness + 1)
-    n_models = int(of_user(config, "explorer.rollout_model.engine_num", 1))  # each with its own runners
+    n_models = int(of_user(config, "trinity", "explorer.rollout_model.engine_num", 1))  # each with its own runners
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,

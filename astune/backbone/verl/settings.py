@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_kind, require_known
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_kind, require_known
 from astune.backbone.verl import megatron
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
 from astune.config.schema import AstuneConfig
@@ -70,7 +70,7 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
 
 def _model_engine(config: AstuneConfig, *, on_cpu: bool) -> str:
     """Who trains, by verl's word."""
-    asked = _leaf(config.verl, "model_engine") or _FSDP
+    asked = of_user(config, "verl", "model_engine") or _FSDP
     if asked == _MEGATRON:
         megatron.require_trainable(config, on_cpu=on_cpu)
     elif asked != _FSDP:
@@ -111,7 +111,7 @@ def _set_pace(theirs: DictConfig, config: AstuneConfig) -> None:
 
 def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
     wanted = config.trainer.tokens_per_microbatch
-    separate = _leaf(config.verl, "trainer.v1.trainer_mode") == SEPARATE
+    separate = of_user(config, "verl", "trainer.v1.trainer_mode") == SEPARATE
     return {
         **(_SEPARATE_ON_CPU if on_cpu and separate else {}),
         "trainer.v1.trainer_mode": COLOCATED if config.trainer.max_staleness else SYNC,
@@ -142,10 +142,6 @@ def _measures_first(job: Mapping[str, Any], test_freq: int) -> bool:
 def _ray(*, on_cpu: bool) -> dict[str, Any]:
     own = {"include_dashboard": False} if ray_cluster.address() == ray_cluster.OWN else {}
     return {"address": ray_cluster.address(), **own, **ray_cluster.resources(on_cpu=on_cpu)}
-
-
-def _leaf(tree: Mapping[str, Any], key: str) -> Any:
-    return dict(leaves(tree)).get(key)
 
 
 class _Keys:
