@@ -37,7 +37,7 @@ def plan(
         f"  reward     {judge}",
         f"  training   {tasks}; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
         f" x {rollout.num_repeat} episodes = {episodes} episodes a step{epochs}",
-        *_particular(config),
+        *_particular(config, any(companion.name == "ray" for companion in companions)),
         f"  held out   {_measured(config, parts)}",
         f"  saved      every {trainer.save_freq} steps, in "
         f"{run_path or f'{config.record_dir}/{config.experiment_name}/<time>/'}",
@@ -47,7 +47,7 @@ def plan(
     return lines + beside
 
 
-def _particular(config: AstuneConfig) -> Iterator[str]:
+def _particular(config: AstuneConfig, starts_ray: bool) -> Iterator[str]:
     """What is not so in every run: terms of the loss, episodes ahead of the trainer, a cluster."""
     loss, ahead = config.trainer.loss, config.trainer.max_staleness
     terms = (("KL divergence from the weights at the start", loss.kl_coef), ("entropy", loss.entropy_coef))
@@ -60,7 +60,8 @@ def _particular(config: AstuneConfig) -> Iterator[str]:
     from astune.backbone.cluster import ray_cluster
 
     address = ray_cluster.address()
-    yield f"  cluster    {'a Ray of its own, on this machine' if address == ray_cluster.OWN else f'Ray at {address}'}"
+    place = "a Ray of its own, on this machine" if address == ray_cluster.OWN else f"Ray at {address}"
+    yield f"  cluster    {'the Ray head of --with-ray' if starts_ray else place}"
 
 
 def _measured(config: AstuneConfig, parts: UserParts) -> str:

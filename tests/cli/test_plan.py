@@ -7,6 +7,7 @@ import pytest
 from astune.backbone.parts import UserParts
 from astune.cli._plan import plan
 from astune.config import load_config
+from astune.launcher.companion import Companion
 from astune.schema import Task
 from astune.workflow import Workflow
 
@@ -15,9 +16,11 @@ FULLY_ASYNC = ("trinity.synchronizer.sync_style=fully_async", "trainer.max_stale
 
 
 def planned(backbone: str, *overrides: str) -> dict[str, str]:
-    """By the first word of a line."""
-    lines = plan(load_config(None, [f"backbone={backbone}", *overrides]), PARTS, None)[1:]
-    return {line[2:12].strip(): line[13:] for line in lines}
+    return by_first_word(plan(load_config(None, [f"backbone={backbone}", *overrides]), PARTS, None))
+
+
+def by_first_word(lines: list[str]) -> dict[str, str]:
+    return {line[2:12].strip(): line[13:] for line in lines[1:]}
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +52,11 @@ def test_an_engine_runs_ahead_and_on_a_cluster(backbone: str, monkeypatch: pytes
     assert lines["ahead"] == "episodes are run up to 2 steps ahead of the weights"
     assert lines["cluster"] == "Ray at 10.0.0.1:6379"
     assert lines["held out"].startswith("1 task x")
+
+
+def test_a_ray_that_is_started_beside_the_run_is_named() -> None:
+    lines = plan(load_config(None, ["backbone=verl"]), PARTS, None, [Companion("ray", ("ray", "start", "--head"))])
+    assert by_first_word(lines)["cluster"] == "the Ray head of --with-ray"
 
 
 def test_in_one_process_sampling_and_training_take_turns() -> None:
