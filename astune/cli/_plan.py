@@ -66,11 +66,10 @@ def _particular(config: AstuneConfig, starts_ray: bool) -> Iterator[str]:
 
 def _measured(config: AstuneConfig, parts: UserParts) -> str:
     trainer = config.trainer
-    if config.backbone == "trinity":
-        from astune.backbone.trinity.names import measures
+    from astune.backbone.trinity.names import measures
 
-        if not measures(config):
-            return "nothing is measured: Trinity's fully_async has no moment for it"
+    if not measures(config):
+        return "nothing is measured: Trinity's fully_async has no moment for it"
     if not parts.training_tasks and config.task_reader.env_service.validation_split:
         return _known_when_asked(config)
     held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))

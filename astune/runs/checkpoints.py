@@ -14,7 +14,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ class CheckpointStore:
         score: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         needs_bytes: int | None = None,
+        unrated: Collection[int] = (),
     ) -> Checkpoint:
         """Write a checkpoint of `step` and tidy up the older ones.
 
@@ -80,6 +81,7 @@ class CheckpointStore:
             model: writes the model into the folder that it is given.
             state: likewise, everything else that going on needs; None for a model worth keeping only.
             needs_bytes: space that must be free; by default that of the largest checkpoint of this kind so far.
+            unrated: steps that are still to be measured; their models stay.
 
         Raises:
             RunStoreError: there is not enough space, or writing failed; earlier checkpoints are untouched.
@@ -110,15 +112,16 @@ class CheckpointStore:
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-            self._tidy()
+            self._tidy(unrated)
         return _read(final)
 
-    def rate(self, step: int, score: float) -> None:
+    def rate(self, step: int, score: float, *, unrated: Collection[int] = ()) -> None:
         """Give the checkpoint of a step, where there is one, the score that was measured when it had been saved."""
         for checkpoint in self.list():
             if checkpoint.step == step:
                 with store_errors(f"rating the checkpoint of step {step}", near=self.folder):
                     write_atomic(checkpoint.path / _MANIFEST, _manifest(replace(checkpoint, score=score)))
+                    self._tidy(unrated)
 
     def list(self) -> list[Checkpoint]:
         """Every checkpoint, oldest step first."""
@@ -178,12 +181,12 @@ class CheckpointStore:
             name = self.folder / f"step-{step:06d}.{serial}"
         return name
 
-    def _tidy(self) -> None:
+    def _tidy(self, unrated: Collection[int]) -> None:
         latest, best = self.latest(), self.best()
         newest = self.list()[-1]
         for checkpoint in self.list():
             keep = {each.path for each in (latest, best, newest) if each is not None}
-            if checkpoint.path not in keep:
+            if checkpoint.path not in keep and checkpoint.step not in unrated:
                 remove_tree(checkpoint.path)
             elif latest is not None and checkpoint.path != latest.path and checkpoint.resumable:
                 checkpoint.state.rename(doomed := self.folder / f".trash-state-{checkpoint.path.name}")

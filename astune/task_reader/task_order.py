@@ -33,6 +33,7 @@ class TaskOrder:
         self._stratify_by = stratify_by
         self._kinds = [_kind(task, stratify_by) for task in tasks]
         self._begins = {kind: random.Random(f"{seed}/{kind}").random() for kind in set(self._kinds)}
+        self._fingerprint = self._of_all_tasks()
         self._epoch = 0
         self._position = 0
         self._order = self._shuffled()
@@ -59,7 +60,7 @@ class TaskOrder:
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "position": self._position, "seed": self._seed, "tasks": self._fingerprint()}
+        return {"epoch": self._epoch, "position": self._position, "seed": self._seed, "tasks": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken.
@@ -67,7 +68,7 @@ class TaskOrder:
         Raises:
             TaskReaderError: it was taken with other tasks or another seed or field, so that the order is another.
         """
-        if (state["seed"], state["tasks"]) != (self._seed, self._fingerprint()):
+        if (state["seed"], state["tasks"]) != (self._seed, self._fingerprint):
             raise TaskReaderError(
                 "the training tasks, the seed or task_reader.stratify_by changed since the checkpoint was written",
                 hint="resume with the same task files and settings, or start a new run from the checkpoint's model",
@@ -99,7 +100,7 @@ class TaskOrder:
             seen[kind] += 1
         return sorted(tasks, key=place.__getitem__)
 
-    def _fingerprint(self) -> str:
+    def _of_all_tasks(self) -> str:
         names = [task.task_id for task in self._tasks]
         if self._stratify_by is not None:
             names += [self._stratify_by, *map(str, self._kinds)]

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from trainer_helpers import node
 
-from astune.backbone.cluster.job import Job
+from astune.backbone.cluster.job import Job, StepsToCome
 from astune.backbone.cluster.keeper import Keeper
 from astune.backbone.cluster.reports import ReportingObserver, Reports
 from astune.config.schema import AstuneConfig
@@ -44,10 +44,11 @@ class Display(NullObserver):
 
 
 @asynccontextmanager
-async def keeping(folder: Path, *, max_staleness: int = 0) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
-    trainer = CONFIG.trainer.model_copy(update={"max_staleness": max_staleness})
+async def keeping(folder: Path, **of_trainer: int) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
+    trainer = CONFIG.trainer.model_copy(update=of_trainer)
     config = CONFIG.model_copy(update={"trainer": trainer})
-    job = Job("verl", config, None, folder, [TASK, TASK], [TASK], folder / "verl")
+    steps = StepsToCome([[TASK], [TASK]], [{}, {}, {}])
+    job = Job("verl", config, None, folder, steps, [TASK], folder / "verl")
     run = RunDirectory.create(folder, "experiment")
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
@@ -299,19 +300,20 @@ async def test_a_checkpoint_with_the_weights_of_the_beginning_ends_the_run(tmp_p
             assert run.checkpoints.latest() is None
 
 
+def measure(reports: Reports, step: int, reward: float) -> None:
+    measured = replace(episode(step, reward), episode_id=f"held-{step}", split="validation")
+    reports.episode(measured)
+    stats = asdict(EngineStats(sampled_tokens=N_TOKENS))
+    said = {"uid": f"held-{step}", "split": "validation", "task_id": "task", "failed": [], "dropped": None}
+    reports.tell("group", episodes=[measured.episode_id], stats=stats, **said)
+    reports.tell("validation", step=step, seconds=1.0)
+
+
 async def test_a_checkpoint_is_rated_by_the_measurement_of_its_step_whichever_comes_first(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
     saved = tmp_path / "theirs" / "actor" / "huggingface"
     saved.mkdir(parents=True)
     save_file({"weight": torch.zeros(3)}, saved / "model.safetensors")
-
-    def measure(reports: Reports, step: int, reward: float) -> None:
-        measured = replace(episode(step, reward), episode_id=f"held-{step}", split="validation")
-        reports.episode(measured)
-        stats = asdict(EngineStats(sampled_tokens=N_TOKENS))
-        said = {"uid": f"held-{step}", "split": "validation", "task_id": "task", "failed": [], "dropped": None}
-        reports.tell("group", episodes=[measured.episode_id], stats=stats, **said)
-        reports.tell("validation", step=step, seconds=1.0)
 
     def tell(reports: Reports) -> None:
         a_step(reports, tell_a_group(reports))
@@ -324,6 +326,35 @@ async def test_a_checkpoint_is_rated_by_the_measurement_of_its_step_whichever_co
     async with keeping(tmp_path) as (_, reports, run):
         await asyncio.to_thread(tell, reports)
         assert [(each.step, each.score) for each in run.checkpoints.list()] == [(1, 1.0), (2, 0.0)]
+
+
+async def test_a_checkpoint_waits_for_its_measurement_while_later_ones_are_saved(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    saved = tmp_path / "theirs" / "actor" / "huggingface"
+    saved.mkdir(parents=True)
+    save_file({"weight": torch.zeros(3)}, saved / "model.safetensors")
+
+    def train(reports: Reports, step: int) -> None:
+        a_step(reports, tell_a_group(reports, first_repeat=2 * step), step=step, version=step - 1)
+        reports.tell("saved", step=step, folder=str(tmp_path / "theirs"))
+
+    async with keeping(tmp_path, test_freq=1) as (keeper, reports, run):
+        await asyncio.to_thread(train, reports, 1)
+        await asyncio.to_thread(train, reports, 2)
+        await asyncio.to_thread(measure, reports, 1, 1.0)
+        assert [(each.step, each.score) for each in run.checkpoints.list()] == [(1, 1.0), (2, None)]
+        assert not keeper.finished
+        await asyncio.to_thread(measure, reports, 2, 0.0)
+        best = run.checkpoints.best()
+        assert best is not None
+        assert (best.step, keeper.finished) == (1, True)
+
+
+async def test_a_measurement_of_which_groups_are_missing_is_none(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (_, reports, run):
+        with pytest.raises(RunStoreError, match="verl lost 1 of 1 groups of the measurement after step 0"):
+            await asyncio.to_thread(lambda: reports.tell("validation", step=0, seconds=1.0))
+        assert not run.metrics()
 
 
 async def test_who_has_no_token_is_told_nothing(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ STARTUP = Path("astune/backbone/trinity/startup").absolute()
 ON_CPU = {"PYTHONPATH": str(STARTUP), "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu", "VERL_PLATFORM": "cpu"}
 PYTHON = Path(".venv-trinity/bin/python")
 SIDE = Path(__file__).parent / "trinity_side.py"
+READER = Path(__file__).parent / "trinity_reader_side.py"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON.is_file(), reason="needs Trinity's environment: make env-trinity"),
@@ -67,9 +68,21 @@ def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does
     assert capped > 0
 
 
-def _trinity_says(said: dict[str, Any]) -> list[dict[str, Any]]:
+@pytest.mark.parametrize(
+    ("there", "read"),
+    [(["1/0", "1/1", "2/0"], ["1/0", "1/0", "1/1", "1/1"]), (["1/0", "2/0"], None)],
+)
+def test_a_step_is_read_whole_and_of_its_own_groups(there: list[str], read: list[str] | None) -> None:
+    said = _trinity_says(there, READER)
+    if read is None:
+        assert "was given the group 2/0 in step 1" in said["refused"]
+    else:
+        assert said == {"read": read}
+
+
+def _trinity_says(said: Any, side: Path = SIDE) -> Any:
     done = subprocess.run(
-        [PYTHON, SIDE],
+        [PYTHON, side],
         check=False,
         input=json.dumps(said),
         env={**os.environ, **ON_CPU},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.cluster.job import Job
+from astune.backbone.cluster.job import Job, StepsToCome
 from astune.config.schema import AstuneConfig
 from astune.schema import Task
 from astune.trainer.policy import learning_rate
@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON.is_file(), reason="needs verl's environment: make env-verl"),
 ]
+_STEPS = StepsToCome([[Task("1", "?")]], [{}])
 ACTOR, MEGATRON = "actor_rollout_ref.actor", {"verl": {"model_engine": "megatron"}}
 CASES: dict[str, tuple[dict[str, Any], bool]] = {
     "fsdp": ({}, False),
@@ -38,6 +39,16 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {
         {"trainer": {"max_staleness": 1}, "verl": {"trainer": {"v1": {"trainer_mode": "separate_async"}}}},
         False,
     ),
+    "servers of their own": (
+        {
+            "trainer": {"max_staleness": 1},
+            "verl": {
+                "trainer": {"v1": {"trainer_mode": "separate_async"}},
+                "actor_rollout_ref": {"rollout": {"nnodes": 1, "checkpoint_engine": {"backend": "nccl"}}},
+            },
+        },
+        False,
+    ),
     "torchtitan": ({"verl": {"model_engine": "torchtitan"}}, False),
 }
 
@@ -54,7 +65,7 @@ def plans() -> dict[str, dict[str, Any]]:
 
 def _job(keys: dict[str, Any]) -> dict[str, Any]:
     config = AstuneConfig.model_validate(keys)
-    return Job("verl", config, None, Path("/model"), [Task("1", "?")], [], Path("/run/verl")).told()
+    return Job("verl", config, None, Path("/model"), _STEPS, [], Path("/run/verl")).told()
 
 
 def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_reference(
@@ -72,7 +83,7 @@ def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_referenc
 def test_what_an_agent_imports_has_to_be_in_the_engines_environment(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("import found_nowhere\n")
     config = AstuneConfig.model_validate({"rollout": {"workflow": "agent.py->Agent"}})
-    job = Job("verl", config, tmp_path, Path("/model"), [Task("1", "?")], [], tmp_path / "verl").told()
+    job = Job("verl", config, tmp_path, Path("/model"), _STEPS, [], tmp_path / "verl").told()
     command = [PYTHON.absolute(), "-m", "astune.backbone.verl", "plan"]
     done = subprocess.run(command, check=False, input=json.dumps(job), capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
@@ -88,6 +99,11 @@ def test_a_model_to_compare_with_is_loaded_for_a_kl_term_alone(plans: dict[str, 
         said = plans[name]["said"]
         assert said[f"{ACTOR}.use_kl_loss"] is said[f"{ACTOR}.calculate_entropy"] is wanted
         assert said[f"{ACTOR}.kl_loss_coef"] == said[f"{ACTOR}.entropy_coeff"] == 0  # not by verl, which weighs rows
+
+
+def test_all_servers_are_watched_that_sample(plans: dict[str, dict[str, Any]]) -> None:
+    assert plans["servers of their own"]["said"]["actor_rollout_ref.hybrid_engine"] is False
+    assert plans["fsdp"]["said"]["actor_rollout_ref.hybrid_engine"] is True
 
 
 def test_megatron_has_the_learning_rate_of_the_local_trainer(plans: dict[str, dict[str, Any]]) -> None:

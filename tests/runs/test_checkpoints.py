@@ -61,6 +61,18 @@ def test_a_model_that_is_measured_after_it_was_saved_is_the_best_and_stays(tmp_p
     assert best.step == 10
 
 
+def test_a_model_that_is_still_to_be_measured_stays_until_it_is(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 10, 0.5)
+    for step in (11, 12):
+        store.save(step, model=writes(f"model {step}"), state=writes(f"state {step}"), unrated={11})
+    assert [(each.step, each.resumable) for each in store.list()] == [(10, False), (11, False), (12, True)]
+    store.rate(11, 0.9, unrated={12})
+    assert [(each.step, each.score) for each in store.list()] == [(11, 0.9), (12, None)]
+    store.rate(12, 0.1)
+    assert [(each.step, each.score) for each in store.list()] == [(11, 0.9), (12, 0.1)]
+
+
 def test_a_later_measurement_of_the_same_score_is_the_best(tmp_path) -> None:
     store = CheckpointStore(tmp_path)
     for step in (1, 2):

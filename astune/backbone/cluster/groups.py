@@ -29,13 +29,14 @@ class Groups:
 
     Args:
         token_id: of rows that stand for a group; one that the engine can read.
+        n_processes: that share the places for episodes, `rollout.max_env_worker`.
         servers_rest: whether they sample nothing while weights are trained.
     """
 
-    def __init__(self, *, token_id: int, servers_rest: bool = False) -> None:
+    def __init__(self, *, token_id: int, n_processes: int, servers_rest: bool = False) -> None:
         self._reports = reports()
         job = self._reports.job()
-        config = AstuneConfig.model_validate(job["config"])
+        config = with_share(AstuneConfig.model_validate(job["config"]), n_processes)
         self.config = _patient(config) if servers_rest and config.trainer.max_staleness else config
         base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
         self._parts = load_parts(self.config, base_dir, with_tasks=False)
@@ -94,6 +95,12 @@ class Groups:
 
     def _standing(self, step: int, *, dropped: bool = False) -> Row:
         return quiet_row(self._token_id, max(0, step - 1), dropped=dropped)
+
+
+def with_share(config: AstuneConfig, n_processes: int) -> AstuneConfig:
+    """With the places for episodes that one of several processes has."""
+    places = max(1, config.rollout.max_env_worker // n_processes)
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_env_worker": places})})
 
 
 def _patient(config: AstuneConfig) -> AstuneConfig:

@@ -90,7 +90,7 @@ class Keeper:
         self._checkpoints = checkpoints
         self._observer = observer
         self._trained_s = trained_s
-        self._tasks = {("train", task.task_id): task for task in job.training_tasks}
+        self._tasks = {("train", task.task_id): task for step in job.steps.tasks for task in step}
         self._tasks |= {("validation", task.task_id): task for task in job.validation_tasks}
         self._episodes: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
@@ -100,6 +100,7 @@ class Keeper:
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
         self._explored: Counter[str] = Counter()
         self._saving, self._scores = asyncio.Lock(), dict[int, float]()
+        self._measured, self._unrated = job.measured, set[int]()
         self._empty_steps = EmptySteps()
         self._said_of_text: dict[str, tuple[int, Any]] = {}
         self.failure: AstuneError | None = None
@@ -115,8 +116,10 @@ class Keeper:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were done, or enough for `trainer.validation.stop_at_success`."""
-        return self.finished_steps >= self._config.trainer.total_steps or self._enough
+        """Whether all steps were done and measured, or enough for `trainer.validation.stop_at_success`."""
+        last = self._config.trainer.total_steps
+        measured = self._measured >= last or not self._job.is_measured(last)
+        return (self.finished_steps >= last and measured) or self._enough
 
     @property
     def _enough(self) -> bool:
@@ -158,11 +161,14 @@ class Keeper:
         """All groups of a batch have been told of: one that was lost would be waited for without end."""
         there, wanted = self._explored.pop(str(said["batch"]), 0), self._config.trainer.tasks_per_step
         if there != wanted:
-            raise TrainerError(
-                f"{self.engine} lost {wanted - there} of {wanted} groups of batch {said['batch']}",
-                hint=f"a process that ran them died, or took too long; look into {self.engine}'s log",
-            )
+            raise self._lost(wanted - there, wanted, f"batch {said['batch']}")
         return {}
+
+    def _lost(self, n: int, wanted: int, of: str) -> TrainerError:
+        return TrainerError(
+            f"{self.engine} lost {n} of {wanted} groups of {of}",
+            hint=f"a process that ran them died, or took too long; look into {self.engine}'s log",
+        )
 
     # What the trainer says
 
@@ -204,6 +210,8 @@ class Keeper:
     async def validation(self, said: Any) -> dict[str, Any]:
         step = int(said["step"])
         taken = [self._groups.pop(uid) for uid in [*self._groups] if self._groups[uid].split == "validation"]
+        if len(taken) != (wanted := len(self._job.validation_tasks)):
+            raise self._lost(wanted - len(taken), wanted, f"the measurement after step {step}")
         groups = [one.group for one in taken]
         measures = episode_metrics(groups) | _rates(taken)
         self._empty_steps.look_at(groups, at_start=step == 0)
@@ -212,8 +220,10 @@ class Keeper:
         measures |= {"reward/success_of_all": success, "time/validation_s": float(said["seconds"])}
         self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
         self.success = self._scores[step] = success
+        self._measured = step
         async with self._saving:
-            await asyncio.to_thread(self._checkpoints.rate, step, success)
+            self._unrated.discard(step)
+            await asyncio.to_thread(self._checkpoints.rate, step, success, unrated=self._unrated)
         return {"success": success, "enough": self._enough}
 
     async def synced(self, said: Any) -> dict[str, Any]:
@@ -239,6 +249,8 @@ class Keeper:
         step = int(said["step"])
         if step != self.finished_steps:
             raise TrainerError(f"a checkpoint of step {step} was saved, and step {self.finished_steps} is the last one")
+        if self._job.is_measured(step) and step not in self._scores:
+            self._unrated.add(step)
         self._job.keep_checkpoint(
             self._checkpoints,
             step,
@@ -246,6 +258,7 @@ class Keeper:
             moved=any(self._moved.values()),
             trained_s=self._trained_s,
             score=self._scores.get(step),
+            unrated=self._unrated,
         )
 
     async def failed_with(self, said: Any) -> dict[str, Any]:
@@ -298,11 +311,7 @@ class Keeper:
         if fresh.any():
             of_step["engine_correlation"] = correlation
         measures = {f"train/{name}": value for name, value in of_step.items()}
-        named = {
-            "actor/grad_norm": "grad_norm",
-            "actor/loss": "loss",
-            "actor/pg_clipfrac": "clip_fraction",
-        }
+        named = {"actor/grad_norm": "grad_norm", "actor/loss": "loss"}
         measures |= {f"train/{name}": theirs[key] for key, name in named.items() if key in theirs}
         if self._next_lr is not None:
             measures["train/lr"] = self._next_lr

@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.job import Job, LeftOff, tasks_of_all_steps
+from astune.backbone.cluster.job import Job, LeftOff, StepsToCome
 from astune.backbone.cluster.keeper import Keeper
 from astune.backbone.cluster.process import EVERYWHERE
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
+from astune.backbone.trinity.names import measures
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.context_tracker import load_renderer
@@ -65,6 +66,9 @@ async def train(
             observer=observer,
             trained_s=0.0 if left_off is None else left_off.trained_s,
         )
+        if keeper.finished:
+            return
+        job.forget_what_is_not_gone_on_from()
         async with keeper.listening(ray_cluster.own_host()) as (address, token):
             log = run.path / "companions" / f"{engine}.log"
             log.parent.mkdir(exist_ok=True)
@@ -141,14 +145,14 @@ def _job(
     folder: Path,
     left_off: LeftOff | None,
 ) -> Job:
-    trainer = config.trainer
+    held_out = parts.validation_tasks if measures(config) else []
     return Job(
         engine,
         config,
         base_dir,
         model_folder(config),
-        tasks_of_all_steps(config, parts.training_tasks),
-        parts.validation_tasks[: trainer.validation.max_tasks],
+        StepsToCome.of(config, parts.training_tasks, left_off),
+        held_out[: config.trainer.validation.max_tasks],
         folder,
         left_off,
     )

@@ -59,7 +59,7 @@ def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
 
 
 def _forget_what_came_after(job: Mapping[str, Any]) -> None:
-    """Have Trinity go on from the step that the run goes on from, whatever it wrote since."""
+    """Have Trinity go on from the checkpoint that the run goes on from, whatever it wrote since."""
     folder, step = Path(job["checkpoints"]), job["first_step"] - 1
     if not step:
         shutil.rmtree(folder, ignore_errors=True)
@@ -67,9 +67,6 @@ def _forget_what_came_after(job: Mapping[str, Any]) -> None:
     for name in ("explorer_meta.json", "latest_state_dict_iteration.txt"):  # the trainer gives out weights anew
         (folder / name).unlink(missing_ok=True)
     (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
-    for later in folder.glob("global_step_*"):
-        if int(later.name.rpartition("_")[2]) > step:
-            shutil.rmtree(later)
 
 
 def _explore_and_train(config: Any) -> None:

@@ -37,7 +37,7 @@ class ToldExplorer(theirs.Explorer):
         self._done: int = job["first_step"] - 1
         self._measured: int = job["measured"]
         self._end_watch: Callable[[], None] = lambda: None
-        self._measured_last = not job["validation"]
+        self._measured_last = not job["validation"] or self._measured >= self._last_step
         theirs.RolloutCoordinator = Coordinator
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
@@ -56,6 +56,7 @@ class ToldExplorer(theirs.Explorer):
     async def explore_step(self) -> bool:
         if self.explore_step_num >= self._last_step:
             await self._measure_last_weights()
+            self.taskset = _NoMoreTasks()
         else:
             await self._wait_for_trainer(at_least=self.explore_step_num - self._max_staleness)
         await asyncio.to_thread(self._reports.tell, "phase", name="rollout")

@@ -10,5 +10,21 @@ TASKS, HELD_OUT = "tasks", "held_out"
 
 
 def measures(config: AstuneConfig) -> bool:
-    """Whether held-out tasks are measured: the explorer pauses for that where it pauses to take weights."""
-    return of_user(config, "trinity", "synchronizer.sync_style") != "fully_async"
+    """Whether a run can measure held-out tasks: Trinity's explorer pauses for that where it pauses to take weights."""
+    return config.backbone != "trinity" or of_user(config, "trinity", "synchronizer.sync_style") != "fully_async"
+
+
+def n_models(config: AstuneConfig) -> int:
+    """That sample, each with runners of its own."""
+    return int(of_user(config, "trinity", "explorer.rollout_model.engine_num", 1))
+
+
+def runners_per_model(config: AstuneConfig) -> int:
+    """Processes that run one group at a time, as many as there is room for; a step has no use for more groups."""
+    rollout, trainer = config.rollout, config.trainer
+    room, wanted = rollout.max_env_worker // rollout.num_repeat, trainer.tasks_per_step * (trainer.max_staleness + 1)
+    return max(1, min(room, wanted) // n_models(config))
+
+
+def n_runners(config: AstuneConfig) -> int:
+    return n_models(config) * runners_per_model(config)

@@ -22,6 +22,7 @@ from trinity.buffer import get_buffer_reader
 from trinity.common.experience import EID, CustomField, Experience
 
 from astune.backbone.cluster.rows import BatchScale, Row
+from astune.schema import TrainerError
 from astune.trainer.samples import TokenWeights
 
 _KEY, _WEIGHT = "astune", "token_weight"
@@ -105,6 +106,11 @@ class WholeGroups(SampleStrategy):
         batch: list[Experience] = []
         for _number in range(self._groups):
             [first] = await self._reader.read(batch_size=1)
+            if (uid := str(told(first)["uid"])).partition("/")[0] != str(step):
+                raise TrainerError(
+                    f"Trinity's trainer was given the group {uid} in step {step}: one of that step was lost",
+                    hint="a process that ran it died; look into Trinity's log",
+                )
             batch.append(first)
             rest = told(first)["of"] - 1
             if rest:

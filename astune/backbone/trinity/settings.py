@@ -9,6 +9,7 @@ This runs in Trinity's environment, whose types a configuration must fit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from trinity.common.config import Config
 from trinity.common.constants import SyncMethod, SyncStyle
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_known
-from astune.backbone.trinity.names import HELD_OUT, TASKS, measures
+from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
+from astune.backbone.trinity.names import HELD_OUT, TASKS, n_runners, runners_per_model
 from astune.config.schema import AstuneConfig, LossConfig
 from astune.schema import ConfigError
 
 _ALGORITHM = "astune.backbone.trinity.algorithm"
+_EXPERIENCES = "buffer.trainer_input.experience_buffer"
 _FSDPS = tuple(f"trainer.trainer_config.actor_rollout_ref.{role}.fsdp_config" for role in ("actor", "ref"))
 
 
@@ -90,8 +92,7 @@ def _require_pace(made: Config, config: AstuneConfig) -> None:
 def write_tasks(job: Mapping[str, Any]) -> None:
     """The tasks of the steps that are still to be done, and those to measure with, as Trinity's file storage."""
     folder = Path(job["checkpoints"])
-    done = (job["first_step"] - 1) * job["config"]["trainer"]["tasks_per_step"]
-    _write(folder / TASKS, job["training"][done:])
+    _write(folder / TASKS, job["training"])
     if job["validation"]:
         _write(folder / HELD_OUT, job["validation"])
 
@@ -108,10 +109,6 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
     folder = Path(job["checkpoints"])
     trainer, rollout = config.trainer, config.rollout
     held_out = {"name": HELD_OUT, "storage_type": "file", "path": str(folder / HELD_OUT), "split": "train"}
-    measured = job["validation"] and measures(config)
-    groups_at_once = max(1, rollout.max_env_worker // rollout.num_repeat)
-    wanted = trainer.tasks_per_step * (trainer.max_staleness + 1)
-    n_models = int(of_user(config, "trinity", "explorer.rollout_model.engine_num", 1))  # each with its own runners
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,
@@ -119,19 +116,28 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
         "model.model_path": job["model_folder"],
         **precision(config, servers="explorer.rollout_model.dtype", trainers=_FSDPS),
         "model.max_prompt_tokens": rollout.max_model_len - rollout.max_response_length_in_one_turn,
-        "buffer.total_steps": trainer.total_steps - job["first_step"] + 1,
+        **_patience(config, n_held_out=len(job["validation"])),
+        "buffer.total_steps": len(job["training"]) // trainer.tasks_per_step,
         "buffer.explorer_input.taskset": {
             "name": TASKS,
             "storage_type": "file",
             "path": str(folder / TASKS),
             "split": "train",
         },
-        "buffer.explorer_input.eval_tasksets": [held_out] if measured else [],
+        "buffer.explorer_input.eval_tasksets": [held_out] if job["validation"] else [],
         **{f"algorithm.{name}": value for name, value in algorithm_of(config.trainer.loss).items()},
         "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
-        "explorer.runner_per_model": max(1, min(groups_at_once, wanted) // n_models),
-        "explorer.eval_on_startup": bool(measured) and job["first_step"] == 1,
+        "explorer.runner_per_model": runners_per_model(config),
+        "explorer.eval_on_startup": bool(job["validation"]) and job["first_step"] == 1,
     }
+
+
+def _patience(config: AstuneConfig, *, n_held_out: int) -> dict[str, int]:
+    """How long Trinity waits: runners take group after group, each of which astune bounds in time."""
+    in_turn = sum(ceil(n_groups / n_runners(config)) for n_groups in (config.trainer.tasks_per_step, n_held_out))
+    within_s = in_turn * int(config.rollout.step_timeout_s) + 600
+    waiting = ("explorer.max_timeout", "synchronizer.sync_timeout", f"{_EXPERIENCES}.max_read_timeout")
+    return dict.fromkeys(waiting, within_s)
 
 
 def algorithm_of(loss: LossConfig) -> dict[str, Any]:

@@ -57,9 +57,11 @@ class ToldTrainer(theirs.Trainer):
 
     def __init__(self, config: Any) -> None:
         self._reports = reports()
-        self._scheme = self._reports.job()["config"]["trainer"]["loss"]["token_weights"]
+        job = self._reports.job()
+        self._scheme = job["config"]["trainer"]["loss"]["token_weights"]
+        self._measured_every = job["config"]["trainer"]["test_freq"] if job["validation"] else 0
         self._waited_s = self._synced_s = 0.0
-        self._saved_step = 0
+        self._saved_step = job["first_step"] - 1
         theirs.get_trainer_wrapper = KeepingEngine
         verl_0_9.install()
         super().__init__(config)
@@ -102,6 +104,11 @@ class ToldTrainer(theirs.Trainer):
         metrics = await super().sync_weight()
         self._synced_s = time.perf_counter() - began
         return metrics
+
+    def need_save(self) -> bool:
+        """Where weights are measured, too, which the best model has to have."""
+        measured = self._measured_every and self.train_step_num % self._measured_every == 0
+        return bool(measured) or super().need_save()
 
     @telling
     async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:

@@ -18,9 +18,12 @@ from trinity.common.experience import Experience
 from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.cluster.groups import Groups
+from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.engine import TrinityEngine
+from astune.backbone.trinity.names import n_runners
 from astune.backbone.trinity.samples import experiences_of
 from astune.backbone.trinity.telling import telling
+from astune.config.schema import AstuneConfig
 from astune.schema import Split
 
 
@@ -51,4 +54,5 @@ class GroupOfEpisodes(Workflow):
 @cache
 def _groups() -> Groups:
     """This process's own; nothing reads the token of an experience that stands for a group."""
-    return Groups(token_id=0)
+    config = AstuneConfig.model_validate(reports().job()["config"])
+    return Groups(token_id=0, n_processes=n_runners(config))

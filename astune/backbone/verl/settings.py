@@ -18,7 +18,7 @@ from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_kind, require_known
 from astune.backbone.verl import megatron
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, TrainerConfig
 from astune.schema import ConfigError
 
 _FSDPS = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config")
@@ -31,8 +31,9 @@ _OPEN = (
 """Below these verl passes on whatever it is given."""
 _FSDP, _MEGATRON = "dp", "megatron"
 """verl's words for who trains."""
+_SEPARATE = {"actor_rollout_ref.hybrid_engine": False}
+"""No second servers beside the trainer, which nobody would watch."""
 _SEPARATE_ON_CPU = {
-    "actor_rollout_ref.hybrid_engine": False,  # no second servers beside the trainer
     "actor_rollout_ref.rollout.nnodes": 1,
     "actor_rollout_ref.rollout.n_gpus_per_node": 1,
     "actor_rollout_ref.rollout.checkpoint_engine.backend": "gloo",
@@ -113,6 +114,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
     wanted = config.trainer.tokens_per_microbatch
     separate = of_user(config, "verl", "trainer.v1.trainer_mode") == SEPARATE
     return {
+        **(_SEPARATE if separate else {}),
         **(_SEPARATE_ON_CPU if on_cpu and separate else {}),
         "trainer.v1.trainer_mode": COLOCATED if config.trainer.max_staleness else SYNC,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
@@ -124,7 +126,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,
         "actor_rollout_ref.rollout.val_kwargs.temperature": config.validation_temperature,
         "data.val_batch_size": max(1, len(job["validation"])),
-        "trainer.val_before_train": bool(job["validation"]) and _measures_first(job, config.trainer.test_freq),
+        "trainer.val_before_train": bool(job["validation"]) and _measures_first(job, config.trainer),
         "trainer.test_freq": config.trainer.test_freq if job["validation"] else -1,
         **{f"ray_kwargs.ray_init.{name}": value for name, value in _ray(on_cpu=on_cpu).items()},
         "trainer.default_local_dir": job["checkpoints"],
@@ -133,10 +135,10 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
     }
 
 
-def _measures_first(job: Mapping[str, Any], test_freq: int) -> bool:
+def _measures_first(job: Mapping[str, Any], trainer: TrainerConfig) -> bool:
     """At the beginning, and where a run goes on from a step that was saved and not measured."""
     done = job["first_step"] - 1
-    return done % test_freq == 0 and job["measured"] < done
+    return (done % trainer.test_freq == 0 or done == trainer.total_steps) and job["measured"] < done
 
 
 def _ray(*, on_cpu: bool) -> dict[str, Any]:

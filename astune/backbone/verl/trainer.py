@@ -32,9 +32,9 @@ from astune.config.schema import LossConfig
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 """What verl computes of each trained token; with a KL term its `_START` too."""
 _START = "ref_log_prob"
-_PHASES = {"gen": "rollout", "old_log_prob": "train", "adv": "train", "update_actor": "train"}
+_PHASES = {"gen": "rollout", "old_log_prob": "train", "ref": "train", "adv": "train", "update_actor": "train"}
 """verl's clocks and ours."""
-_NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy", "actor/kl_")
+_NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy", "actor/kl_", "actor/pg_clipfrac", "actor/ppo_kl")
 """Measures of verl's that count the tokens of quiet rows; the keeper takes its own, of trained tokens alone."""
 
 
@@ -48,8 +48,10 @@ class Bookkeeping(PPOTrainer):
             config.trainer.v1.trainer_mode = self._mode
         self._reports = reports()
         self._synced_s, self._saved_step = 0.0, 0
-        self._n_begun = 0
-        self._loss = LossConfig(**self._reports.job()["config"]["trainer"]["loss"])
+        job = self._reports.job()
+        self._done = self._n_begun = 0
+        self._measured_every = job["config"]["trainer"]["test_freq"] if job["validation"] else 0
+        self._loss = LossConfig(**job["config"]["trainer"]["loss"])
         estimator.register(self._loss.token_weights)
         super().__init__(config)
 
@@ -80,7 +82,8 @@ class Bookkeeping(PPOTrainer):
     def _load_checkpoint(self) -> None:
         """What was begun and not trained is begun anew, with the weights that are there now."""
         super()._load_checkpoint()
-        self._n_begun = self.global_steps * self.config.data.train_batch_size
+        self._done = self._saved_step = self.global_steps
+        self._n_begun = self._done * self.config.data.train_batch_size
         self._restored_tq_prompt_count = 0
         for partition, items in (tq.kv_list() or {}).items():
             tq.kv_clear(keys=list(items), partition_id=partition)
@@ -89,7 +92,8 @@ class Bookkeeping(PPOTrainer):
         """The next tasks in astune's order, their groups named by the step that trains them."""
         per_step, n_tasks = self.config.data.train_batch_size, self.train_dataloader.batch_size
         numbers = range(self._n_begun, self._n_begun + n_tasks)
-        rows = self.train_dataloader.collate_fn([self.train_dataset[number] for number in numbers])
+        first = self._done * per_step  # tasks that an earlier process trained are not told
+        rows = self.train_dataloader.collate_fn([self.train_dataset[number - first] for number in numbers])
         rows["uid"] = np.array([group_of(number, per_step) for number in numbers], dtype=object)
         self._n_begun += n_tasks
         return tu.get_tensordict(rows)
@@ -152,7 +156,7 @@ class Bookkeeping(PPOTrainer):
         return {"val/success": answer["success"]}
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
-        """One step; it is in the books before a checkpoint of it is."""
+        """One step; it is in the books before a checkpoint of it is, which the best model has to have."""
         batch = super().step(metrics, timing_raw)
         self._reports.tell(
             "step",
@@ -162,6 +166,8 @@ class Bookkeeping(PPOTrainer):
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
             metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_TOLD)},
         )
+        if self._measured_every and self.global_steps % self._measured_every == 0:
+            self._save_checkpoint()
         return batch
 
     def on_step_end(self) -> None:

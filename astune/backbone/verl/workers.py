@@ -37,9 +37,9 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._groups = Groups(token_id=self.tokenizer.eos_token_id, servers_rest=True)
         n_workers = self.config.actor_rollout_ref.rollout.agent.num_workers
-        self._room = Room(max(1, self._groups.config.rollout.max_env_worker // n_workers))
+        self._groups = Groups(token_id=self.tokenizer.eos_token_id, n_processes=n_workers, servers_rest=True)
+        self._room = Room(self._groups.config.rollout.max_env_worker)
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: Any = None
