@@ -22,6 +22,7 @@ from cluster_runs import (
     run_of,
 )
 from tiny_runs import (
+    assert_goes_on,
     assert_refuses_gpus_that_it_would_not_use,
     assert_runs_ahead,
     assert_trains_on_a_head_that_astune_starts,
@@ -77,6 +78,10 @@ def test_a_cluster_with_gpus_is_not_trained_on_without_them(tmp_path: Path, tiny
 
 def test_it_trains_on_a_ray_head_that_is_started_first(tmp_path: Path, tiny_folder: Path) -> None:
     assert_trains_on_a_head_that_astune_starts("verl", tmp_path, tiny_folder)
+
+
+def test_a_run_goes_on_with_what_is_left_of_it(tmp_path: Path, tiny_folder: Path) -> None:
+    assert_goes_on("verl", tmp_path, tiny_folder)
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Short trainings of a tiny model of random weights with rewards by chance: what is looked at is not what it learns.
 
 It joins a Ray cluster, of two of Ray's node processes on this machine or the head that `--with-ray` starts; it runs
-episodes ahead of the trainer; its loss has all its terms, and answers are asked for in a form. Servers have the
-trainer's weights, and the books balance.
+episodes ahead of the trainer; its loss has all its terms, and answers are asked for in a form; it goes on with what is
+left of it. Servers have the trainer's weights, and the books balance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from astune_command import start
 from cluster_runs import metrics_of, python_of, run_of
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from astune.backbone.parts import load_parts
+from astune.config import load_config
 from astune.runs import RunDirectory, balance_of
+from astune.task_reader import TaskOrder
 
 _AGENT = '''
 from astune.workflow import Workflow, WorkflowOutput
@@ -48,6 +51,7 @@ class WithAVerdict(TwoTurns):
             raise ValueError(f"{verdict} is not in its form")
         return await super().execute(task, proxy)
 '''
+_STEP = ("train", "validation")
 _NODE = ("--num-cpus=8", "--num-gpus=1", "--object-store-memory=200000000", "--disable-usage-stats", "--block")
 
 
@@ -138,6 +142,46 @@ def assert_runs_ahead(engine: str, folder: Path, tiny: Path, *settings: str) -> 
     for step, line in enumerate(lines, start=1):
         assert len([one for one in recorded if one.step == step]) == line["episodes/finished"]
     assert all(one.not_trained or one.advantages for one in recorded)
+
+
+def assert_goes_on(engine: str, folder: Path, tiny: Path) -> None:
+    """With the tasks that follow, fewer a step now; then what was saved and not measured is measured, and no more."""
+    _write_experiment(engine, folder, tiny, {})
+    (folder / "held_out.jsonl").write_text('{"main_query": "held out?"}\n')
+    held_out = ("task_reader.jsonl.validation.file_path=held_out.jsonl", "trainer.test_freq=1", "trainer.save_freq=2")
+    run = _trained(engine, folder, *(word for setting in held_out for word in ("--set", setting)))
+    more = ("trainer.total_steps=4", "trainer.tasks_per_step=2")
+    _resume(folder, run, *(word for setting in more for word in ("--set", setting)))
+    assert _recorded_lines(run) == [(0, "validation"), *((n, kind) for n in range(1, 5) for kind in _STEP)]
+    config = load_config(folder / "conf.yaml", [])
+    order = TaskOrder(load_parts(config, folder).training_tasks, config.seed)
+    with run.episodes() as reader:
+        trained = reader.list(split="train")
+    for step, n_tasks in enumerate((4, 4, 2, 2), start=1):
+        wanted = {task.task_id for task in order.take(n_tasks)}
+        assert {one.task_id for one in trained if one.step == step} == wanted
+    own = {file.parent for file in (run.path / "checkpoints" / engine).glob("global_step_*/actor/extra_state_*")}
+    assert len(own) <= 2
+    scores = {line.step: line.metrics["reward/success_of_all"] for line in run.metrics() if line.kind == "validation"}
+    best = run.checkpoints.best()
+    assert best is not None
+    assert best.score == max(score for step, score in scores.items() if step)
+
+    metrics = run.path / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    assert _recorded_lines(run)[-1] == (4, "train")
+    for within_s in (600, 60):  # the second process has nothing to do, and starts no engine
+        _resume(folder, run, within_s=within_s)
+        assert _recorded_lines(run)[-2:] == [(4, "train"), (4, "validation")]
+
+
+def _resume(folder: Path, run: RunDirectory, *arguments: str, within_s: float = 900) -> None:
+    out, _ = start(folder, "--resume", str(run.path), *arguments, together=True).communicate(timeout=within_s)
+    assert run_of(folder, "conf").info().status == "finished", out
+
+
+def _recorded_lines(run: RunDirectory) -> list[tuple[int, str]]:
+    return [(line.step, line.kind) for line in run.metrics()]
 
 
 def assert_trains_with_all_terms(engine: str, folder: Path, tiny: Path) -> None:
