@@ -66,7 +66,7 @@ def _particular(config: AstuneConfig, starts_ray: bool) -> Iterator[str]:
 
 def _measured(config: AstuneConfig, parts: UserParts) -> str:
     trainer = config.trainer
-    from astune.backbone.trinity.names import measures
+    from astune.backbone.cluster.layers import measures
 
     if not measures(config):
         return "nothing is measured: Trinity's fully_async has no moment for it"

@@ -33,7 +33,7 @@ class TaskOrder:
         self._stratify_by = stratify_by
         self._kinds = [_kind(task, stratify_by) for task in tasks]
         self._begins = {kind: random.Random(f"{seed}/{kind}").random() for kind in set(self._kinds)}
-        self._fingerprint = self._of_all_tasks()
+        self._fingerprint = self._made_fingerprint()
         self._epoch = 0
         self._position = 0
         self._order = self._shuffled()
@@ -100,7 +100,7 @@ class TaskOrder:
             seen[kind] += 1
         return sorted(tasks, key=place.__getitem__)
 
-    def _of_all_tasks(self) -> str:
+    def _made_fingerprint(self) -> str:
         names = [task.task_id for task in self._tasks]
         if self._stratify_by is not None:
             names += [self._stratify_by, *map(str, self._kinds)]

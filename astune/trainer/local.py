@@ -19,13 +19,12 @@ from astune.runs import Checkpoint, CheckpointStore, EpisodeStore, MetricsLog, b
 from astune.schema import Advantage, EpisodeGroup, Split, Task, TokenBalance, TrainerError, TrainingBatch, to_the_end
 from astune.trainer.advantages import advantages_of, teaches_nothing
 from astune.trainer.empty_steps import EmptySteps
-from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics, success_of_all
+from astune.trainer.measures import SUCCESS, PhaseClock, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.policy import PolicyTrainer
 
 NO_VARIANCE = "group has no variance"
 _LOOP_FILE = "loop.json"
-_SUCCESS = "reward/success_of_all"
 
 
 class Rollouts(Protocol):
@@ -225,14 +224,14 @@ class LocalTrainer:
             )
         self._empty_steps.look_at(groups, at_start=self._state.step == 0)
         measures = episode_metrics(groups) | engine_metrics(before, self._engine.stats(), self._clock["validation"])
-        measures[_SUCCESS] = success_of_all(measures, len(self._validation_tasks) * validation.num_repeat)
+        measures[SUCCESS] = success_of_all(measures, len(self._validation_tasks) * validation.num_repeat)
         self._record("validation", measures)
-        return measures[_SUCCESS]
+        return measures[SUCCESS]
 
     def _recorded_success(self, step: int) -> float | None:
         """Of a measurement that an earlier process completed, after the checkpoint of the same step was written."""
         line = self._metrics.find(step, "validation")
-        return None if line is None else line.metrics[_SUCCESS]
+        return None if line is None else line.metrics[SUCCESS]
 
     def _keep_if_best(self, success: float) -> None:
         best = self._checkpoints.best()

@@ -10,6 +10,9 @@ from statistics import fmean
 from astune.engine.base import EngineStats
 from astune.schema import EpisodeGroup
 
+SUCCESS = "reward/success_of_all"
+"""Of a measurement, by `success_of_all`."""
+
 
 def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Means over the finished episodes; rates are parts of 1.

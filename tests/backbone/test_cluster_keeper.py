@@ -44,15 +44,24 @@ class Display(NullObserver):
 
 
 @asynccontextmanager
-async def keeping(folder: Path, **of_trainer: int) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
-    trainer = CONFIG.trainer.model_copy(update=of_trainer)
+async def keeping(
+    folder: Path, *, success: float | None = None, stop_at_success: float | None = None, **of_trainer: int
+) -> AsyncIterator[tuple[Keeper, Reports, RunDirectory]]:
+    validation = CONFIG.trainer.validation.model_copy(update={"stop_at_success": stop_at_success})
+    trainer = CONFIG.trainer.model_copy(update={"validation": validation, **of_trainer})
     config = CONFIG.model_copy(update={"trainer": trainer})
     steps = StepsToCome([[TASK], [TASK]], [{}, {}, {}])
     job = Job("verl", config, None, folder, steps, [TASK], folder / "verl")
     run = RunDirectory.create(folder, "experiment")
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
-            config, job, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, observer=Display()
+            config,
+            job,
+            episodes=episodes,
+            metrics=metrics,
+            checkpoints=run.checkpoints,
+            observer=Display(),
+            success=success,
         )
         async with keeper.listening() as (address, token):
             yield keeper, Reports(address, token), run
@@ -348,6 +357,13 @@ async def test_a_checkpoint_waits_for_its_measurement_while_later_ones_are_saved
         best = run.checkpoints.best()
         assert best is not None
         assert (best.step, keeper.finished) == (1, True)
+
+
+async def test_what_an_earlier_process_measured_as_enough_ends_the_run(tmp_path: Path) -> None:
+    async with keeping(tmp_path, success=0.9, stop_at_success=0.9) as (keeper, _, _):
+        assert keeper.finished
+    async with keeping(tmp_path / "other", success=0.8, stop_at_success=0.9) as (keeper, _, _):
+        assert not keeper.finished
 
 
 async def test_a_measurement_of_which_groups_are_missing_is_none(tmp_path: Path) -> None:

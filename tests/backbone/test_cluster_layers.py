@@ -37,6 +37,8 @@ def test_the_users_own_keys_come_last(engine: ClusterEngine) -> None:
         ("trinity", {"buffer": {"train_batch_size": 7}}),
         ("trinity", {"trainer": {"trainer_config": {"actor_rollout_ref": {"actor": {"ppo_epochs": 4}}}}}),
         ("verl", {"trainer": {"critic_warmup": 2}}),
+        ("verl", {"trainer": {"test_freq": -1}}),
+        ("trinity", {"explorer": {"runner_per_model": 16}}),
         ("verl", {"actor_rollout_ref": {"rollout": {"max_model_len": 2048}}}),
         ("trinity", {"explorer": {"rollout_model": {"max_model_len": 2048}}}),
     ],

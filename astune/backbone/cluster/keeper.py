@@ -42,7 +42,7 @@ from astune.trainer.advantages import advantages_of
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
 from astune.trainer.loss import kl_to_start
-from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
+from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.mismatch import Mismatch
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 
@@ -82,6 +82,7 @@ class Keeper:
         checkpoints: CheckpointStore,
         observer: RunObserver,
         trained_s: float = 0.0,
+        success: float | None = None,
     ) -> None:
         self._config = config
         self._job = job
@@ -100,14 +101,16 @@ class Keeper:
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
         self._explored: Counter[str] = Counter()
         self._saving, self._scores = asyncio.Lock(), dict[int, float]()
-        self._measured, self._unrated = job.measured, set[int]()
+        self._measured = job.measured
+        at_first = job.first_step - 1
+        self._unrated = {at_first} if job.is_measured(at_first) and job.measured < at_first else set[int]()
         self._empty_steps = EmptySteps()
         self._said_of_text: dict[str, tuple[int, Any]] = {}
         self.failure: AstuneError | None = None
         self.failed = asyncio.Event()
         self.heard_at = time.monotonic()
         self.finished_steps = job.first_step - 1
-        self.success: float | None = None
+        self.success = success
 
     @property
     def engine(self) -> str:
@@ -217,12 +220,12 @@ class Keeper:
         self._empty_steps.look_at(groups, at_start=step == 0)
         expected = len(self._job.validation_tasks) * self._config.trainer.validation.num_repeat
         success = success_of_all(measures, expected)
-        measures |= {"reward/success_of_all": success, "time/validation_s": float(said["seconds"])}
+        measures |= {SUCCESS: success, "time/validation_s": float(said["seconds"])}
         self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
         self.success = self._scores[step] = success
         self._measured = step
         async with self._saving:
-            self._unrated.discard(step)
+            self._unrated = {one for one in self._unrated if one > step}  # Trinity's explorer may pass one over
             await asyncio.to_thread(self._checkpoints.rate, step, success, unrated=self._unrated)
         return {"success": success, "enough": self._enough}
 

@@ -58,10 +58,13 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         f"{_ROLLOUT}.logprobs_mode",
         f"{_ROLLOUT}.calculate_log_probs",
         f"{_ROLLOUT}.agent.agent_loop_manager_class",
+        "data.val_batch_size",
         "trainer.critic_warmup",
         "trainer.default_local_dir",
         "trainer.resume_from_path",
         "trainer.resume_mode",
+        "trainer.test_freq",
+        "trainer.val_before_train",
         "trainer.total_epochs",
         "trainer.total_training_steps",
         "trainer.use_v1",
@@ -97,6 +100,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "model.top_p",
         "model.top_k",
         "explorer.max_inflight_batches",
+        "explorer.runner_per_model",
         "explorer.rollout_model.enable_prompt_truncation",
         "explorer.rollout_model.max_model_len",
         "explorer.rollout_model.max_prompt_tokens",
@@ -143,6 +147,11 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
 def of_user(config: AstuneConfig, engine: ClusterEngine, key: str, default: Any = None) -> Any:
     """What the user's own section says of a key of the engine's."""
     return _users(config, engine).get(key, default)
+
+
+def measures(config: AstuneConfig) -> bool:
+    """Whether a run can measure held-out tasks: Trinity's explorer pauses for that where it pauses to take weights."""
+    return config.backbone != "trinity" or of_user(config, "trinity", "synchronizer.sync_style") != "fully_async"
 
 
 def precision(config: AstuneConfig, *, servers: str, trainers: Sequence[str]) -> dict[str, Any]:

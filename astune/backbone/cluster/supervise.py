@@ -15,17 +15,18 @@ import orjson
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.job import Job, LeftOff, StepsToCome
 from astune.backbone.cluster.keeper import Keeper
+from astune.backbone.cluster.layers import measures
 from astune.backbone.cluster.process import EVERYWHERE
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
-from astune.backbone.trinity.names import measures
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.context_tracker import load_renderer
 from astune.launcher.guarded_process import GuardedProcess
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, DeadlineExceeded, TrainerError
+from astune.trainer.measures import SUCCESS
 
 STARTS_WITHIN_S = 1800.0
 """A large model is loaded twice, by the trainer and by its servers, and compiled."""
@@ -52,9 +53,10 @@ async def train(
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.latest()
     left_off = None if checkpoint is None else LeftOff.of(checkpoint, engine)
-    run.rewind(-1 if left_off is None else left_off.step)
     job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, left_off)
-    job = replace(job, measured=max((line.step for line in run.metrics() if line.kind == "validation"), default=-1))
+    run.rewind(-1 if left_off is None else left_off.step)  # nothing is dropped before all that going on needs is there
+    measured = {line.step: line.metrics[SUCCESS] for line in run.metrics() if line.kind == "validation"}
+    job = replace(job, measured=max(measured, default=-1))
     run.save_vocabulary(load_renderer(job.model_folder, config.model.path).vocabulary())
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         keeper = Keeper(
@@ -65,6 +67,7 @@ async def train(
             checkpoints=run.checkpoints,
             observer=observer,
             trained_s=0.0 if left_off is None else left_off.trained_s,
+            success=measured.get(job.measured),
         )
         if keeper.finished:
             return

@@ -25,7 +25,7 @@ _LOOKS_S = 0.5
 class ToldExplorer(theirs.Explorer):
     """Runs no further ahead of the trainer than `trainer.max_staleness`.
 
-    It measures held-out tasks with the weights of each `test_freq`-th step, and with the last ones.
+    It measures held-out tasks with the weights of the last step, and of each `test_freq`-th that its models are given.
     """
 
     def __init__(self, config: Any) -> None:

@@ -9,11 +9,6 @@ TASKS, HELD_OUT = "tasks", "held_out"
 """The task sets, as Trinity's files and in its batches."""
 
 
-def measures(config: AstuneConfig) -> bool:
-    """Whether a run can measure held-out tasks: Trinity's explorer pauses for that where it pauses to take weights."""
-    return config.backbone != "trinity" or of_user(config, "trinity", "synchronizer.sync_style") != "fully_async"
-
-
 def n_models(config: AstuneConfig) -> int:
     """That sample, each with runners of its own."""
     return int(of_user(config, "trinity", "explorer.rollout_model.engine_num", 1))
