@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astune.backbone.cluster import ray_cluster
+from astune.backbone.cluster.layers import measures
 from astune.config import AstuneConfig
 from astune.launcher.companion import Companion
 
@@ -57,19 +59,15 @@ def _particular(config: AstuneConfig, starts_ray: bool) -> Iterator[str]:
         return
     if ahead:
         yield f"  ahead      episodes are run up to {ahead} step{'s' * (ahead > 1)} ahead of the weights"
-    from astune.backbone.cluster import ray_cluster
-
     address = ray_cluster.address()
     place = "a Ray of its own, on this machine" if address == ray_cluster.OWN else f"Ray at {address}"
     yield f"  cluster    {'the Ray head of --with-ray' if starts_ray else place}"
 
 
 def _measured(config: AstuneConfig, parts: UserParts) -> str:
-    trainer = config.trainer
-    from astune.backbone.cluster.layers import measures
-
     if not measures(config):
         return "nothing is measured: Trinity's fully_async has no moment for it"
+    trainer = config.trainer
     if not parts.training_tasks and config.task_reader.env_service.validation_split:
         return _known_when_asked(config)
     held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))

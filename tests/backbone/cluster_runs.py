@@ -56,9 +56,14 @@ class Uneven(ExampleCalculatorLearn):
 
 def begin(engine: str, folder: Path, *arguments: str, conf: Path = CALCULATOR, **variables: str) -> Popen[str]:
     settings = SETTINGS | {f"environments.{engine}": python_of(engine)}
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    words = set_to(*(f"{key}={value}" for key, value in settings.items()))
     command = ("--conf", str(conf), "--backbone", engine, *words, *arguments)
     return start(folder, *command, together=True, **variables)
+
+
+def set_to(*settings: str) -> list[str]:
+    """Words of a command."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def run_of(folder: Path, experiment: str = "calculator") -> RunDirectory:
@@ -140,7 +145,7 @@ def assert_finds_out_what_is_faked(engine: str, folder: Path, fake: str) -> None
 def assert_trains_adapters(engine: str, folder: Path) -> None:
     """Servers have the adapters that are trained, and a checkpoint is a whole model without them."""
     settings = ["model.lora.rank=16", "trainer.total_steps=3", "trainer.save_freq=3", "trainer.optim.lr=1e-3"]
-    out, _ = begin(engine, folder, *(word for one in settings for word in ("--set", one))).communicate(timeout=2400)
+    out, _ = begin(engine, folder, *set_to(*settings)).communicate(timeout=2400)
     run = run_of(folder)
     assert run.info().status == "finished", out
     lines = metrics_of(run)
@@ -155,7 +160,7 @@ def assert_trains_adapters(engine: str, folder: Path) -> None:
 
 def assert_goes_on_where_it_was_interrupted(engine: str, folder: Path) -> None:
     """Ctrl-C after the checkpoint of step 2, and on to step 4 with the weights and tasks that follow."""
-    process = begin(engine, folder, "--set", "trainer.total_steps=4", "--set", "trainer.save_freq=2")
+    process = begin(engine, folder, *set_to("trainer.total_steps=4", "trainer.save_freq=2"))
     give_up = time.monotonic() + 1800
     while not _saved(folder):
         assert time.monotonic() < give_up
@@ -184,8 +189,7 @@ def assert_failing_agents_lose_nothing(engine: str, folder: Path) -> None:
     (folder / "uneven.py").write_text(UNEVEN)
     steps = 3
     settings = [f"rollout.agentscope_learn_protocol={folder}/uneven.py->Uneven", f"trainer.total_steps={steps}"]
-    words = [word for setting in settings for word in ("--set", setting)]
-    out, _ = begin(engine, folder, *words).communicate(timeout=1800)
+    out, _ = begin(engine, folder, *set_to(*settings)).communicate(timeout=1800)
     run = run_of(folder)
     assert run.info().status == "finished", out
     lines = metrics_of(run)

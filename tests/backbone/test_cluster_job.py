@@ -32,6 +32,7 @@ def test_each_step_is_told_its_own_tasks_once(tmp_path: Path) -> None:
     assert len(told["training"]) == 24
     assert {row["first_repeat"] for row in told["training"]} == {0}
     assert [row["task"]["task_id"] for row in told["validation"]] == ["0", "1"]
+    assert told["measured_steps"] == [0, 6]
 
 
 def saved_at(step: int, folder: Path, left_off: LeftOff | None = None) -> LeftOff:

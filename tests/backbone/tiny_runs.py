@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import yaml
 from astune_command import start
-from cluster_runs import metrics_of, python_of, run_of
+from cluster_runs import metrics_of, python_of, run_of, set_to
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from astune.backbone.parts import load_parts
@@ -132,7 +132,7 @@ def assert_runs_ahead(engine: str, folder: Path, tiny: Path, *settings: str) -> 
     """Episodes are begun before the step before theirs is trained; which tasks a step has, and its books, stay so."""
     _write_experiment(engine, folder, tiny, {})
     ahead = ("trainer.total_steps=5", "trainer.max_staleness=1", "trainer.save_freq=2", *settings)
-    run = _trained(engine, folder, *(word for setting in ahead for word in ("--set", setting)), steps=5)
+    run = _trained(engine, folder, *set_to(*ahead), steps=5)
     lines = metrics_of(run)
     ages = [line.get("train/versions_behind_max", 0) for line in lines]
     assert (ages[0], max(ages)) == (0, 1)
@@ -149,9 +149,9 @@ def assert_goes_on(engine: str, folder: Path, tiny: Path) -> None:
     _write_experiment(engine, folder, tiny, {})
     (folder / "held_out.jsonl").write_text('{"main_query": "held out?"}\n')
     held_out = ("task_reader.jsonl.validation.file_path=held_out.jsonl", "trainer.test_freq=1", "trainer.save_freq=2")
-    run = _trained(engine, folder, *(word for setting in held_out for word in ("--set", setting)))
+    run = _trained(engine, folder, *set_to(*held_out))
     more = ("trainer.total_steps=4", "trainer.tasks_per_step=2")
-    _resume(folder, run, *(word for setting in more for word in ("--set", setting)))
+    _resume(folder, run, *set_to(*more))
     assert _recorded_lines(run) == [(0, "validation"), *((n, kind) for n in range(1, 5) for kind in _STEP)]
     config = load_config(folder / "conf.yaml", [])
     order = TaskOrder(load_parts(config, folder).training_tasks, config.seed)
@@ -188,7 +188,7 @@ def assert_trains_with_all_terms(engine: str, folder: Path, tiny: Path) -> None:
     """KL to the starting weights, which the model leaves, and entropy; answers in a form keep to it, untrained."""
     _write_experiment(engine, folder, tiny, {})
     terms = ("trainer.loss.kl_coef=0.1", "trainer.loss.entropy_coef=0.01", "rollout.workflow=agent.py->WithAVerdict")
-    run = _trained(engine, folder, *(word for setting in terms for word in ("--set", setting)))
+    run = _trained(engine, folder, *set_to(*terms))
     _assert_agrees(run)
     first, second = (line["train/kl_to_start"] for line in metrics_of(run))
     assert abs(first) < 1e-6 < second

@@ -77,6 +77,7 @@ class Job:
     def told(self) -> dict[str, Any]:
         """As JSON."""
         config = self.config
+        steps = range(self.first_step - 1, config.trainer.total_steps + 1)
         return {
             "config": config.model_dump(mode="json"),
             "base_dir": None if self.base_dir is None else str(self.base_dir.resolve()),
@@ -87,6 +88,7 @@ class Job:
             "resume_from": None if self.left_off is None else str(self.left_off.folder),
             "first_step": self.first_step,
             "measured": self.measured,
+            "measured_steps": [step for step in steps if self.is_measured(step)],
         }
 
     def keep_checkpoint(

@@ -102,8 +102,6 @@ class Keeper:
         self._explored: Counter[str] = Counter()
         self._saving, self._scores = asyncio.Lock(), dict[int, float]()
         self._measured = job.measured
-        at_first = job.first_step - 1
-        self._unrated = {at_first} if job.is_measured(at_first) and job.measured < at_first else set[int]()
         self._empty_steps = EmptySteps()
         self._said_of_text: dict[str, tuple[int, Any]] = {}
         self.failure: AstuneError | None = None
@@ -128,6 +126,11 @@ class Keeper:
     def _enough(self) -> bool:
         stop = self._config.trainer.validation.stop_at_success
         return stop is not None and self.success is not None and self.success >= stop
+
+    @property
+    def _unrated(self) -> set[int]:
+        """Steps that are trained and still to be measured, in their order; Trinity's explorer may pass one over."""
+        return {step for step in range(self._measured + 1, self.finished_steps + 1) if self._job.is_measured(step)}
 
     # What the workers say
 
@@ -223,9 +226,8 @@ class Keeper:
         measures |= {SUCCESS: success, "time/validation_s": float(said["seconds"])}
         self._record(step, "validation", measures | {"time/trained_s": self._trained_s})
         self.success = self._scores[step] = success
-        self._measured = step
         async with self._saving:
-            self._unrated = {one for one in self._unrated if one > step}  # Trinity's explorer may pass one over
+            self._measured = step
             await asyncio.to_thread(self._checkpoints.rate, step, success, unrated=self._unrated)
         return {"success": success, "enough": self._enough}
 
@@ -252,8 +254,6 @@ class Keeper:
         step = int(said["step"])
         if step != self.finished_steps:
             raise TrainerError(f"a checkpoint of step {step} was saved, and step {self.finished_steps} is the last one")
-        if self._job.is_measured(step) and step not in self._scores:
-            self._unrated.add(step)
         self._job.keep_checkpoint(
             self._checkpoints,
             step,

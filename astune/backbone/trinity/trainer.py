@@ -59,7 +59,7 @@ class ToldTrainer(theirs.Trainer):
         self._reports = reports()
         job = self._reports.job()
         self._scheme = job["config"]["trainer"]["loss"]["token_weights"]
-        self._measured_every = job["config"]["trainer"]["test_freq"] if job["validation"] else 0
+        self._measured_steps: list[int] = job["measured_steps"]
         self._waited_s = self._synced_s = 0.0
         self._saved_step = job["first_step"] - 1
         theirs.get_trainer_wrapper = KeepingEngine
@@ -107,8 +107,7 @@ class ToldTrainer(theirs.Trainer):
 
     def need_save(self) -> bool:
         """Where weights are measured, too, which the best model has to have."""
-        measured = self._measured_every and self.train_step_num % self._measured_every == 0
-        return bool(measured) or super().need_save()
+        return self.train_step_num in self._measured_steps or super().need_save()
 
     @telling
     async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:

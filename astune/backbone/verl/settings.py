@@ -18,7 +18,7 @@ from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_kind, require_known
 from astune.backbone.verl import megatron
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
-from astune.config.schema import AstuneConfig, TrainerConfig
+from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
 
 _FSDPS = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config")
@@ -126,7 +126,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,
         "actor_rollout_ref.rollout.val_kwargs.temperature": config.validation_temperature,
         "data.val_batch_size": max(1, len(job["validation"])),
-        "trainer.val_before_train": bool(job["validation"]) and _measures_first(job, config.trainer),
+        "trainer.val_before_train": _measures_first(job),
         "trainer.test_freq": config.trainer.test_freq if job["validation"] else -1,
         **{f"ray_kwargs.ray_init.{name}": value for name, value in _ray(on_cpu=on_cpu).items()},
         "trainer.default_local_dir": job["checkpoints"],
@@ -135,10 +135,10 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
     }
 
 
-def _measures_first(job: Mapping[str, Any], trainer: TrainerConfig) -> bool:
+def _measures_first(job: Mapping[str, Any]) -> bool:
     """At the beginning, and where a run goes on from a step that was saved and not measured."""
     done = job["first_step"] - 1
-    return (done % trainer.test_freq == 0 or done == trainer.total_steps) and job["measured"] < done
+    return done in job["measured_steps"] and job["measured"] < done
 
 
 def _ray(*, on_cpu: bool) -> dict[str, Any]:

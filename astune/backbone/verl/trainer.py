@@ -50,7 +50,7 @@ class Bookkeeping(PPOTrainer):
         self._synced_s, self._saved_step = 0.0, 0
         job = self._reports.job()
         self._done = self._n_begun = 0
-        self._measured_every = job["config"]["trainer"]["test_freq"] if job["validation"] else 0
+        self._measured_steps: list[int] = job["measured_steps"]
         self._loss = LossConfig(**job["config"]["trainer"]["loss"])
         estimator.register(self._loss.token_weights)
         super().__init__(config)
@@ -166,7 +166,7 @@ class Bookkeeping(PPOTrainer):
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
             metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_TOLD)},
         )
-        if self._measured_every and self.global_steps % self._measured_every == 0:
+        if self.global_steps in self._measured_steps:
             self._save_checkpoint()
         return batch
 
