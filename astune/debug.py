@@ -13,15 +13,19 @@ inherited by child processes through the environment.
 
 from __future__ import annotations
 
+import bdb
 import os
 import pdb
+import re
 import sys
+import time
 from functools import cache
 from types import FrameType
 
-from astune.schema import ConfigError
+from astune.schema import ConfigError, start_in_thread
 
 VARIABLE = "ASTUNE_DB"
+_LOOKS_S = 0.05
 
 
 def arm(tags: str) -> None:
@@ -45,8 +49,27 @@ def bp(tag: str) -> None:
         _stop(sys._getframe(1), tag)
 
 
+def is_waiting(frame: FrameType) -> bool:
+    """Whether this frame waits until somebody debugs: at pdb's prompt, or for a debugger to attach."""
+    at_prompt = frame.f_code.co_name == "_cmdloop" and isinstance(frame.f_locals.get("self"), bdb.Bdb)
+    return at_prompt or frame.f_code is _wait_for_debugger.__code__
+
+
+def detach() -> None:
+    """Let a debugger go, if there is one: threads that it has stopped go on."""
+    pydevd = sys.modules.get("pydevd")
+    debugger = pydevd.get_global_debugger() if pydevd is not None else None
+    if debugger is not None:  # it takes locks that this thread may hold
+        start_in_thread(debugger.dispose_and_kill_all_pydevd_threads, name="astune-detaches")
+
+
 def _parsed(tags: str) -> frozenset[str]:
-    return frozenset(tag for tag in map(str.strip, tags.split("|")) if tag)
+    return frozenset(split_at_bars(tags))
+
+
+def split_at_bars(text: str) -> list[str]:
+    """The words of `A|B`; a bar may be escaped as in tables of Markdown, where people copy such a line from."""
+    return [word for word in map(str.strip, re.split(r"\\?\|", text)) if word]
 
 
 def _stop(frame: FrameType, tag: str) -> None:
@@ -76,6 +99,8 @@ def _wait_for_debugger(tag: str) -> None:
     host, port = _listening()
     sys.stderr.write(f"breakpoint {tag}: process {os.getpid()} waits for a debugger on {host}:{port}\n")
     sys.stderr.flush()
+    while not debugpy.is_client_connected():  # debugpy's own wait swallows what a signal raises
+        time.sleep(_LOOKS_S)
     debugpy.wait_for_client()
 
 

@@ -132,7 +132,7 @@ def measure_trl(overrides: list[str], model: Path, steps: int) -> list[Step]:
 def compare(start: str, seed: int, steps: int) -> dict[str, Any]:
     """Measure both, write the files, and return what was found, `ratio` and `missed` among it."""
     facts = machine()
-    model = half_trained(seed) if start == "half" else _base_model()
+    model = half_trained(seed) if start == "half" else base_model()
     overrides = [
         f"astune.seed={seed}",
         f"astune.model.path={model}",
@@ -194,7 +194,7 @@ def _summary(steps: list[Step]) -> dict[str, float]:
     return {name: statistics.median(step[name] for step in steps) for name in steps[0]}
 
 
-def _base_model() -> Path:
+def base_model() -> Path:
     from astune.engine.model_files import resolve_model
 
     return resolve_model(resolved(CONF).model.path)

@@ -23,7 +23,7 @@ ENV PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
 COPY --chown=astune Makefile pyproject.toml README.md LICENSE vsdb.py ./
 COPY --chown=astune astune/__init__.py astune/
 COPY --chown=astune requirements requirements
-COPY --chown=astune scripts/install.sh scripts/make_peer_env.sh scripts/
+COPY --chown=astune scripts/install.sh scripts/ray_stand_in.sh scripts/make_peer_env.sh scripts/
 # ASTuner's own process does not train here: torch built for CPUs is enough for it.
 ARG TORCH_FOR_CPUS=https://download.pytorch.org/whl/cpu
 ARG EXTRAS=local,agentscope,frozenlake,data,debug

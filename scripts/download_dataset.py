@@ -1,6 +1,9 @@
-"""Download a data set from a hub into a folder, and go on where an earlier download stopped.
+"""Download a data set from a hub, resuming where an earlier download stopped, and show what is in it.
 
-    python scripts/download_dataset.py --target=openai/gsm8k --path=data/gsm8k
+    python scripts/download_dataset.py --target=openai/gsm8k --path=data
+
+writes `data/openai/gsm8k/main/train-00000-of-00001.parquet` and so on: each data set has a folder of its own below
+`--path`. Afterwards an experiment reads it by its id or by its folder, without a network.
 
 `--source hf` (the default) is huggingface.co, or the mirror that HF_ENDPOINT names; `mirror` insists on a mirror, by
 HF_ENDPOINT or --endpoint; `modelscope` is modelscope.cn. Files that are there and whole are not fetched again.
@@ -11,46 +14,58 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
 
 from astune.schema import AstuneError, TaskReaderError
 from astune.task_reader.dataset_files import LocalFiles
 from astune.task_reader.download import bytes_begun, fetch, is_there, only_writer
+from astune.task_reader.downloaded import folder_of, note_download
 from astune.task_reader.hub import Hub, HuggingFaceHub, ModelScopeHub, RemoteFile
-from astune.task_reader.rows import row_count, rows_of
+from astune.task_reader.layout import Layout
+from astune.task_reader.rows import Row, counted_rows, rows_of
 
 FIRST_ROWS = 3
+MOST_COLUMNS = 6
+LONGEST_VALUE = 300
+"""Characters of one value that the table shows."""
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = parsed(arguments)
     try:
+        folder = folder_of(asked.target, asked.path)
         with open_hub(asked.source, asked.endpoint) as hub:
-            download(hub, asked.target, asked.path)
+            download(hub, asked.target, folder)
+        try:
+            show_rows(folder)
+        except TaskReaderError as error:
+            print(f"\nno rows are shown: {error}")
+        note_download(asked.target, folder)
     except AstuneError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the same command goes on where it stopped\n")
+        sys.stderr.write("interrupted; the same command resumes where it stopped\n")
         return INTERRUPTED
-    try:
-        show_first_rows(asked.path)
-    except TaskReaderError as error:
-        print(f"\nno rows are shown: {error}")
+    print(f"\nread it with task_reader.huggingface.dataset_path: {folder} (or {asked.target})")
     return 0
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True, help="the data set's id on the hub, as in openai/gsm8k")
-    parser.add_argument("--path", required=True, type=Path, help="the folder to download into")
+    parser.add_argument(
+        "--path", required=True, type=Path, help="the folder for data sets; this one goes into PATH/TARGET"
+    )
     parser.add_argument("--source", choices=("hf", "modelscope", "mirror"), default="hf")
     parser.add_argument("--endpoint", default="", help="the hub's address, in place of the source's own")
     return parser.parse_args(arguments)
@@ -77,6 +92,7 @@ def download(hub: Hub, dataset: str, folder: Path) -> None:
     with only_writer(folder):
         print(f"{dataset} at {hub.endpoint}, into {folder}")
         missing = [file for file in files if show_state(file, folder)]
+        show_others(files, folder)
         begun = sum(bytes_begun(file, folder) for file in missing)
         wanted = sum(file.size for file in missing) - begun
         if missing:
@@ -93,34 +109,63 @@ def show_state(file: RemoteFile, folder: Path) -> bool:
     return not there
 
 
+def show_others(files: Sequence[RemoteFile], folder: Path) -> None:
+    """A line for each file that the hub does not have, as one of an older revision; it stays, and would be read."""
+    expected = {file.name for file in files} | {f"{file.name}.part" for file in files}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
+        name = path.relative_to(folder).as_posix()
+        if name not in expected:
+            print(f"  {'not on hub':<10} {size(path.stat().st_size):>9}  {name}; delete it unless it belongs here")
+
+
 def fetch_all(hub: Hub, files: Sequence[RemoteFile], folder: Path) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), transient=True) as progress:
+    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("", total=sum(file.size for file in files))
         whole = 0
         for file in files:
             progress.update(bar, description=file.name)
             fetch(file, folder, hub, lambda there, whole=whole: progress.update(bar, completed=whole + there))
             whole += file.size
+        progress.update(bar, description="fetched")
 
 
-def show_first_rows(folder: Path) -> None:
-    """The first rows of the first split of every subset."""
+def show_rows(folder: Path) -> None:
+    """How many rows each split of each subset has, and its first ones in a table."""
     layout = LocalFiles(str(folder), folder).layout
+    show_counts(layout, folder)
     for subset, splits in layout.subsets.items():
-        split, names = next(iter(splits.items()))
-        counts = [row_count(folder / name) for name in names]
-        n_rows = f", {sum(filter(None, counts)):,} rows" if None not in counts else ""
-        print(f"\nsubset {subset} (splits {', '.join(splits)}), the first rows of {split}{n_rows}:")
-        rows = itertools.islice(itertools.chain.from_iterable(rows_of(folder / name) for name in names), FIRST_ROWS)
-        for number, row in enumerate(rows, start=1):
-            for position, (field, value) in enumerate(row.items()):
-                print(cut(f"  {number if position == 0 else '':<3} {field}: {value!r}"))
+        for split, names in splits.items():
+            rows = itertools.chain.from_iterable(rows_of(folder / name) for name in names)
+            show_table(f"{subset}, {split}: the first rows", list(itertools.islice(rows, FIRST_ROWS)))
 
 
-def cut(line: str) -> str:
-    width = max(60, shutil.get_terminal_size((120, 24)).columns)
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+def show_counts(layout: Layout, folder: Path) -> None:
+    print()
+    with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]:,} rows")) as progress:
+        for subset, splits in layout.subsets.items():
+            for split, names in splits.items():
+                bar = progress.add_task(f"subset {subset}, split {split}", total=len(names), rows=0)
+                for n_files, name in enumerate(names, start=1):
+                    counted = progress.tasks[bar].fields["rows"] + counted_rows(folder / name)
+                    progress.update(bar, completed=n_files, rows=counted)
+
+
+def show_table(title: str, rows: Sequence[Row]) -> None:
+    fields = list(dict.fromkeys(field for row in rows for field in row))
+    shown = fields[:MOST_COLUMNS]
+    left_out = f" ({len(fields) - len(shown)} more fields)" if len(fields) > len(shown) else ""
+    table = Table(title=f"{title}{left_out}", title_justify="left", show_lines=True)
+    for field in shown:
+        table.add_column(Text(field), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shortened(row.get(field))) for field in shown))
+    Console().print("", table)
+
+
+def shortened(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def size(n_bytes: int) -> str:

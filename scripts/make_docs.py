@@ -1,9 +1,13 @@
-"""Write the pages that are made from the code: docs/en/configuration.md, from the configuration's schema."""
+"""Write the pages that are made from the code: configuration.md, commands.md, api.md and memory.md in docs/en."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+from api_page import api_page
+from commands_page import commands_page
+from memory_page import memory_page
 
 from astune.config._keys import ROOT as ROOT_KEY
 from astune.config._keys import Key, all_keys, keys_of
@@ -33,7 +37,12 @@ up in the working directory, then in the configuration's folder.
 
 def pages() -> dict[Path, str]:
     """Every generated page with its text."""
-    return {DOCS / "configuration.md": configuration_page()}
+    return {
+        DOCS / "configuration.md": configuration_page(),
+        DOCS / "commands.md": commands_page(),
+        DOCS / "api.md": api_page(),
+        DOCS / "memory.md": memory_page(),
+    }
 
 
 def configuration_page() -> str:

@@ -7,6 +7,8 @@
 #   scripts/make_peer_env.sh trl           -> .venv-trl           TRL and the libraries it trains with
 #   scripts/make_peer_env.sh appworld      -> .venv-appworld      AppWorld's engine; its data is not among it
 #   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
+#   scripts/make_peer_env.sh site          -> .venv-site          Zensical, which builds the documentation as a site
+#   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
 # names it. Versions are pinned, so that a figure can be measured again. A finished environment is left
@@ -14,11 +16,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
 torch="torch==2.13.0"
+torch_for_cpus=https://download.pytorch.org/whl/cpu
 transformers="transformers==5.19.0"
 vllm_version="0.32.0"
 trl_version="1.16.0"
@@ -35,8 +38,13 @@ trinity) recipe="trinity, requirements/trinity-$variant.txt $(cat requirements/{
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
+site) recipe="site, requirements/site.txt $(cksum <requirements/site.txt)" ;;
+agentscope-*)
+    recipe="agentscope ${peer#agentscope-} in front of $(cd .venv && pwd -P)"
+    python=.venv/bin/python
+    ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld or beast-logger" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -50,6 +58,15 @@ rm -rf "$env"
 "$python" -m venv "$env"
 pip=("$env/bin/python" -m pip --quiet --disable-pip-version-check)
 
+# As scripts/install.sh does: without a GPU, PyTorch's build for CPUs, unless pip is configured with indexes of its own.
+if [[ " vllm verl trinity trl " == *" $peer "* && "$variant" = cpu && "$(uname -s)" = Linux ]]; then
+    settings=$("$env/bin/python" -m pip config list 2>/dev/null || true)
+    if [[ "$settings" != *index-url=* && "$settings" != *find-links=* ]]; then
+        "${pip[@]}" install --retries 1 --timeout 15 --no-deps --index-url "$torch_for_cpus" "$torch" ||
+            echo "$torch_for_cpus has no answer; torch comes from PyPI, with CUDA" >&2
+    fi
+fi
+
 if [ "$peer" = appworld ]; then
     "${pip[@]}" install -r requirements/appworld.txt
     # The apps' code is packed inside the package; their tests, which nothing here needs, go where AppWorld keeps a cache.
@@ -62,6 +79,24 @@ fi
 if [ "$peer" = beast-logger ]; then
     "${pip[@]}" install -c requirements/constraints.txt "$beast_logger"
     "$env/bin/python" -c 'from importlib.metadata import version; print("beast-logger", version("beast-logger"))'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = site ]; then
+    "${pip[@]}" install --no-deps -r requirements/site.txt
+    "$env/bin/zensical" --version
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+# What AgentScope 1.x needs is in .venv: the environment has that package alone, and .venv's packages behind it.
+if [[ "$peer" = agentscope-* ]]; then
+    "${pip[@]}" install --no-deps "agentscope==${peer#agentscope-}"
+    packages='import sysconfig; print(sysconfig.get_paths()["purelib"])'
+    printf 'import site; site.addsitedir("%s")\n' "$(.venv/bin/python -c "$packages")" \
+        >"$("$env/bin/python" -c "$packages")/behind.pth"
+    "$env/bin/python" -c 'import agentscope; print("agentscope", agentscope.__version__)'
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from astune.cli import let_openmp_spin_briefly
+
+if TYPE_CHECKING:
+    from hub_mirror import Mirror
 
 let_openmp_spin_briefly()
 settings.register_profile("astune", deadline=None)  # a busy machine is no defect
@@ -36,6 +42,39 @@ def gsm8k() -> Path:
     if not (folder / "train.jsonl").is_file():
         pytest.skip(f"GSM8K is not at {folder}; put train.jsonl and test.jsonl there, or set ASTUNE_GSM8K")
     return folder
+
+
+@pytest.fixture(scope="session")
+def compat() -> Path:
+    """The folder of what the project's first documents promise, which is not part of the project."""
+    beside = Path(__file__).parents[2] / "shared" / "compat"
+    folder = Path(os.environ.get("ASTUNE_COMPAT", beside))
+    if not (folder / "commands.md").is_file():
+        pytest.skip(f"the first documents' files are not at {folder}; set ASTUNE_COMPAT to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gsm8k_files(gsm8k: Path) -> dict[str, bytes]:
+    """The files of openai/gsm8k on the hub, by name, with the real rows."""
+    from dataset_making import CARD, parquet_of
+
+    rows = {split: [json.loads(line) for line in (gsm8k / f"{split}.jsonl").open()] for split in ("train", "test")}
+    return {
+        "README.md": CARD.encode(),
+        "main/train-00000-of-00001.parquet": parquet_of(rows["train"]),
+        "main/test-00000-of-00001.parquet": parquet_of(rows["test"]),
+        "socratic/train-00000-of-00001.parquet": parquet_of(rows["train"][:10]),
+    }
+
+
+@pytest.fixture
+def gsm8k_hub(gsm8k_files: dict[str, bytes]) -> Iterator[Mirror]:
+    """A hub on this machine that has openai/gsm8k."""
+    from hub_mirror import mirror
+
+    with mirror(openai__gsm8k=gsm8k_files) as hub:
+        yield hub
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,17 @@ def model_folder(config: AstuneConfig) -> Path:
     return resolve_model(config.model.path)
 
 
+def require_model(config: AstuneConfig) -> None:
+    """Raise where there is no model at `model.path`, unless an endpoint answers whose tokenizer is not needed.
+
+    Nothing is fetched or converted; the hub is asked for a model that is neither here nor in its cache.
+    """
+    if config.engine.type != "openai":
+        from astune.engine import model_files
+
+        model_files.require_model(config.model.path)
+
+
 def require_addresses(config: AstuneConfig) -> list[str]:
     """Where servers are asked; none for the engine in this process. Asks nobody.
 

@@ -26,6 +26,10 @@ from astune.trainer.policy import PolicyTrainer
 class RunObserver(RolloutObserver, TrainingObserver, Protocol):
     """Is told everything that happens in a run."""
 
+    def on_note(self, line: str) -> None:
+        """Show a line that the user is to read."""
+        ...
+
 
 async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
     """Train until the end, going on from the run's newest checkpoint where it has one.
@@ -50,8 +54,10 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
             await prove_handover(engine, policy)
         elif checkpoint is not None:
             await engine.load_weights(policy.weights)
-        # Nothing that was recorded is dropped before everything needed to go on is known to be there.
-        run.rewind(state.step if checkpoint is not None else -1)
+        # Nothing that was recorded is moved before everything needed to resume is known to be there.
+        superseded = run.rewind(state.step if checkpoint is not None else -1)
+        if superseded is not None:
+            observer.on_note(str(superseded))
         run.save_vocabulary(model.renderer.vocabulary())
         with run.open_episodes() as episodes, run.open_metrics() as metrics:
             trainer = LocalTrainer(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from astune.config.imports import import_class
 from astune.config.schema import AstuneConfig
-from astune.schema import ConfigError, Task
+from astune.schema import ConfigError, Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
 from astune.workflow import Workflow
@@ -39,16 +39,27 @@ def load_parts(
     `tell` hears which tasks are being fetched and read; `with_tasks` False leaves them out.
 
     Raises:
-        ConfigError: a name does not import, or is not what it should be.
+        ConfigError: a name does not import, or is not what it should be; or several things are wrong.
         TaskReaderError: tasks cannot be read, or a held-out task is also trained on.
     """
+    faults = Faults()
+    workflow = faults.collect(lambda: _workflow(config, base_dir))
+    judge = faults.collect(lambda: load_judge(config, base_dir=base_dir))
+    tasks = faults.collect(lambda: _tasks(config, base_dir, tell, with_tasks))
+    if faults or workflow is None or tasks is None:
+        raise faults.error()
+    return UserParts(tasks.training, tasks.validation, workflow, judge)
+
+
+def _workflow(config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:
     if not config.rollout.workflow:
         raise ConfigError(
             "rollout.workflow is not set: there is no agent to train",
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
-    workflow = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
-    judge = load_judge(config, base_dir=base_dir)
+    return import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
+
+
+def _tasks(config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object], with_tasks: bool) -> TaskSplits:
     reader = open_task_reader(config.task_reader, base_dir=base_dir)
-    tasks = reader.read(tell) if with_tasks else TaskSplits([], [])
-    return UserParts(tasks.training, tasks.validation, workflow, judge)
+    return reader.read(tell) if with_tasks else TaskSplits([], [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 
@@ -15,6 +15,8 @@ from astune.cli._flags import Commands, Set, With, WithAppworld, WithRay
 
 NEWEST = "newest"
 """What a bare `--resume` means: the experiment's newest run."""
+SHORT = "short"
+"""What a bare `--dry-run` means: the configuration of verl or Trinity is left out."""
 
 app = Commands(
     name="astune",
@@ -40,22 +42,31 @@ Kill = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", metavar=" ", help="Print the resolved configuration and the plan, and start nothing."),
+    Optional[str],  # noqa: UP045 - as `Plan`, so that `with_values` knows one --dry-run
+    typer.Option("--dry-run", metavar=" ", help="Say what would be done, and do nothing."),
+]
+Plan = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--dry-run",
+        metavar="[=full]",
+        help="Print the plan and the resolved configuration, and start nothing; --dry-run=full adds the whole "
+        "configuration of verl or Trinity.",
+    ),
 ]
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ends the process with its exit status."""
-    app(args=with_resume_value(sys.argv[1:] if arguments is None else list(arguments)), prog_name="astune")
+    app(args=with_values(sys.argv[1:] if arguments is None else list(arguments)), prog_name="astune")
 
 
-def with_resume_value(arguments: Sequence[str]) -> list[str]:
-    """`--resume` may stand without a value, which the parser cannot express: it gets the one that it means."""
+def with_values(arguments: Sequence[str]) -> list[str]:
+    """`--resume` and `--dry-run` may stand without a value, which the parser cannot express: it gets what is meant."""
     written: list[str] = []
     for position, argument in enumerate(arguments):
-        written.append(argument)
         follows = arguments[position + 1] if position + 1 < len(arguments) else "-"
+        written.append(f"{argument}={SHORT}" if argument == "--dry-run" else argument)
         if argument == "--resume" and follows.startswith("-"):
             written.append(NEWEST)
     return written
@@ -79,10 +90,10 @@ def root(
         typer.Option(
             "--resume",
             metavar="[RUN]",
-            help="Go on with a run; without RUN, the newest one: of --conf's experiment, or of all.",
+            help="Resume a run; without RUN, the newest one: of --conf's experiment, or of all.",
         ),
     ] = None,
-    dry_run: DryRun = False,
+    plan: Plan = None,
     overrides: Set = None,
     breakpoints: Annotated[
         Optional[str],  # noqa: UP045
@@ -101,7 +112,7 @@ def root(
         "--conf": conf,
         "--backbone": backbone,
         "--resume": resume,
-        "--dry-run": dry_run,
+        "--dry-run": plan,
         "--set": overrides,
         "--db": breakpoints,
         "--with": with_,
@@ -128,11 +139,17 @@ def root(
         if kill is not None:
             from astune.cli._kill import kill_processes
 
-            status = kill_processes(kill, dry_run=dry_run)
+            status = kill_processes(kill, dry_run=plan is not None)
             if status or set(given) <= {"--kill", "--dry-run"}:
                 return status
-        from astune.cli._train import Request, train_or_plan
         from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld, with_logview)
+        if companions and not ({*given} & {"--conf", "--backbone", "--resume", "--db"}):
+            from astune.cli._services import keep_services
+
+            return keep_services(companions, overrides or [], dry_run=plan is not None)
+        from astune.cli._train import Request, train_or_plan
 
         if breakpoints is not None:
             from astune.debug import arm
@@ -143,8 +160,8 @@ def root(
             _with_backbone(overrides, backbone),
             resume=resume is not None,
             run=Path(resume) if resume and resume != NEWEST else None,
-            dry_run=dry_run,
-            companions=CompanionFlags(tuple(with_ or ()), with_ray, with_appworld, with_logview),
+            plan=_plan_of(plan),
+            companions=companions,
         )
         return train_or_plan(request)
 
@@ -152,14 +169,15 @@ def root(
 
 
 @app.command()
-def demo(dry_run: DryRun = False, overrides: Set = None) -> None:
+def demo(plan: Plan = None, overrides: Set = None) -> None:
     """A small real model learns to use a calculator, in a few minutes without a GPU."""
 
     def work() -> int:
-        from astune.cli._train import Request, packaged_tutorial, train_or_plan
+        from astune.cli._train import Request, train_or_plan
+        from astune.config.tutorials import tutorial_file
 
-        conf = packaged_tutorial("example_calculator/calculator.yaml")
-        return train_or_plan(Request(conf, overrides or [], dry_run=dry_run))
+        conf = tutorial_file("example_calculator/calculator.yaml")
+        return train_or_plan(Request(conf, overrides or [], plan=_plan_of(plan)))
 
     exit_with(work)
 
@@ -172,6 +190,18 @@ def report(run: Run) -> None:
         from astune.cli._past_runs import show_report
 
         return show_report(run)
+
+    exit_with(work)
+
+
+@app.command()
+def clean(run: Run, dry_run: DryRun = None) -> None:
+    """Remove what only resuming a run needs; its episodes, metrics and best model stay."""
+
+    def work() -> int:
+        from astune.cli._past_runs import clean_run
+
+        return clean_run(run, dry_run=dry_run is not None)
 
     exit_with(work)
 
@@ -276,7 +306,11 @@ def view(
     ] = None,
     episodes: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--episode", metavar="ID", help="With --export: an episode that the report holds; repeatable."),
+        typer.Option(
+            "--episode",
+            metavar="ID",
+            help="The episode that the page opens with; with --export one that the report holds, repeatable.",
+        ),
     ] = None,
     open_page: Annotated[
         Optional[bool],  # noqa: UP045
@@ -284,15 +318,15 @@ def view(
     ] = None,
 ) -> None:
     """See everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
-    if episodes and export is None:
-        raise typer.BadParameter("--episode goes with --export")
+    if export is None and len(episodes or ()) > 1:
+        raise typer.BadParameter("several --episode go with --export")
 
     def work() -> int:
         from astune.cli._view import export_report, view_runs
 
         if export is not None:
             return export_report(path, export, episodes or [])
-        return view_runs(path, host, port, open_page=open_page)
+        return view_runs(path, host, port, open_page=open_page, episode_id=episodes[0] if episodes else None)
 
     exit_with(work)
 
@@ -309,7 +343,7 @@ def doctor(
     ] = None,
     overrides: Set = None,
 ) -> None:
-    """Look at this machine and environment, and print the line that mends what is wrong."""
+    """Look at this machine and environment, and print the line that fixes what is wrong."""
 
     def work() -> int:
         from astune.cli._doctor import examine
@@ -337,6 +371,14 @@ def _explaining(key: str) -> Callable[[], int]:
         return 0
 
     return work
+
+
+def _plan_of(value: str | None) -> Literal["short", "full"] | None:
+    if value in (None, "short", "full"):
+        return value
+    from astune.schema import ConfigError
+
+    raise ConfigError(f"--dry-run={value} is unknown", hint="write --dry-run, or --dry-run=full")
 
 
 def _with_backbone(overrides: list[str] | None, backbone: str | None) -> list[str]:

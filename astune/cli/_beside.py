@@ -16,10 +16,11 @@ from astune.cli._interrupt import Interrupts
 from astune.config import AstuneConfig
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
 from astune.launcher.companions import Companions
-from astune.launcher.end_message import missing_gateway, send_end_message
+from astune.launcher.end_message import missing_gateway, send_end_message, send_start_message
 from astune.launcher.guarded_process import GRACE_S
 from astune.launcher.process_registry import forget, record
 from astune.runs import RunDirectory
+from astune.schema import Faults
 
 if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
@@ -61,19 +62,40 @@ def made_ready(
         experiment: the folder of the experiment's runs, where it is not the configuration's.
 
     Raises:
-        ConfigError: the engine's addresses or its key are not there, before anything else.
+        ConfigError: the engine's addresses, its key or its model are not there, before anything is started.
     """
-    from astune.backbone.engines import require_addresses
-
     experiment = experiment or experiment_of(config)
-    require_addresses(config)
     with Interrupts() as interrupts:
         companions = companions_of(flags, config, experiment.parent)
-        early = None if companions else load()
-        # The model is looked for before a new run's folder hides the experiment's last good one.
+        tasks_may_wait = any(companion.needed for companion in companions)
+        early = None if tasks_may_wait else load_checked(config, load)
+        if early is None:
+            require_engine(config)
+        # The model is fetched before a new run's folder hides the experiment's last good one.
         companions += engine_server(config, console, takes_weights=takes_weights)
         with started(companions, experiment, console) as beside:
             yield Ready(early or load(), beside, interrupts)
+
+
+def load_checked(config: AstuneConfig, load: Callable[[], UserParts]) -> UserParts:
+    """The user's parts; what is wrong with them, the engine and the model is reported at once."""
+    faults = Faults()
+    faults.collect(lambda: require_engine(config))
+    parts = faults.collect(load)
+    if faults or parts is None:
+        raise faults.error()
+    return parts
+
+
+def require_engine(config: AstuneConfig) -> None:
+    """Raise where the engine's addresses, its key or its model are not there; nothing is fetched."""
+    from astune.backbone.engines import require_addresses, require_model
+
+    faults = Faults()
+    faults.collect(lambda: require_addresses(config))
+    faults.collect(lambda: require_model(config))
+    if faults:
+        raise faults.error()
 
 
 @contextmanager
@@ -141,14 +163,23 @@ def engine_server(config: AstuneConfig, console: Console, *, takes_weights: bool
 
 
 @contextmanager
-def telling_the_end(run: RunDirectory, console: Console) -> Iterator[None]:
-    """Send the message at the end of a run; a gateway that fails is one line on the console."""
-    failure = "it ended with an error"
+def telling_the_end(experiment: str, console: Console) -> Iterator[Callable[[RunDirectory], None]]:
+    """Send the message at the end of a run, or of a start that failed; a gateway that fails is one line on the console.
+
+    Yields what is called with the run once it has a folder.
+    """
+    runs: list[RunDirectory] = []
+    cause: BaseException | None = None
     try:
-        yield
-    except BaseException as cause:
-        failure = str(cause) or type(cause).__name__
+        yield runs.append
+    except BaseException as failure:
+        cause = failure
         raise
     finally:
-        for warning in send_end_message(run, failure):
+        why = (str(cause) or type(cause).__name__) if cause is not None else "it ended with an error"
+        if runs:
+            warnings = send_end_message(runs[0], why)
+        else:
+            warnings = send_start_message(experiment, why, interrupted=isinstance(cause, KeyboardInterrupt))
+        for warning in warnings:
             console.print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -20,7 +20,7 @@ _SESSION = "chat"
 
 def chat_with(run: str, message: str | None) -> int:
     """Answer `message`, or every line that is typed until an empty one or end of input."""
-    path = resolve_run(run)
+    path = resolve_run(run, prefer="model")
     checkpoint = best_checkpoint(path)
     config = load_config(RunDirectory.open(path).config_path)
     console = Console()

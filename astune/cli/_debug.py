@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 
 
 def debug_episodes(
-    config: AstuneConfig, ready: Ready, recorded: AbstractContextManager[RunDirectory], console: Console
+    config: AstuneConfig,
+    ready: Ready,
+    recorded: AbstractContextManager[RunDirectory],
+    console: Console,
+    show: Callable[[Path, str], None] = lambda _path, _episode_id: None,
 ) -> None:
     """Run the episodes and print them.
+
+    Args:
+        show: is called at the end with the run's folder and its first episode, also where every episode failed.
 
     Raises:
         AstuneError: every one of them ended in an error.
@@ -43,18 +50,18 @@ def debug_episodes(
 
     groups: list[EpisodeGroup] = []
     narrator = Narrator(console)
-    with recorded as run, told_tracebacks(console):
-        say(f"run {run.path}")
+    with ExitStack() as in_the_end, recorded as run, told_tracebacks(console):
+        say(f"debug run {run.path}")
 
         async def work() -> None:
             groups.extend(await debug(config, ready.parts, run, narrator, say))
 
         ready.run(work())
         episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+        in_the_end.callback(show, run.path, episodes[0].episode_id)
+        in_the_end.callback(_sum_up, episodes, narrator, console)
         if all(episode.status == "error" for episode in episodes):
-            _sum_up(episodes, narrator, console)
             raise AstuneError("every episode ended in an error", hint="what each one failed with stands above")
-    _sum_up(episodes, narrator, console)
 
 
 def _sum_up(episodes: Sequence[Episode], narrator: Narrator, console: Console) -> None:

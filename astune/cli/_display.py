@@ -52,14 +52,16 @@ def open_display(
     for line in run.metrics():
         if checkpoint is not None and line.step <= checkpoint.step:
             progress.remember(Measurement(line.step, line.kind, line.metrics))
+
+    def say(text: str) -> None:
+        console.print(Text(text), soft_wrap=True, highlight=False)
+
+    progress.say = say
     if console.is_terminal and not console.is_dumb_terminal:
         panel = LivePanel(progress, f"{run.path.parent.name} · {config.model.path} · {config.backbone}")
         with Live(panel, console=console, refresh_per_second=REFRESHES_PER_SECOND):
             yield progress
         return
-
-    def say(text: str) -> None:
-        console.print(Text(text), soft_wrap=True, highlight=False)
 
     def tell(measurement: Measurement) -> None:
         say(plain_line(progress, measurement))

@@ -1,4 +1,4 @@
-"""`astune doctor`: what this machine and environment have, what is wrong, and the line that mends it."""
+"""`astune doctor`: what this machine and environment have, what is wrong, and the line that fixes it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> in
     if not problems:
         console.print("nothing is wrong", style="green")
         return 0
-    console.print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; what mends each:", style="bold")
+    console.print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; what fixes each:", style="bold")
     for problem in problems:
         console.print(f"  {problem.what}: {problem.mend}", markup=False, highlight=False, soft_wrap=True)
     return EXIT_FAILED
@@ -67,6 +67,16 @@ def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> I
     if has_experiment:
         yield from engines(config)
         yield from managed_vllm(config)
+        yield from memory_needed(config)
+
+
+def memory_needed(config: AstuneConfig) -> Iterable[Finding]:
+    """What each backbone would need for this experiment."""
+    from astune.backbone.memory import estimates_of
+
+    for backbone in ("local", "verl", "trinity"):
+        for each in estimates_of(config.model_copy(update={"backbone": backbone})):
+            yield Finding(f"memory, {backbone}", "note", f"estimated, not measured: {each.summary()}")
 
 
 def _table(found: list[Finding]) -> Table:

@@ -24,7 +24,7 @@ from astune.config.schema import ClusterEngine
 from astune.engine.endpoint import Endpoint, Refusal, key_from
 from astune.launcher.companion import running_ray_head
 from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
-from astune.schema import ConfigError, EngineError
+from astune.schema import ConfigError, EngineError, install_extra
 
 _CORE = "core"
 _SERVICES = {
@@ -54,13 +54,13 @@ def versions(extras: set[str]) -> Iterator[Finding]:
         what = "packages" if extra == _CORE else f"extra {extra}"
         is_there = 2 * sum(_installed(each) is not None for each in requirements) > len(requirements)
         if not is_there and extra not in (_CORE, *extras):
-            yield Finding(what, "note", f"not installed (pip install 'astune[{extra}]')")
+            yield Finding(what, "note", f"not installed ({install_extra(extra)})")
             continue
         wrong = [(each, why) for each in requirements if (why := _why_not(each)) is not None]
         if not wrong:
             yield Finding(what, "ok", ", ".join(f"{each.name} {_installed(each)}" for each in requirements))
         elif extra != _CORE and not is_there:
-            yield Finding(what, "problem", "not installed", f"pip install 'astune[{extra}]'")
+            yield Finding(what, "problem", "not installed", install_extra(extra))
         else:
             asked = " ".join(f"'{each.name}{each.specifier}'" for each, _ in wrong)
             yield Finding(what, "problem", "; ".join(why for _, why in wrong), f"pip install {asked}")

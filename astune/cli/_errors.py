@@ -37,7 +37,9 @@ def exit_with(work: Callable[[], int]) -> NoReturn:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
-        _print_error(f"this needs {error.name}, which is not installed", "pip install 'astune[local,agentscope]'")
+        from astune.schema import install_extra
+
+        _print_error(f"this needs {error.name}, which is not installed", install_extra("local,agentscope"))
         status = EXIT_CONFIG
     except KeyboardInterrupt:
         _print_error("interrupted", "")
@@ -52,7 +54,13 @@ def exit_status(error: AstuneError) -> int:
 
 
 def show_error(error: AstuneError) -> None:
-    """One line that says what is wrong, where in the user's code it comes from, and the fix."""
+    """One line that says what is wrong, where in the user's code it comes from, and the fix; for each of several."""
+    from astune.schema import SeveralFaults
+
+    if isinstance(error, SeveralFaults):
+        for fault in error.faults:
+            show_error(fault)
+        return
     place = _place_in_user_code(error)
     _print_error(f"{error.kind}: {error.message}{f' ({place})' if place else ''}", error.hint)
 
@@ -71,9 +79,9 @@ def _place_in_user_code(error: BaseException) -> str:
     """File and line of the user's last frame, along the chain of causes."""
     from astune.schema import causes_of, is_users
 
-    place = ""
+    place, short = "", ""
     for cause in causes_of(error.__cause__):
         for frame in traceback.extract_tb(cause.__traceback__):
             if Path(frame.filename).is_absolute() and is_users(frame.filename):
-                place = f"{frame.filename}, line {frame.lineno}"
-    return "" if place and place in str(error) else place
+                place, short = f"{frame.filename}, line {frame.lineno}", f"{frame.filename}:{frame.lineno}"
+    return "" if place in str(error) or short in str(error) else place

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from astune.cli._beside import made_ready
 from astune.cli._errors import EXIT_FAILED
-from astune.cli._report_data import wilson_interval
+from astune.cli._report_data import mean_baseline, wilson_interval
 from astune.config import AstuneConfig, load_config
 from astune.launcher.companion import CompanionFlags
 from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
@@ -84,7 +84,7 @@ def _path_of(model: str) -> str:
     if (path / "config.json").is_file():
         return str(path)
     try:
-        return str(best_checkpoint(resolve_run(path)).model)
+        return str(best_checkpoint(resolve_run(path, prefer="model")).model)
     except RunStoreError:
         return model
 
@@ -97,6 +97,8 @@ def _table(name: str, episodes: Sequence[Episode], tasks: int) -> Table:
     table.add_row("success", f"{successes / n:.3f}   [95 % {low:.3f} to {high:.3f}]" if n else "no episode finished")
     if n:
         table.add_row("mean reward", f"{fmean(episode.raw_reward for episode in episodes):.3f}")
+        if (baseline := mean_baseline(episode.task for episode in episodes)) is not None:
+            table.add_row("a simple rule", f"{baseline:.3f}")
         truncated = sum(episode.status == "truncated" for episode in episodes)
         table.add_row("truncated", f"{truncated / n:.3f}")
     table.add_row("episodes", f"{n} of {tasks} tasks")

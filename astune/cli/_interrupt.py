@@ -14,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from astune.cli._errors import EXIT_INTERRUPTED
+from astune.debug import detach, is_waiting
 from astune.schema import DebuggerLeft, is_users
 
 SAYS_WHAT_HOLDS_AFTER_S = 5.0
@@ -74,10 +75,11 @@ class Interrupts:
             _leave_at_once()
         sys.stderr.write("\nending cleanly, which may take a moment; Ctrl-C again ends at once\n")
         threading.Thread(target=self._say_what_holds, name="astune-interrupts", daemon=True).start()
-        if _at_prompt(frame):
+        if _at_breakpoint(frame):
             with suppress(KeyboardInterrupt):  # pdb would take it for itself
                 self._end()
             raise bdb.BdbQuit
+        detach()
         self._end()
 
     def _say_what_holds(self) -> None:
@@ -85,10 +87,15 @@ class Interrupts:
             sys.stderr.write(f"still waiting for {_what_runs()}; Ctrl-C again ends at once\n")
 
 
-def _at_prompt(frame: FrameType | None) -> bool:
-    """Whether the thread that has the signal stands at a prompt of pdb."""
+async def until_interrupted() -> None:
+    """Work for `Interrupts.run` that only a signal ends."""
+    await asyncio.Event().wait()
+
+
+def _at_breakpoint(frame: FrameType | None) -> bool:
+    """Whether the thread that has the signal waits until somebody debugs."""
     while frame is not None:
-        if frame.f_code.co_name == "_cmdloop" and isinstance(frame.f_locals.get("self"), bdb.Bdb):
+        if is_waiting(frame):
             return True
         frame = frame.f_back
     return False

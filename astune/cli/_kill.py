@@ -9,13 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from astune.cli._errors import EXIT_FAILED
+from astune.debug import split_at_bars
 from astune.launcher.kill import GRACE_S, Target, end, find_targets
 from astune.schema import ConfigError
 
 
 def kill_processes(pattern: str, *, dry_run: bool = False, grace_s: float = GRACE_S) -> int:
     """List and end processes of earlier runs whose command line has one of the words; with `dry_run` only list."""
-    words = [word.strip() for word in pattern.split("|") if word.strip()]
+    words = split_at_bars(pattern)
     if not words:
         raise ConfigError("--kill names no word", hint='write --kill="python|ray|vllm"')
     console = Console()

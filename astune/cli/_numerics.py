@@ -90,6 +90,8 @@ class _Says:
 
     def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
 
+    def on_note(self, line: str) -> None: ...
+
 
 def show_numerics(report: NumericsReport, console: Console) -> None:
     """Print the table, what is beyond the limits, and why."""

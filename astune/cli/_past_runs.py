@@ -14,13 +14,32 @@ from astune.schema import RunStoreError
 def show_report(run: str) -> int:
     from astune.cli._report import report_run
 
-    report_run(RunDirectory.open(resolve_run(run)), Console())
+    report_run(RunDirectory.open(resolve_run(run, prefer="training")), Console())
+    return 0
+
+
+def clean_run(run: str, *, dry_run: bool) -> int:
+    """Remove what only resuming a run needs, or say what would be removed."""
+    directory, console = RunDirectory.open(resolve_run(run, prefer="training")), Console()
+    removable = directory.removable()
+    if not dry_run and removable:
+        directory.clean()
+    for path, size in removable.items():
+        console.print(f"{size / 1e6:8,.0f} MB  {path}", markup=False, highlight=False, soft_wrap=True)
+    total = f"{sum(removable.values()) / 1e6:,.0f} MB"
+    if dry_run:
+        summary = f"{total} would be removed, and the run could not be resumed"
+    elif removable:
+        summary = f"{total} removed; the run cannot be resumed"
+    else:
+        summary = f"nothing in {directory.path} is needed for resuming alone"
+    console.print(summary, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def export_model(run: str, to: Path) -> int:
     """Copy the best model into `to`, which appears only when it is whole."""
-    checkpoint = best_checkpoint(resolve_run(run))
+    checkpoint = best_checkpoint(resolve_run(run, prefer="model"))
     to = to.expanduser()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise RunStoreError(f"{to} exists already", hint="name a folder that does not exist yet")
@@ -48,7 +67,12 @@ def best_checkpoint(run_path: Path) -> Checkpoint:
     Raises:
         RunStoreError: it has none.
     """
-    checkpoint = RunDirectory.open(run_path).checkpoints.best()
+    run = RunDirectory.open(run_path)
+    checkpoint = run.checkpoints.best()
+    if checkpoint is None and run.info().kind == "debug":
+        raise RunStoreError(
+            f"{run_path} is a debug run, which trains no model", hint="name a run that trained, or its experiment"
+        )
     if checkpoint is None:
         raise RunStoreError(
             f"the run {run_path} has no checkpoint", hint="a run saves one every trainer.save_freq steps and at its end"

@@ -13,11 +13,16 @@ from astune.config import AstuneConfig
 from astune.launcher.companion import Companion
 
 if TYPE_CHECKING:
+    from astune.backbone.memory import Estimate
     from astune.backbone.parts import UserParts
 
 
 def plan(
-    config: AstuneConfig, parts: UserParts, run_path: Path | None, companions: Sequence[Companion] = ()
+    config: AstuneConfig,
+    parts: UserParts,
+    run_path: Path | None,
+    companions: Sequence[Companion] = (),
+    memory: Sequence[Estimate] = (),
 ) -> list[str]:
     """What a run will do, in words; without training tasks, these are still to be asked for."""
     beside = [f"  companion  {companion.name}: {shlex.join(companion.command)}" for companion in companions]
@@ -39,6 +44,7 @@ def plan(
         f"  reward     {judge}",
         f"  training   {tasks}; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
         f" x {rollout.num_repeat} episodes = {episodes} episodes a step{epochs}",
+        *(f"  memory     about {each.summary()}; estimated, not measured" for each in memory),
         *_particular(config, any(companion.name == "ray" for companion in companions)),
         f"  held out   {_measured(config, parts)}",
         f"  saved      every {trainer.save_freq} steps, in "

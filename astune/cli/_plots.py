@@ -1,9 +1,10 @@
-"""The reward curve of a run: in the terminal, and as a PNG drawn by matplotlib, which is imported only then."""
+"""The reward curve of a run: in the terminal, and as a picture drawn by matplotlib, which is imported only then."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+from typing import Literal
 
 from rich.text import Text
 
@@ -20,8 +21,8 @@ def terminal_curve(report: RunReport, *, width: int, ascii_only: bool) -> Text:
     return draw_chart([training, held_out], width=min(width, 100), ascii_only=ascii_only)
 
 
-def reward_png(report: RunReport) -> bytes | None:
-    """The curve as a PNG; None where there is nothing to draw or matplotlib is not installed."""
+def reward_picture(report: RunReport, form: Literal["png", "svg"] = "png") -> bytes | None:
+    """The curve as a picture; None where there is nothing to draw or matplotlib is not installed."""
     if not (report.training or report.validation) or importlib.util.find_spec("matplotlib") is None:
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -57,6 +58,6 @@ def reward_png(report: RunReport) -> bytes | None:
     axes.set_title(report.experiment.replace("$", r"\$"))
     axes.grid(alpha=0.3)
     axes.legend(loc="best", frameon=False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
+    picture = io.BytesIO()
+    figure.savefig(picture, format=form, metadata={"Date": None} if form == "svg" else None)
+    return picture.getvalue()

@@ -39,6 +39,8 @@ class Progress:
     episodes_of: dict[str, int] = field(default_factory=dict)
     tell: Callable[[Measurement], object] = lambda _: None
     """Called with each new line of metrics."""
+    say: Callable[[str], object] = lambda _: None
+    """Called with each line that the user is to read."""
     clock: Callable[[], float] = time.monotonic
 
     step: int = 0
@@ -92,6 +94,9 @@ class Progress:
         measurement = Measurement(step, split, dict(metrics))
         self.remember(measurement)
         self.tell(measurement)
+
+    def on_note(self, line: str) -> None:
+        self.say(line)
 
     def remember(self, measurement: Measurement) -> None:
         """Take in a line of metrics that is not news: one of an earlier session of this run."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -18,7 +19,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from astune.cli._plots import reward_png, terminal_curve
+from astune.cli._plots import reward_picture, terminal_curve
 from astune.cli._report_data import Comparison, RunReport, Transcript, read_report, wilson_interval
 from astune.runs import RunDirectory, StepSummary
 from astune.schema import RunStoreError, TokenBalance
@@ -40,36 +41,50 @@ def report_run(run: RunDirectory, console: Console | None = None) -> RunReport:
     report = read_report(run)
     console = console or Console()
     try:
-        png = reward_png(report)
+        png = reward_picture(report)
         saved = [run.save_plot("reward.png", png)] if png is not None else []
         saved.append(run.save_plot("report.svg", report_svg(report).encode()))
-        pictures = Text("pictures  " + ", ".join(_shown(path) for path in saved))
+        beside = [Text(f"picture   {_shown(path)}") for path in saved]
     except RunStoreError as error:
-        pictures = Text(f"pictures could not be saved: {error}", style="yellow")
-    draw_report(report, console, pictures)
+        beside = [Text(f"pictures could not be saved: {error}", style="yellow")]
+    size = sum(run.removable().values())
+    if report.status == "finished" and size:
+        beside.append(Text(f"disk      {size / 1e6:,.0f} MB are only for resuming: astune clean {_shown(run.path)}"))
+    draw_report(report, console, beside)
     return report
 
 
-def draw_report(report: RunReport, console: Console, pictures: Text | None = None) -> None:
-    """Print the report; its last line is `summary_line`."""
+def draw_report(report: RunReport, console: Console, beside: Sequence[Text] = (), *, fold: bool = False) -> None:
+    """Print the report; its last line is `summary_line`.
+
+    Args:
+        beside: lines on what lies in the run's folder now.
+        fold: break lines that do not fit. A terminal does that itself, so that a path can be copied in one piece; a
+            picture would lose their ends.
+    """
     console.print()
     console.print(Rule(Text(f"ASTuner: {report.experiment}"), style="cyan"))
+    if report.kind == "debug":
+        console.print(Text("a debug run: its episodes are recorded, and nothing was trained", style="bold"))
     if report.status in ("failed", "interrupted", "killed"):
         reason = f": {visible(report.message)}" if report.message else ""
         console.print(Text(f"this run was {report.status} after step {report.last_step}{reason}", style="bold red"))
+    elif report.status == "running":
+        console.print(
+            Text(f"this run is still running: its finished steps, up to step {report.last_step}", style="bold")
+        )
     for part in _parts(report, console):
         console.print(part)
-    if pictures is not None:
-        console.print(pictures, soft_wrap=True)
-    for line in measured_lines(report):
-        console.print(Text(line), soft_wrap=True)
-    console.print(Text(summary_line(report), style="bold green"), soft_wrap=True)
+    lines = [*_path_lines(report), *beside, *map(Text, measured_lines(report))]
+    for line in (*lines, Text(summary_line(report), style="bold green")):
+        line.overflow = "fold"
+        console.print(line, soft_wrap=not fold)
 
 
 def report_svg(report: RunReport, *, width: int = SVG_WIDTH) -> str:
     """The report as an SVG picture of a terminal, which fetches nothing from anywhere."""
     console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    draw_report(report, console)
+    draw_report(report, console, fold=True)
     svg_format = _REMOTE_FONTS.sub("", CONSOLE_SVG_FORMAT).replace(
         "Fira Code, monospace", "Fira Code, ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
     )
@@ -78,6 +93,9 @@ def report_svg(report: RunReport, *, width: int = SVG_WIDTH) -> str:
 
 def summary_line(report: RunReport) -> str:
     """`held-out success 0.02 -> 0.97 in 15 steps, 122 s`."""
+    if report.kind == "debug":
+        episodes = sum(each.episodes for each in report.training)
+        return f"debug run of {episodes} {'episode' if episodes == 1 else 'episodes'}"
     if report.before is not None and report.after is not None:
         what = f"held-out success {report.before.success_rate:.2f} -> {report.after.success_rate:.2f}"
         steps = report.after.step
@@ -94,6 +112,8 @@ def summary_line(report: RunReport) -> str:
 def measured_lines(report: RunReport) -> list[str]:
     """What the summary line measured."""
     before, after = report.before, report.after
+    if report.kind == "debug":
+        return []
     episodes = sum(each.episodes for each in report.training)
     lines = [
         f"the whole run: {report.last_step} steps, {episodes:,} episodes, {report.total_trained_s:.0f} s of training, "
@@ -102,12 +122,16 @@ def measured_lines(report: RunReport) -> list[str]:
     if before is not None and after is not None:
         times = len(report.validation)
         kept = f"the best of {times} measurements is kept" if times > 2 else "measured once before and once after"
-        if report.model_step == before.step:
+        if report.model_superseded:
+            kept = f"the best is kept, of step {after.step} before a resume ran that step again"
+        elif report.model_step == before.step:
             kept = "none was better than the starting model, which is kept"
         lines.append(
             f"measured on {after.tasks} held-out tasks, {after.episodes} episodes each time; {kept}; "
             "the seconds are those of the training steps until then"
         )
+        if report.baseline is not None:
+            lines.append(f"a simple rule succeeds on {report.baseline:.2f} of the same tasks")
     elif report.training:
         lines.append("no measurement on held-out tasks after training: the rates are those of the training episodes")
     return lines
@@ -128,10 +152,15 @@ def _parts(report: RunReport, console: Console) -> list[RenderableType]:
     if curve.plain:
         parts += [Text(), curve]
     parts.append(_balance(report.balance))
-    parts.append(Text(f"run       {_shown(report.path)}", overflow="fold"))
-    if report.model is not None:
-        parts.append(Text(f"model     {_shown(report.model)} (step {report.model_step})", overflow="fold"))
     return parts
+
+
+def _path_lines(report: RunReport) -> list[Text]:
+    lines = [Text(f"run       {_shown(report.path)}")]
+    if report.model is not None:
+        lines.append(Text(f"model     {_shown(report.model)} (step {report.model_step})"))
+    lines += [Text(f"earlier   {_shown(path)}: steps that a resume ran again") for path in report.superseded]
+    return lines
 
 
 def _shown(path: Path) -> str:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
-from astune.runs import EpisodeReader, MetricsLine, RunDirectory, RunStatus, StepSummary, message_text, total_balance
-from astune.schema import Episode, TokenBalance
+from astune.runs import (
+    EpisodeReader,
+    MetricsLine,
+    RunDirectory,
+    RunKind,
+    RunStatus,
+    StepSummary,
+    message_text,
+    total_balance,
+)
+from astune.schema import Episode, Split, Task, TokenBalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +58,12 @@ class Comparison:
 class RunReport:
     """`before` and `after` are the first measurement and that of the kept model; None where not measured.
 
-    Where no measurement beat the starting model, `after` is the last one.
+    Where no measurement beat the starting model, `after` is the last one. Only finished steps and measurements count.
     """
 
     path: Path
     experiment: str
+    kind: RunKind
     status: RunStatus
     message: str
     before: StepSummary | None
@@ -68,6 +80,12 @@ class RunReport:
     model: Path | None
     """The kept model's folder."""
     model_step: int | None
+    model_superseded: bool
+    """Whether the kept model, and with it `after`, is of steps that a resume ran again."""
+    superseded: list[Path]
+    """Runs of their own that hold what resumes ran again."""
+    baseline: float | None
+    """What a simple rule reaches on the held-out tasks, where they say it."""
 
 
 def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
@@ -79,16 +97,25 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
     lines = run.metrics()
     info = run.info()
     best = run.checkpoints.best()
-    with run.episodes() as episodes:
-        training = episodes.summaries("train")
-        validation = [summary for summary in episodes.summaries("validation") if summary.episodes]
+    superseded = best is not None and best.superseded
+    model_run = RunDirectory.look_at(best.path.parents[1]) if best is not None and superseded else run
+    lines_of_model = model_run.metrics()
+    with run.episodes() as episodes, model_run.episodes() as episodes_of_model:
+        training = _finished(episodes, "train", lines)
+        validation = _finished(episodes, "validation", lines)
         before = validation[0] if validation else None
-        after = _kept(validation, best.step if best is not None else None)
-        comparisons = _compare(episodes, before.step, after.step, examples) if before and after else []
+        later = _finished(episodes_of_model, "validation", lines_of_model) if superseded else validation[1:]
+        after = _kept(later, best.step if best is not None else None)
+        comparisons = (
+            _compare(episodes, before.step, episodes_of_model, after.step, examples) if before and after else []
+        )
+        measured = episodes.episodes(step=before.step, split="validation") if before else iter(())
+        baseline = mean_baseline(episode.task for episode in measured)
     steps = [line for line in lines if line.kind == "train"]
     return RunReport(
         path=run.path,
         experiment=info.experiment,
+        kind=info.kind,
         status=info.status,
         message=info.message,
         before=before,
@@ -96,14 +123,28 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
         training=training,
         validation=validation,
         last_step=max((line.step for line in steps), default=0),
-        trained_s=_trained_s(lines, after.step if after is not None else math.inf),
+        trained_s=_trained_s(lines_of_model, after.step if after is not None else math.inf),
         total_trained_s=_trained_s(lines, math.inf),
         elapsed_s=lines[-1].elapsed_s if lines else 0.0,
         balance=total_balance(steps),
         comparisons=comparisons,
         model=best.model if best is not None else None,
         model_step=best.step if best is not None else None,
+        model_superseded=superseded,
+        superseded=run.superseded(),
+        baseline=baseline,
     )
+
+
+def mean_baseline(tasks: Iterable[Task]) -> float | None:
+    """The mean of the tasks' `metadata.baseline`, what a simple rule reaches; None where one has none."""
+    found: list[float] = []
+    for task in tasks:
+        baseline = task.metadata.get("baseline")
+        if isinstance(baseline, bool) or not isinstance(baseline, int | float):
+            return None
+        found.append(baseline)
+    return fmean(found) if found else None
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
@@ -141,9 +182,14 @@ def transcript(episode: Episode) -> Transcript:
     )
 
 
-def _kept(validation: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:
+def _finished(episodes: EpisodeReader, split: Split, lines: Sequence[MetricsLine]) -> list[StepSummary]:
+    """The steps, or measurements, that are done: a line of metrics is written when one is."""
+    done = {line.step for line in lines if line.kind == split}
+    return [summary for summary in episodes.summaries(split) if summary.step in done and summary.episodes]
+
+
+def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:
     """The measurement of the kept model; the last one where that is the starting model, or is not known."""
-    later = validation[1:]
     return next((summary for summary in later if summary.step == best_step), later[-1] if later else None)
 
 
@@ -156,18 +202,20 @@ def _trained_s(lines: Sequence[MetricsLine], until: float) -> float:
     return reached[-1].elapsed_s - lines[0].elapsed_s if reached else 0.0
 
 
-def _compare(episodes: EpisodeReader, before: int, after: int, examples: int) -> list[Comparison]:
+def _compare(early: EpisodeReader, before: int, late: EpisodeReader, after: int, examples: int) -> list[Comparison]:
     """The first tasks by id, whatever became of them: no choice, so no flattery."""
-    early, late = (
+    first, last = (
         {
             row.task_id: row.episode_id
             for row in reversed(episodes.list(step=step, split="validation"))
             if row.status != "error"
         }
-        for step in (before, after)
+        for episodes, step in ((early, before), (late, after))
     )
-    tasks = sorted(early.keys() & late.keys())[:examples]
-    return [
-        Comparison(task, transcript(episodes.read(early[task])), transcript(episodes.read(late[task])))
-        for task in tasks
-    ]
+    tasks = sorted(first.keys() & last.keys(), key=counted)[:examples]
+    return [Comparison(task, transcript(early.read(first[task])), transcript(late.read(last[task]))) for task in tasks]
+
+
+def counted(task_id: str) -> list[tuple[int, str]]:
+    """Sorts ids as people count: 2 before 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", task_id)]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from astune.cli._beside import Ready, experiment_of, known_as_run, made_ready, telling_the_end
+from astune.cli._beside import Ready, experiment_of, known_as_run, load_checked, made_ready, telling_the_end
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._plan import plan
 from astune.config import AstuneConfig, dump, load_config
+from astune.config.loader import APPWORLD_TASKS
 from astune.launcher import back_up, config_path_of
 from astune.launcher.companion import CompanionFlags, companions_of, give_ray_head_a_token, running_ray_head
 from astune.launcher.health import why_not_answering
-from astune.schema import AstuneError, ConfigError, collector_at_rest
+from astune.schema import AstuneError, ConfigError, Faults, collector_at_rest
 
 if TYPE_CHECKING:
     from astune.backbone.local import RunObserver
@@ -31,14 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for. `run` is the one to resume; None with `resume` is the newest."""
+    """What the command line asked for. `run` is the one to resume; None with `resume` is the newest.
+
+    With a `plan` nothing is started; a `full` one has the whole configuration of a cluster's engine.
+    """
 
     conf: Path | None
     overrides: list[str]
     resume: bool = False
     run: Path | None = None
-    dry_run: bool = False
+    plan: Literal["short", "full"] | None = None
     companions: CompanionFlags = field(default_factory=CompanionFlags)
+
+    @property
+    def title(self) -> str:
+        """What it is called before its configuration is read."""
+        named = self.conf or self.run
+        return named.stem if named is not None else "astune"
 
 
 @dataclass(frozen=True)
@@ -64,31 +73,44 @@ class _Start:
 def train_or_plan(request: Request) -> int:
     """Train as the request says, or print what would be done; returns the exit status."""
     console = Console()
-    start = _resolve(request)
-    if request.dry_run:
-        return _print_plan(start, request.companions, console)
+    if request.plan is not None:
+        return _print_plan(_resolve(request), request.companions, console, in_full=request.plan == "full")
     try:
-        return _run(start, request.companions, console)
+        with telling_the_end(request.title, console) as tell_of:
+            return _run(_resolve(request), request.companions, console, tell_of)
     except KeyboardInterrupt:  # what there is to say of it was said
         return EXIT_INTERRUPTED
 
 
-def _print_plan(start: _Start, flags: CompanionFlags, console: Console) -> int:
+def _print_plan(start: _Start, flags: CompanionFlags, console: Console, *, in_full: bool) -> int:
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     companions = companions_of(flags, start.config, start.experiment.parent)
-    parts = _parts(start, console, with_tasks=not (companions and _service_of_tasks_is_away(start.config)))
-    console.print(dump(start.config), markup=False, highlight=False, soft_wrap=True)
-    engine = start.config.cluster_engine
+    with_tasks = not (companions and _service_of_tasks_is_away(start.config))
+    parts = load_checked(start.config, partial(_parts, start, console, with_tasks=with_tasks))
+    engine, theirs = start.config.cluster_engine, ""
     if engine is not None and parts.training_tasks:
         from astune.backbone.cluster.supervise import resolved_plan
 
         theirs = resolved_plan(engine, start.config, parts, base_dir=start.base_dir)
-        console.print(f"{engine}'s configuration\n{theirs}", markup=False, highlight=False, soft_wrap=True)
-    for line in plan(start.config, parts, start.run_path, companions):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    memory = []
+    if start.config.backbone != "debug":
+        from astune.backbone.memory import estimates_of
+
+        memory = estimates_of(start.config)
+    for line in plan(start.config, parts, start.run_path, companions, memory):
+        say(line)
+    if theirs:
+        heading, _, _ = theirs.partition("\n")  # says for which machines it was made
+        say(f"  engine     {engine} {heading.removeprefix('# ')}; its whole configuration: --dry-run=full")
+    say(f"\nresolved configuration\n{dump(start.config)}")
+    if theirs and in_full:
+        say(f"{engine}'s configuration\n{theirs}")
     return 0
 
 
-def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
+def _run(start: _Start, flags: CompanionFlags, console: Console, tell_of: Callable[[RunDirectory], None]) -> int:
     config, experiment, takes_weights = start.config, start.experiment, start.config.backbone == "local"
     if flags.ray:
         give_ray_head_a_token()
@@ -101,11 +123,16 @@ def _run(start: _Start, flags: CompanionFlags, console: Console) -> int:
             os.environ["RAY_ADDRESS"] = head.removeprefix("tcp://")
         if config.backbone != "debug" or config.engine.type == "in_process":
             silence_progress_bars()
-        recorded = _recorded(start, ready, console)
+        recorded = _recorded(start, ready, console, tell_of)
         if config.backbone == "debug":
             from astune.cli._debug import debug_episodes
 
-            debug_episodes(config, ready, recorded, console)
+            if flags.logview:
+                from astune.cli._viewer_after import keep_viewer
+
+                debug_episodes(config, ready, recorded, console, partial(keep_viewer, ready, console))
+            else:
+                debug_episodes(config, ready, recorded, console)
         else:
             _train(start, ready, recorded, console)
     return 0
@@ -122,34 +149,31 @@ def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserP
     with console.status("importing the workflow, reading the tasks") as status, collector_at_rest():
         from astune.backbone.parts import load_parts
 
-        parts = load_parts(start.config, start.base_dir, status.update, with_tasks=with_tasks)
-        engine = start.config.cluster_engine
+        config, faults = start.config, Faults()
+        parts = faults.collect(lambda: load_parts(config, start.base_dir, status.update, with_tasks=with_tasks))
+        engine = config.cluster_engine
         if engine is not None:
             from astune.backbone.cluster.supervise import check_settings as check_engine
 
-            check_engine(start.config, engine)
-        if start.config.backbone != "debug":
+            faults.collect(lambda: check_engine(config, engine))
+        if faults or parts is None:
+            raise faults.error()
+        if config.backbone != "debug":
             # It imports torch: after what is likelier to be wrong.
             from astune.backbone.local import check_settings, check_trainable
 
-            check_trainable(start.config, parts) if with_tasks else check_settings(start.config)
+            check_trainable(config, parts) if with_tasks else check_settings(config)
     return parts
-
-
-def packaged_tutorial(name: str) -> Path:
-    """A tutorial's file inside the installed package."""
-    spec = importlib.util.find_spec("tutorial")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        path = Path(folder) / name
-        if path.is_file():
-            return path
-    raise ConfigError(f"the tutorial {name} is not installed", hint="reinstall astune, or run this in a clone of it")
 
 
 def _resolve(request: Request) -> _Start:
     start = _resolved(request)
     if request.resume and start.config.backbone == "debug":
         raise ConfigError("a debug run is over when its episodes are: it is not resumed", hint="start it again")
+    if start.run_path is not None:
+        from astune.runs import RunDirectory
+
+        RunDirectory.open(start.run_path).require_resumable()
     return start
 
 
@@ -157,14 +181,15 @@ def _resolved(request: Request) -> _Start:
     if not request.resume:
         if request.conf is None:
             raise ConfigError("no experiment is named", hint="add --conf FILE.yaml, or try `astune demo`")
-        return _Start(load_config(request.conf, request.overrides), request.conf, None)
+        tasks = APPWORLD_TASKS if request.companions.appworld else None
+        return _Start(load_config(request.conf, request.overrides, tasks=tasks), request.conf, None)
     from astune.runs import RunDirectory, resolve_run
 
     if request.conf is not None:
         config = load_config(request.conf, request.overrides)
         named = request.run or config.record_dir / config.experiment_name
-        return _Start(config, request.conf, resolve_run(named, record_dir=config.record_dir))
-    run = RunDirectory.open(resolve_run(request.run))
+        return _Start(config, request.conf, resolve_run(named, record_dir=config.record_dir, prefer="training"))
+    run = RunDirectory.open(resolve_run(request.run, prefer="training"))
     conf = config_path_of(run.backup)
     return _Start(load_config(run.config_path, request.overrides), conf, run.path)
 
@@ -193,9 +218,12 @@ def _training(start: _Start, parts: UserParts, run: RunDirectory, observer: RunO
 
 
 @contextmanager
-def _recorded(start: _Start, ready: Ready, console: Console) -> Iterator[RunDirectory]:
+def _recorded(
+    start: _Start, ready: Ready, console: Console, tell_of: Callable[[RunDirectory], None]
+) -> Iterator[RunDirectory]:
     """The run's folder, with a copy of everything that made it, and in the end with how it ended."""
-    with _run_directory(start) as run, telling_the_end(run, console), _recording_the_end(run, console):
+    with _run_directory(start) as run, _recording_the_end(run, console):
+        tell_of(run)
         ready.companions.belong_to(run.path)
         _say_what_changed(start, run, console)
         resolved = dump(start.config)
@@ -244,7 +272,8 @@ def _run_directory(start: _Start) -> RunDirectory:
 
     if start.run_path is not None:
         return RunDirectory.open(start.run_path, write=True)
-    return RunDirectory.create(start.config.record_dir, start.config.experiment_name)
+    kind = "debug" if start.config.backbone == "debug" else "training"
+    return RunDirectory.create(start.config.record_dir, start.config.experiment_name, kind)
 
 
 def _say_what_changed(start: _Start, run: RunDirectory, console: Console) -> None:

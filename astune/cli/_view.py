@@ -10,38 +10,45 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from rich.console import Console
 
 from astune.launcher.health import describe_listener
-from astune.runs import resolve_run
+from astune.runs import RunDirectory, resolve_run
 from astune.schema import ConfigError, RunStoreError
-from astune.viewer.server import Address, ViewerServer, listen
+from astune.viewer.server import Address, ViewerServer, fragment_of, listen
 
 TOKEN_VARIABLE = "ASTUNE_VIEW_TOKEN"
 RECORD_DIR = Path("launcher_record")
 
 
-def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None) -> int:
+def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None, episode_id: str | None = None) -> int:
     """Serve until Ctrl-C.
 
     Args:
         path: the record of all experiments, an experiment, a run or its `rollout`; None for `launcher_record` here,
             which need not be there yet.
         open_page: whether a browser is opened; None where it is likely to be seen.
+        episode_id: the episode that the page opens with, of the run at `path` or the newest one there.
     """
     if path is not None and not path.is_dir():
         wrong = f"{path} is a file" if path.exists() else f"there is no folder {path}"
         raise RunStoreError(wrong, hint="name launcher_record, an experiment in it, a run, or its rollout folder")
     folder = path or RECORD_DIR
+    if episode_id is not None:
+        folder = resolve_run(path, record_dir=RECORD_DIR)
+        with RunDirectory.open(folder).episodes() as episodes:
+            episodes.row(episode_id)  # raises where there is none
     console = Console()
 
     token = os.environ.get(TOKEN_VARIABLE) or None
 
     def on_ready(address: Address) -> None:
         # A token of the user's own is not written into logs.
+        address = address if episode_id is None else replace(address, fragment=fragment_of(episode_id))
         where = address.url if token is None else f"{address.page} with ?token= and the value of {TOKEN_VARIABLE}"
         console.print(f"log viewer of {folder}: {where}", markup=False, highlight=False, soft_wrap=True)
         if open_page or (open_page is None and _has_screen()):
@@ -82,7 +89,7 @@ def _way_to(address: Address) -> Iterator[str]:
     folder that its user alone may enter.
     """
     if address.token is None:
-        yield address.page
+        yield address.url
         return
     with tempfile.TemporaryDirectory(prefix="astune-view-") as folder:
         page = Path(folder) / "open.html"

@@ -116,6 +116,8 @@ def plain_type(annotation: Any) -> str:
     if origin is Literal:
         words = [str(arg) for arg in args]
         return f"one of {', '.join(words)}" if len(words) > 1 else f"`{words[0]}`"
+    if origin is tuple and args[-1] is ...:
+        return f"a list, each {plain_type(args[0])}"
     if origin is tuple:
         return f"a list of {len(args)} ({', '.join(plain_type(arg).removeprefix('a ') for arg in args)})"
     if origin is list:

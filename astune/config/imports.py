@@ -11,22 +11,27 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import sys
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from astune.schema import ConfigError, described, is_users
+from astune.config._suggestions import Place, suggestion
+from astune.schema import ConfigError, described, install_extra, is_users
 
 T = TypeVar("T")
 
 _ARROW = "->"
+_INSTALLED_IN = Path(__file__).parents[2]
+"""Where astune and its tutorials lie side by side."""
 _FORMS = "`module->Class` or `path/file.py->Class`"
 _EXTRAS = {
     "agentscope": "agentscope",
     "mcp": "agentscope",
+    "dspy": "agentscope-tuner",
     "torch": "local",
     "transformers": "local",
     "gymnasium": "frozenlake",
@@ -56,24 +61,66 @@ def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | No
     """
     location, arrow, name = (part.strip() for part in reference.partition(_ARROW))
     if not arrow or not location or not name.isidentifier():
-        raise ConfigError(f"{key}: {reference!r} does not have the form {_FORMS}", hint=_form_hint(reference, base))
-    if location.endswith(".py") or "/" in location:
-        module = _load_file(location, key, base_dir)
-    else:
-        module = _load_module(location, key, base_dir)
-    return _class_of(module, name, base, key, location)
+        hint = _form_hint(reference, base, key, base_dir)
+        raise ConfigError(f"{key}: {reference!r} does not have the form {_FORMS}", hint=hint)
+    named = _Named(location, name, key, base, base_dir)
+    module = _load_file(named) if named.is_file else _load_module(named)
+    return _class_of(module, named)
 
 
-def _form_hint(spec: str, base: type) -> str:
+@dataclass(frozen=True)
+class _Named:
+    """A reference that has the right form; `base` is what its class must derive from."""
+
+    location: str
+    name: str
+    key: str
+    base: type
+    base_dir: Path | None
+
+    @property
+    def is_file(self) -> bool:
+        return self.location.endswith(".py") or "/" in self.location
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where it is looked for, the working directory first."""
+        given = [Path.cwd()] if self.base_dir is None else [Path.cwd(), self.base_dir.resolve()]
+        return list(dict.fromkeys(given))
+
+    def suggestion(self, places: Sequence[Place]) -> str:
+        """A hint that names classes which load; empty where there is none."""
+        return suggestion(self.name, self.location, places, self.base, self._loaded)
+
+    def _loaded(self, reference: str) -> type | None:
+        try:
+            return import_class(reference, key=self.key, base=self.base, base_dir=self.base_dir)
+        except ConfigError:
+            return None
+
+
+def _form_hint(spec: str, base: type, key: str, base_dir: Path | None) -> str:
+    """The same in the right form where that loads, else what would be wrong with it then."""
     module, _, name = spec.replace(":", ".").replace(">", ".").replace("-", "").rpartition(".")
     if module and name[:1].isupper():
-        return f"did you mean {module.rstrip('.')}->{name}?"
-    location = spec.partition(_ARROW)[0].strip() or "my_file.py"
-    return f"name the class too, one derived from {base.__name__}: {location}->My{base.__name__.removesuffix('Base')}"
+        meant = f"{module.rstrip('.')}{_ARROW}{name}"
+        try:
+            import_class(meant, key=key, base=base, base_dir=base_dir)
+        except ConfigError as error:
+            return f"written as {meant}, {error.message.removeprefix(f'{key}: ')}; {error.hint}".rstrip("; ")
+        return f"did you mean {meant}?"
+    location = spec.partition(_ARROW)[0].strip()
+    if location and Path(location).suffix == ".py":
+        named = _Named(location, "", key, base, base_dir)
+        there = named.suggestion([Place(folder / location, None) for folder in named.folders])
+        if there:
+            return f"name the class too: {there}"
+    example = f"{location or 'my_file.py'}{_ARROW}My{base.__name__.removesuffix('Base')}"
+    return f"name the class too, one derived from {base.__name__}, as {example}"
 
 
-def _load_file(location: str, key: str, base_dir: Path | None) -> ModuleType:
-    path = _find_file(location, key, base_dir)
+def _load_file(named: _Named) -> ModuleType:
+    path, key = _find_file(named), named.key
     name = f"astune_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:  # a workflow and a judge in one file share its module
         return sys.modules[name]
@@ -93,40 +140,55 @@ def _load_file(location: str, key: str, base_dir: Path | None) -> ModuleType:
     return module
 
 
-def _find_file(location: str, key: str, base_dir: Path | None) -> Path:
-    given = Path(location).expanduser()
-    folders = [Path.cwd()] if base_dir is None else [Path.cwd(), base_dir]
-    for folder in folders:
+def _find_file(named: _Named) -> Path:
+    given = Path(named.location).expanduser()
+    for folder in named.folders:
         path = (folder / given).resolve()
         if path.is_file():
             return path
-    looked = " and ".join(dict.fromkeys(str(folder) for folder in folders))
-    parent = next((folder / given.parent for folder in folders if (folder / given.parent).is_dir()), None)
-    there = sorted(p.name for p in parent.glob("*.py")) if parent else []
-    close = difflib.get_close_matches(given.name, there, n=1, cutoff=0.5)
-    if close:
-        hint = f"did you mean {given.with_name(close[0])}?"
-    elif there:
-        hint = f"{parent} has {', '.join(there[:8])}"
-    else:
-        hint = "relative paths start at the working directory, then at the configuration's folder"
-    raise ConfigError(f"{key}: there is no file {location} (looked in {looked})", hint=hint)
+    parents = [folder / given.parent for folder in named.folders if (folder / given.parent).is_dir()]
+    raise ConfigError(
+        f"{named.key}: there is no file {named.location} (looked in {' and '.join(map(str, named.folders))})",
+        hint=named.suggestion([Place(parent, None) for parent in parents or named.folders])
+        or "relative paths start at the working directory, then at the configuration's folder",
+    )
 
 
-def _load_module(location: str, key: str, base_dir: Path | None) -> ModuleType:
+def _load_module(named: _Named) -> ModuleType:
+    location, key = named.location, named.key
     _let_import_from(Path.cwd(), first=True)  # an installed `astune` starts without it, `python launcher.py` has it
-    if base_dir is not None:
-        _let_import_from(base_dir.resolve(), first=False)
+    for folder in named.folders[1:]:
+        _let_import_from(folder, first=False)
     importlib.invalidate_caches()
     try:
+        _uncover(location.split("."), named.folders)
         return importlib.import_module(location)
     except ModuleNotFoundError as cause:
         missing = cause.name or ""
         if location == missing or location.startswith(f"{missing}."):
-            raise ConfigError(f"{key}: there is no module {location}", hint=_nearest_module(location)) from None
+            raise ConfigError(f"{key}: there is no module {location}", hint=_nearest(named)) from None
         raise _failed_import(cause, location, key) from cause
     except Exception as cause:
         raise _failed_import(cause, location, key) from cause
+
+
+def _uncover(parts: Sequence[str], folders: Sequence[Path]) -> None:
+    """Have a module found although another folder has the name of its package.
+
+    Python takes an installed `tutorial` for the user's folder `tutorial` where that has no `__init__.py`, or where the
+    installed one was imported before; and the user's for ours where it has one. Both are then one package, the user's
+    modules first.
+    """
+    for folder in (*folders, _INSTALLED_IN) if parts[0] != "astune" else ():
+        module = folder.joinpath(*parts)
+        if not (module.with_name(f"{parts[-1]}.py").is_file() or (module / "__init__.py").is_file()):
+            continue
+        for length in range(1, len(parts)):
+            package: Any = importlib.import_module(".".join(parts[:length]))
+            own, others = str(folder.joinpath(*parts[:length])), list(package.__path__)
+            if own not in others:
+                package.__path__ = [*others, own] if folder == _INSTALLED_IN else [own, *others]
+        return
 
 
 def _let_import_from(folder: Path, *, first: bool) -> None:
@@ -135,25 +197,19 @@ def _let_import_from(folder: Path, *, first: bool) -> None:
         sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
-def _nearest_module(location: str) -> str:
-    """What stands at the deepest part of the dotted name that does exist."""
-    parts = location.split(".")
-    for length in range(len(parts) - 1, -1, -1):
+def _nearest(named: _Named) -> str:
+    """Classes in the deepest package of the dotted name that does exist, else in the user's folders."""
+    parts = named.location.split(".")
+    for length in range(len(parts) - 1, 0, -1):
         parent = ".".join(parts[:length])
         try:
-            search = list(importlib.import_module(parent).__path__) if parent else None
+            folders = list(importlib.import_module(parent).__path__)
         except (ImportError, AttributeError):
             continue
-        names = sorted(info.name for info in pkgutil.iter_modules(search) if not info.name.startswith("_"))
-        close = difflib.get_close_matches(parts[length], names, n=1, cutoff=0.6)
-        if close:
-            return f"did you mean {'.'.join([*parts[:length], close[0], *parts[length + 1 :]])}?"
-        if parent and names:
-            return f"{parent} has {', '.join(names[:12])}"
-        if parent:
-            return f"{parent} is a package without modules"
-        break
-    return (
+        found = named.suggestion([Place(Path(folder), parent) for folder in folders])
+        if found:
+            return found
+    return named.suggestion([Place(folder) for folder in named.folders]) or (
         f"modules are looked up in the working directory ({Path.cwd()}), the configuration's folder and the environment"
     )
 
@@ -172,17 +228,19 @@ def _failed_import(cause: Exception, location: str, key: str) -> ConfigError:
     if isinstance(cause, ModuleNotFoundError) and cause.name:
         package = cause.name.partition(".")[0]
         extra = _EXTRAS.get(package)
-        hint = f"pip install 'astune[{extra}]'" if extra else f"install the package that has `{package}`"
+        hint = install_extra(extra) if extra else f"install the package that has `{package}`"
     return ConfigError(f"{key}: importing {location} failed: {described(cause)}{at}", hint=hint)
 
 
-def _class_of(module: ModuleType, name: str, base: type[T], key: str, location: str) -> type[T]:
+def _class_of(module: ModuleType, named: _Named) -> Any:
+    location, name, key, base = named.location, named.name, named.key, named.base
     if not hasattr(module, name):
-        raise ConfigError(f"{key}: {location} has no class {name}", hint=_classes_hint(module, name, base))
+        raise ConfigError(f"{key}: {location} has no class {name}", hint=_classes_hint(module, named))
     found: Any = getattr(module, name)
     if not inspect.isclass(found):
         kind = "a function" if inspect.isroutine(found) else f"of type {type(found).__name__}"
-        raise ConfigError(f"{key}: {location}->{name} is {kind}, not a class", hint=_classes_hint(module, name, base))
+        hint = _classes_hint(module, named)
+        raise ConfigError(f"{key}: {location}->{name} is {kind}, not a class", hint=hint)
     if not issubclass(found, base):
         bases = ", ".join(parent.__name__ for parent in found.__bases__)
         raise ConfigError(
@@ -190,6 +248,11 @@ def _class_of(module: ModuleType, name: str, base: type[T], key: str, location: 
             hint=f"write `class {name}({base.__name__})` with `from {_public_home(base)} import {base.__name__}`",
         )
     missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing and found.__module__.startswith("astune."):
+        raise ConfigError(
+            f"{key}: {name} in {location} is a base class: it has no {', '.join(missing)} of its own",
+            hint=_classes_hint(module, named),
+        )
     if missing:
         own = [member for member in vars(found) if not member.startswith("__")]
         close = difflib.get_close_matches(missing[0], own, n=1, cutoff=0.5)
@@ -213,15 +276,14 @@ def _signature(base: type, method: str) -> str:
     return f"define `{prefix} {method}{inspect.signature(function)}`"
 
 
-def _classes_hint(module: ModuleType, name: str, base: type) -> str:
-    classes = {
-        member: found
-        for member, found in vars(module).items()
-        if inspect.isclass(found) and (found.__module__ == module.__name__ or issubclass(found, base))
-    }
-    fitting = [m for m, found in classes.items() if issubclass(found, base) and found is not base]
-    close = difflib.get_close_matches(name, fitting or classes, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]}?"
-    shown = fitting or list(classes)
-    return f"it has the classes {', '.join(shown)}" if shown else "it defines no class"
+def _classes_hint(module: ModuleType, named: _Named) -> str:
+    """Classes of this file that can be named, or of the files beside it; else how one is written."""
+    places: list[Place] = []
+    file = Path(getattr(module, "__file__", None) or "")
+    if named.is_file:
+        places = [Place(file, None), Place(file.parent, None)]
+    elif file.suffix == ".py":
+        package = named.location if file.name == "__init__.py" else named.location.rpartition(".")[0]
+        places = [Place(file, named.location), Place(file.parent, package)]
+    home, base = _public_home(named.base), named.base.__name__
+    return named.suggestion(places) or f"write one: `class {named.name}({base})`, with `from {home} import {base}`"

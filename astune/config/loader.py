@@ -18,11 +18,16 @@ from pydantic_core import ErrorDetails
 
 from astune.config._keys import ROOT, Key, canonical, find, key_at, keys_of, nearest
 from astune.config._yaml import Document, KeyPath, parse_value, read_document
-from astune.config.schema import READER_ALIASES, AstuneConfig, StrictModel
+from astune.config.schema import READER_ALIASES, AstuneConfig, ClusterEngine, StrictModel
 from astune.schema import ConfigError
 
-DEFAULT_YAML = Path(__file__).parent.parent / "default_config" / "default.yaml"
+_DEFAULTS = Path(__file__).parent.parent / "default_config"
+DEFAULT_YAML = _DEFAULTS / "default.yaml"
+APPWORLD_TASKS = _DEFAULTS / "appworld_tasks.yaml"
+"""Where tasks come from under `--with-appworld`, unless the experiment says."""
 READ_YAML_NAME = "read_yaml_name"
+ROOT_SECTIONS = get_args(ClusterEngine)
+"""Sections that may also stand beside the root key, as in earlier documents."""
 
 _VALUE_ALIASES = {"task_reader.type": READER_ALIASES}
 """Values that users know from earlier documents, and what they are called today."""
@@ -35,12 +40,13 @@ class _Problem:
     hint: str = ""
 
 
-def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> AstuneConfig:
+def load_config(path: Path | str | None, overrides: Sequence[str] = (), *, tasks: Path | None = None) -> AstuneConfig:
     """Read and check a configuration.
 
     Args:
         path: the experiment's YAML file; None takes the defaults and the overrides alone.
         overrides: `a.b=value` strings, with or without the root key; values are typed as in YAML.
+        tasks: a YAML file with the `task_reader` of an experiment that has none.
 
     Raises:
         ConfigError: with every problem found, each with its file and line, and the fix.
@@ -48,6 +54,8 @@ def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Astun
     documents = [read_document(DEFAULT_YAML)]
     if path is not None:
         documents.append(read_document(Path(path)))
+    if tasks is not None and not any(_has_tasks(document) for document in documents):
+        documents.insert(1, read_document(tasks))
     problems: list[_Problem] = []
     places: dict[str, str] = {}
     merged: dict[str, Any] = {}
@@ -61,6 +69,11 @@ def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Astun
     if config.experiment_name == READ_YAML_NAME and path is not None:
         config = config.model_copy(update={"experiment_name": Path(path).stem})
     return config
+
+
+def _has_tasks(document: Document) -> bool:
+    section = document.data.get(ROOT)
+    return isinstance(section, dict) and "task_reader" in section
 
 
 def dump(config: AstuneConfig) -> str:
@@ -79,13 +92,22 @@ class _Layer:
         self._places = places
 
     def add_to(self, merged: dict[str, Any]) -> None:
-        for name in self._document.data:
-            if name != ROOT:
+        data = self._document.data
+        section = data.get(ROOT)
+        if ROOT in data or not data:
+            self._merge(section, AstuneConfig, (), merged, (ROOT,))
+        for name, value in data.items():
+            if name in ROOT_SECTIONS:
+                self._add_root_section(name, value, section, merged)
+            elif name != ROOT:
                 self._unknown_root(str(name))
-        section = self._document.data.get(ROOT)
-        if section is None and ROOT not in self._document.data and self._document.data:
-            return
-        self._merge(section, AstuneConfig, (), merged, (ROOT,))
+
+    def _add_root_section(self, name: str, value: Any, section: Any, merged: dict[str, Any]) -> None:
+        if isinstance(section, dict) and name in section:
+            message = f"`{name}` and `{ROOT}.{name}` are two names of the same key `{name}`"
+            self._problem((name,), message, "keep one of them")
+        else:
+            self._merge({name: value}, AstuneConfig, (), merged, ())
 
     def _unknown_root(self, name: str) -> None:
         hint = f"everything stands under the root key `{ROOT}:`"
@@ -140,7 +162,7 @@ class _Layer:
                 entries[name] = dict(entries.get(name) or {})
                 self._merge(entry, key.entry, (*path, name), entries[name], (*written, name))
             merged[key.name] = entries
-        else:
+        elif value is not None or not key.is_open or key.is_optional:  # an emptied mapping says nothing
             merged[key.name] = _joined(merged.get(key.name), _value_of(".".join(path), value))
 
     def _problem(self, written: KeyPath, message: str, hint: str) -> None:

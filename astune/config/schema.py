@@ -103,11 +103,13 @@ class JsonlReaderConfig(StrictModel):
 class HuggingFaceReaderConfig(StrictModel):
     """Tasks from a data set in the hub's layout: on the hub, in a folder, or one file."""
 
-    dataset_path: str = ""
-    """A hub id (`openai/gsm8k`), a folder, or one file: parquet, jsonl, json or csv. What is there as a path is read
-    there; what is not, and looks like an id, is taken from the hub, or from what was downloaded before."""
+    dataset_path: str = "openai/gsm8k"
+    """A hub id, a folder, or one file: parquet, jsonl, json or csv. What is there as a path is read there; a hub id is
+    read from where `scripts/download_dataset.py` put it, else fetched. GSM8K is the data set of the math agent, whose
+    first experiments name none."""
     subset: str | None = None
-    """The part of the data set that is read, called subset or configuration on the hub; null takes the only one."""
+    """The part of the data set that is read, called subset or configuration on the hub; null takes the only one, or
+    the one called `default` or `main`."""
     training_split: str = "train"
     """The split to train on."""
     validation_split: str | None = None
@@ -207,9 +209,17 @@ class TaskJudgeConfig(StrictModel):
     """How an episode is rewarded."""
 
     judge_protocol: str = ""
-    """Your reward: `module->Class` or `path/file.py->Class`. Empty where the workflow returns the reward itself."""
+    """Your reward: `module->Class` or `path/file.py->Class`. Empty or null where the workflow returns the reward
+    itself."""
     reference_field: str = "answer"
     """The metadata field that holds the reference answer, for judges that compare with one."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the judge's class; those of `MathAnswerAndLlmAsJudge` are in docs/en/judge.md."""
+
+    @field_validator("judge_protocol", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: Any) -> Any:
+        return "" if value is None else value
 
 
 class OptimConfig(StrictModel):
@@ -233,13 +243,18 @@ class LossConfig(StrictModel):
     """The policy loss."""
 
     normalise_advantages: bool = True
-    """Divide a group's advantages by their standard deviation (GRPO); False is Dr. GRPO."""
+    """Divide a group's advantages by their standard deviation (GRPO). Dr. GRPO does not; it also gives every token the
+    same weight, which is `token_weights: token`. With either value, rewards that differ by at most 1e-5 of the group's
+    largest (1e-5 where all are below 1) count as equal: that is rounding or a judge's noise, and the group teaches
+    nothing."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     """The policy ratio is clipped below 1 - clip_low."""
     clip_high: float = Field(default=0.28, gt=0)
     """The policy ratio is clipped above 1 + clip_high; larger than clip_low leaves rare tokens room to grow (DAPO)."""
     kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence to the starting weights; above 0 it costs a forward pass and a copy of them."""
+    """Weight of the KL divergence to the starting weights; above 0 it costs a forward pass and a copy of them. It is
+    estimated by k3 from the sampled tokens: unbiased as a value, while its gradient pulls as the divergence in the
+    other direction does, from the starting weights to these."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus; positive keeps exploration alive."""
     token_weights: Literal["episode", "timeline", "token"] = "episode"
@@ -254,14 +269,16 @@ class LossConfig(StrictModel):
     engine in this process and `mask` with servers, those of verl and Trinity too, whose masks cannot be computed
     again."""
     updates_per_step: int = Field(default=1, ge=1)
-    """Optimiser updates on one batch. Above 1 the batch is split by groups, and clipping begins to matter."""
+    """Optimiser updates on one batch. Above 1 the batch is split by groups, and clipping begins to matter.
+    Where the number does not divide the groups, those of the smaller updates weigh more."""
 
 
 class DynamicSamplingConfig(StrictModel):
     """Replacing tasks that nothing can be learnt from."""
 
     max_extra_tasks: int = Field(default=0, ge=0)
-    """Further tasks a step that may replace those whose group has no variance (all rewards equal); 0 is off."""
+    """Further tasks a step that may replace those whose group has no variance: all rewards equal, as
+    `loss.normalise_advantages` says. 0 is off."""
 
 
 class ValidationConfig(StrictModel):
@@ -274,7 +291,8 @@ class ValidationConfig(StrictModel):
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature of the measurement; null takes the training temperature."""
     stop_at_success: float | None = Field(default=None, gt=0, le=1)
-    """Training ends when a measurement reaches this success rate; null always runs to `total_steps`."""
+    """Training ends when a measurement reaches this success rate; null always runs to `total_steps`.
+    Where neither judge nor workflow says what a success is, it is a reward of 1 or more."""
 
 
 class TrainerConfig(StrictModel):
@@ -337,12 +355,19 @@ class SandboxLimits(StrictModel):
     """Processes and threads at once, the first one counted: enough for thread pools, too few for a fork bomb."""
 
 
+HeldTool = Literal["execute_python_code", "execute_shell_command", "write_text_file", "insert_text_file"]
+"""A tool of AgentScope's own that runs code or changes files with the rights of whoever runs it."""
+
+
 class SandboxConfig(SandboxLimits):
-    """Running code that a model wrote (`execute_python_code`)."""
+    """Running code that a model wrote (`execute_python_code`, `execute_shell_command`)."""
 
     allow_unsafe: bool = False
     """Run code without any isolation where no safe way works on this machine: it may then read and change whatever
     you may. Only for code that you would run yourself."""
+    unconfined_tools: tuple[HeldTool, ...] = ()
+    """Tools of AgentScope's own that do during episodes what they always do, on your files and with your rights. Others
+    run in the sandbox (`execute_*`), or tell the model that they are not available (`*_text_file`)."""
 
 
 class EnvironmentsConfig(StrictModel):
@@ -375,7 +400,8 @@ class AstuneConfig(StrictModel):
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
-    """Schedule requests in lockstep, so that two runs, or a run killed and resumed, agree bit for bit; slower."""
+    """Schedule requests in lockstep, so that two runs, or a run killed and resumed, agree bit for bit; slower.
+    A resume point then has 12 bytes a parameter instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
     task_reader: TaskReaderConfig = TaskReaderConfig()
@@ -388,7 +414,8 @@ class AstuneConfig(StrictModel):
     sandbox: SandboxConfig = SandboxConfig()
     environments: EnvironmentsConfig = EnvironmentsConfig()
     verl: dict[str, Any] = Field(default_factory=dict)
-    """verl's own keys, as in its ppo_trainer.yaml; they go before everything that astune tells verl."""
+    """verl's own keys, as in its ppo_trainer.yaml; they go before everything that astune tells verl. May also stand as
+    `verl:` beside `astune:`, as `trinity` may."""
     trinity: dict[str, Any] = Field(default_factory=dict)
     """Trinity-RFT's own keys, as in its configuration; they go before everything that astune tells it."""
 

@@ -17,7 +17,7 @@ from astune.context_tracker import plain_tools
 from astune.context_tracker.renderer import Reply, Tool
 from astune.context_tracker.spelled_calls import read_as
 from astune.context_tracker.template import ChatTemplate
-from astune.schema import ConfigError
+from astune.schema import ConfigError, install_extra
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadR
         raise ConfigError(
             f"model.path: reading the answers of {template.name} needs the package renderers, which does not import: "
             f"{cause}",
-            hint="pip install 'astune[local]'",
+            hint=install_extra("local"),
         ) from cause
     except Exception as cause:  # such as a control token that the tokenizer lacks
         _log.warning("answers of %s are read as plain text, because renderers refuses it: %s", template.name, cause)

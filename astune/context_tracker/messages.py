@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple
 from astune.schema import Forest, Message, MessageNode, WorkflowError
 
 _OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id", "images")
+_KEYS = frozenset({"role", "content", *_OPTIONAL} - {"images"})
+_FORMATTERS = "of AgentScope's formatters, those of OpenAI (chat), DashScope, DeepSeek and Ollama write such messages"
 
 
 class Identity(NamedTuple):
@@ -38,14 +40,17 @@ def canonical(message: Message) -> Message:
     address that names it, with the detail that was asked for.
 
     Raises:
-        WorkflowError: it is no chat message, or it holds something other than text and images.
+        WorkflowError: it is no chat message, it has no content and no tool calls either, or it holds something other
+            than text and images.
     """
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
         raise WorkflowError(
             f"the model was called with {message!r}, which is no chat message",
-            hint='messages are a list of {"role": ..., "content": ...}',
+            hint=f'messages are a list of {{"role": ..., "content": ...}}; {_FORMATTERS}',
         )
+    if not _has_content(message):
+        raise _without_content(message)
     text, images = _read(message.get("content"))
     _require_characters(text)
     plain: Message = {"role": role, "content": text}
@@ -58,6 +63,25 @@ def canonical(message: Message) -> Message:
     if "tool_calls" in plain:
         plain["tool_calls"] = [_canonical_call(call) for call in plain["tool_calls"]]
     return plain
+
+
+def _has_content(message: Message) -> bool:
+    """Whether the message says something: content may be missing only beside tool calls.
+
+    AgentScope up to 1.0.12 writes `[{"text": None}]` there with DashScope's formatter, others write nothing or null.
+    """
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        content = None if all(_is_empty(block) for block in content) else content
+    return content is not None or "tool_calls" in message
+
+
+def _without_content(message: Message) -> WorkflowError:
+    unknown = ", ".join(sorted(map(repr, message.keys() - _KEYS)))
+    return WorkflowError(
+        f"a message of role {message['role']} has no content{f', but the unknown keys {unknown}' if unknown else ''}",
+        hint=f'write {{"role": ..., "content": ...}}; content may be missing only beside tool_calls; {_FORMATTERS}',
+    )
 
 
 def _require_characters(text: str) -> None:
@@ -105,6 +129,8 @@ def _read(content: Any) -> tuple[str, list[tuple[int, str]]]:
     texts: list[str] = []
     images: list[tuple[int, str]] = []
     for block in content:
+        if _is_empty(block):
+            continue
         image = _image(block)
         if image is None:
             texts.append(_block_text(block))
@@ -119,7 +145,11 @@ def _block_text(block: Any) -> str:
     if isinstance(block, dict) and isinstance(block.get("text"), str):
         return block["text"]
     kind = block.get("type", sorted(block)) if isinstance(block, dict) else type(block).__name__
-    raise WorkflowError(f"a message holds a block of kind {kind!r}, but a message is text and images")
+    raise WorkflowError(f"a message holds a block of kind {kind!r}, but a message is text and images", hint=_FORMATTERS)
+
+
+def _is_empty(block: Any) -> bool:
+    return isinstance(block, dict) and "text" in block and block["text"] is None and block.keys() <= {"type", "text"}
 
 
 def _image(block: Any) -> str | None:

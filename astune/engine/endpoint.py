@@ -24,19 +24,21 @@ _SHOWN = 400
 class Refusal(EngineError):
     """An answer that is an error, with its HTTP status."""
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message, hint=_HINTS.get(status, ""))
+    def __init__(self, message: str, status: int, section: str) -> None:
+        super().__init__(message, hint=_HINTS.get(status, "").format(section=section))
         self.status = status
 
 
 class Endpoint:
     """Talks to `base_url`: a bare host, whose API lies below `/v1`, or the API's own root, as https://host/api/v3.
 
-    A busy server is asked again a few times. How long an answer may take is the caller's business.
+    A busy server is asked again a few times. How long an answer may take is the caller's business. Hints name the keys
+    of `section`, the part of the configuration that names the server.
     """
 
-    def __init__(self, base_url: str, *, model: str = "", api_key: str | None = None) -> None:
-        require_address(base_url)
+    def __init__(self, base_url: str, *, model: str = "", api_key: str | None = None, section: str = "engine") -> None:
+        require_address(base_url, section)
+        self._section = section
         parts = urlsplit(base_url)
         self.root = base_url.rstrip("/").removesuffix("/v1")
         own_root = urlsplit(self.root).path not in ("", "/")
@@ -55,7 +57,9 @@ class Endpoint:
         if not self.model:
             served = await self.models()
             if not served:
-                raise EngineError(f"{self.root} serves no model", hint="set engine.model to the name that it knows")
+                raise EngineError(
+                    f"{self.root} serves no model", hint=f"set {self._section}.model to the name that it knows"
+                )
             self.model = served[0]
         return self.model
 
@@ -115,12 +119,14 @@ class Endpoint:
         except httpx.HTTPError as cause:
             raise EngineError(
                 f"{address}: {type(cause).__name__}: {cause or 'no answer'}",
-                hint="check that the server runs and that engine.base_url is its address",
+                hint=f"check that the server runs and that {self._section}.base_url is its address",
             ) from cause
 
     def _content(self, answer: httpx.Response, address: str) -> Any:
         if not answer.is_success:
-            raise Refusal(f"{address} answered {answer.status_code}: {_reason(answer)}", answer.status_code)
+            raise Refusal(
+                f"{address} answered {answer.status_code}: {_reason(answer)}", answer.status_code, self._section
+            )
         if not answer.content:
             return None
         try:
@@ -128,7 +134,7 @@ class Endpoint:
         except ValueError as cause:
             raise EngineError(
                 f"{address} answered what is no JSON: {answer.text[:_SHOWN]!r}",
-                hint="engine.base_url has to be an OpenAI-compatible API",
+                hint=f"{self._section}.base_url has to be an OpenAI-compatible API",
             ) from cause
 
 
@@ -145,24 +151,24 @@ def choice_of(answer: Any, name: str) -> dict[str, Any]:
 
 
 _HINTS = {
-    401: "engine.api_key_env names the environment variable that holds the key; check its value",
-    403: "engine.api_key_env names the environment variable that holds the key; check its value",
-    404: "check engine.base_url and engine.model",
+    401: "{section}.api_key_env names the environment variable that holds the key; check its value",
+    403: "{section}.api_key_env names the environment variable that holds the key; check its value",
+    404: "check {section}.base_url and {section}.model",
     429: "lower rollout.max_env_worker, or wait",
 }
 
 
-def require_address(base_url: str) -> None:
+def require_address(base_url: str, section: str = "engine") -> None:
     """Refuse what is no address with a ConfigError."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"engine.base_url: {base_url!r} is no address",
+            f"{section}.base_url: {base_url!r} is no address",
             hint="write it as http://127.0.0.1:8000 or https://.../v1",
         )
 
 
-def key_from(variable: str) -> str | None:
+def key_from(variable: str, section: str = "engine") -> str | None:
     """The API key in an environment variable; None where no variable is named.
 
     Raises:
@@ -173,7 +179,7 @@ def key_from(variable: str) -> str | None:
     key = os.environ.get(variable)
     if not key:
         raise ConfigError(
-            f"engine.api_key_env names {variable}, which is not set",
+            f"{section}.api_key_env names {variable}, which is not set",
             hint=f"export {variable}=..., or write it into .env",
         )
     return key

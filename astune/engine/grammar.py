@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astune.engine.tokenizer import ModelTokenizer
-from astune.schema import ONE_LINE_JSON, Constraint, EngineError, Grammar, GrammarError
+from astune.schema import ONE_LINE_JSON, Constraint, EngineError, Grammar, GrammarError, install_extra
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -143,7 +143,7 @@ class Grammars:
             from llguidance import LLMatcher
         except ImportError as cause:
             raise EngineError(
-                f"grammars need llguidance, which does not import: {cause}", hint="pip install 'astune[local]'"
+                f"grammars need llguidance, which does not import: {cause}", hint=install_extra("local")
             ) from cause
         grammar = constraint.grammar
         if not constraint.stop_token_ids:

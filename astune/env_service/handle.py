@@ -15,17 +15,7 @@ from typing import TypeVar
 from astune.env_service._checked import CheckedEnvironment
 from astune.env_service.base import Environment, EnvState, EnvStep
 from astune.env_service.built_in import NO_ENV, environment_class
-from astune.schema import (
-    AstuneError,
-    EnvError,
-    Message,
-    Task,
-    boundary,
-    described,
-    is_stepped,
-    place_of,
-    start_in_thread,
-)
+from astune.schema import EnvError, Message, Task, boundary, boundary_now, is_stepped, start_in_thread
 
 T = TypeVar("T")
 
@@ -57,11 +47,32 @@ class EnvironmentHandle(ABC):
     async def evaluate(self, sparse: bool = True) -> float: ...
 
     @abstractmethod
+    def evaluate_now(self, sparse: bool = True) -> float:
+        """`evaluate` for synchronous callers; it blocks the calling thread."""
+
+    @abstractmethod
     async def get_info(self) -> str: ...
+
+    @abstractmethod
+    def get_info_now(self) -> str:
+        """`get_info` for synchronous callers; it blocks the calling thread."""
 
     @abstractmethod
     async def release(self) -> None:
         """Give the instance back; again, or before `create`, it does nothing."""
+
+
+class SynchronousHandle:
+    """What code that cannot await may ask of an instance."""
+
+    def __init__(self, handle: EnvironmentHandle) -> None:
+        self._handle = handle
+
+    def evaluate(self, sparse: bool = True) -> float:
+        return self._handle.evaluate_now(sparse)
+
+    def get_info(self) -> str:
+        return self._handle.get_info_now()
 
 
 class EmbeddedHandle(EnvironmentHandle):
@@ -83,23 +94,26 @@ class EmbeddedHandle(EnvironmentHandle):
         return await self._call("step", lambda: self._environment.step(action))
 
     def step_now(self, action: Message) -> EnvStep:
-        try:
-            with self._lock:
-                return self._environment.step(action)
-        except AstuneError:
-            raise
-        except Exception as cause:
-            what = self._environment.name("step")
-            raise EnvError(f"{what}{place_of(cause)}: {described(cause)}") from cause
+        return self._call_now("step", lambda: self._environment.step(action))
 
     async def evaluate(self, sparse: bool = True) -> float:
         return await self._call("evaluate", lambda: self._environment.evaluate(sparse))
 
+    def evaluate_now(self, sparse: bool = True) -> float:
+        return self._call_now("evaluate", lambda: self._environment.evaluate(sparse))
+
     async def get_info(self) -> str:
         return await self._call("get_info", self._environment.get_info)
 
+    def get_info_now(self) -> str:
+        return self._call_now("get_info", self._environment.get_info)
+
     async def release(self) -> None:
         await self._call("close", self._environment.close)
+
+    def _call_now(self, method: str, call: Callable[[], T]) -> T:
+        with boundary_now(EnvError, self._environment.name(method)), self._lock:
+            return call()
 
     async def _call(self, method: str, call: Callable[[], T]) -> T:
         def locked() -> T:

@@ -13,10 +13,11 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.env_service._own_tasks import SPLITS, split_and_index, task_ids
-from astune.env_service.base import Environment, EnvState, EnvStep, text_of
+from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
 from astune.env_service.math_answer import last_boxed
-from astune.schema import EnvError, Message, Task
+from astune.schema import EnvError, Message, Task, install_extra
 
+SYSTEM = "You solve a puzzle. You have one message: think in it, and end with your answer."
 INSTRUCTION = "Write the final answer between <answer> and </answer>."
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -32,7 +33,7 @@ class ReasoningGym(Environment):
         self._answer: str | None = None
 
     def get_init_state(self) -> EnvState:
-        return EnvState([{"role": "user", "content": f"{self._entry['question']}\n\n{INSTRUCTION}"}])
+        return EnvState(opening(SYSTEM, f"{self._entry['question']}\n\n{INSTRUCTION}"))
 
     def step(self, action: Message) -> EnvStep:
         self._answer = answer_in(text_of(action))
@@ -91,7 +92,7 @@ def _create(name: str, **config: Any) -> Any:
     except ImportError as cause:
         raise EnvError(
             f"reasoning_gym:{name} needs reasoning-gym, which is not installed",
-            hint="pip install 'astune[reasoning-gym]'",
+            hint=install_extra("reasoning-gym"),
         ) from cause
     try:
         return reasoning_gym.create_dataset(name, **config)

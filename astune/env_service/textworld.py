@@ -28,9 +28,10 @@ from typing import Any, ClassVar, NoReturn
 
 from astune.config.cache import cache_dir
 from astune.env_service._own_tasks import SPLITS, split_and_index, task_ids
-from astune.env_service.base import Environment, EnvState, EnvStep, text_of
-from astune.schema import EnvError, Message, Task
+from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
+from astune.schema import EnvError, Message, Task, install_extra
 
+SYSTEM = "You play a text adventure. Answer with one command on one line, such as go north, take key or open door."
 DEFAULT_MAX_TURNS = 50
 CUSTOM = "custom"
 REQUIRED = {
@@ -63,7 +64,7 @@ class TextWorld(Environment):
 
     def get_init_state(self) -> EnvState:
         self._state = self._game.reset()
-        return EnvState([{"role": "user", "content": self._observation()}])
+        return EnvState(opening(SYSTEM, self._observation()))
 
     def step(self, action: Message) -> EnvStep:
         lines = text_of(action).strip().splitlines()
@@ -185,7 +186,7 @@ def _textworld(variant: str) -> Any:
         import_module("textworld.challenges")
     except ImportError as cause:
         raise EnvError(
-            f"textworld:{variant} needs TextWorld, which is not installed", hint="pip install 'astune[textworld]'"
+            f"textworld:{variant} needs TextWorld, which is not installed", hint=install_extra("textworld")
         ) from cause
     # The interpreter knows the scores of published games; of these games TextWorld itself does.
     warnings.filterwarnings("ignore", message=".*is not fully supported", module="jericho")

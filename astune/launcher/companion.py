@@ -14,12 +14,12 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, CompanionConfig
+from astune.config.tutorials import tutorial_file
 from astune.launcher.health import why_not_answering
 from astune.schema import ConfigError
 
@@ -144,14 +144,20 @@ def ray_head(config: AstuneConfig) -> Companion:
     """A Ray head on this machine; one that was started here before and still answers is asked at its address."""
     engine = config.cluster_engine
     python = sys.executable if engine is None else interpreter(config, engine)
-    own = Path(python).parent / "ray"
-    program = str(own) if own.is_file() else shutil.which("ray")
+    on_path = shutil.which("ray")
+    program = _ray_beside(Path(python)) or (_ray_beside(Path(on_path)) if on_path else None)
     if program is None:
         raise ConfigError(
             "--with-ray: there is no command `ray`", hint="pip install ray, in the environment that astune runs in"
         )
-    command = (program, "start", "--head", "--block", "--disable-usage-stats", *_places_to_compute(engine))
+    command = (str(program), "start", "--head", "--block", "--disable-usage-stats", *_places_to_compute(engine))
     return _configured(Companion("ray", command, health_url=running_ray_head()), config)
+
+
+def _ray_beside(program: Path) -> Path | None:
+    """Ray's command in the folder of that program; not the stand-in that scripts/install.sh puts there."""
+    ray = program.parent / "ray"
+    return ray if ray.is_file() and b"astune's stand-in" not in ray.read_bytes()[:200] else None
 
 
 def give_ray_head_a_token() -> None:
@@ -208,18 +214,10 @@ def appworld_command(url: str, environ: Mapping[str, str]) -> tuple[str, ...]:
             f"--with-appworld: APPWORLD_PATH is {environ['APPWORLD_PATH']}, which is no folder",
             hint="name the folder that holds AppWorld's `data`; see docs/en/appworld.md",
         )
-    script = appworld_script()
-    if not script.is_file():
-        raise ConfigError(
-            f"--with-appworld: there is no {script}", hint="reinstall astune, or run this in a clone of it"
-        )
+    script = tutorial_file("example_appworld/appworld_server.py")
     parts = urlsplit(url)
     arguments = ["--portal", parts.hostname or "127.0.0.1", "--port", str(parts.port or 80)]
     return in_shell(f"{environ['APPWORLD_ACTIVATION']} && exec python {shlex.join([str(script), *arguments])}")
-
-
-def appworld_script() -> Path:
-    return Path(str(files("tutorial").joinpath("example_appworld", "appworld_server.py")))
 
 
 def in_shell(line: str) -> tuple[str, ...]:

@@ -58,6 +58,16 @@ class Companions:
         self._running: list[tuple[Companion, GuardedProcess]] = []
         self._died: list[tuple[Companion, GuardedProcess]] = []
 
+    @property
+    def names(self) -> list[str]:
+        """Those that were started here."""
+        return [companion.name for companion, _ in self._running]
+
+    @property
+    def folder(self) -> Path:
+        """Where their logs are."""
+        return self._folder
+
     def start(self, tell: Callable[[str], None], waiting: Callable[[str, float], None]) -> None:
         """Start one after the other, each when the one before counts as started.
 

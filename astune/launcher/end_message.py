@@ -1,4 +1,4 @@
-"""The message at the end of a run: to phones through a gateway that the user names, and to a webhook.
+"""The message at the end of a run, or of a start that failed: to phones through the user's gateway, and to a webhook.
 
     PHONE_NUMBERS and ASTUNE_SMS_URL   POST {"phone_numbers": [...], "run", "status", "message"}
     ASTUNE_WEBHOOK_URL                 POST {"run", "status", "message"}
@@ -39,18 +39,29 @@ def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str,
     Args:
         failure: why it failed, where the run itself has not recorded it.
     """
+    info = run.info()
+    status = _STATUS.get(info.status, "failure")
+    message = _message(run, status, info.message or failure)
+    return _send(f"{info.experiment}/{run.path.name}", status, message, environ)
+
+
+def send_start_message(
+    experiment: str, failure: str, *, interrupted: bool = False, environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """The same for a start that ended before there was a run: a service died, or the model is not there."""
+    if interrupted:
+        return _send(experiment, "interrupted", f"{experiment} was interrupted before its run began", environ)
+    return _send(experiment, "failure", f"{experiment} failed before its run began: {_shortened(failure)}", environ)
+
+
+def _send(run: str, status: EndStatus, message: str, environ: Mapping[str, str]) -> list[str]:
     numbers, gateway, webhook = phone_numbers(environ), environ.get("ASTUNE_SMS_URL"), environ.get("ASTUNE_WEBHOOK_URL")
     recipients: list[tuple[str, dict[str, Any]]] = []
     if numbers and gateway:
         recipients.append((gateway, {"phone_numbers": numbers}))
     if webhook:
         recipients.append((webhook, {}))
-    if not recipients:
-        return []
-    info = run.info()
-    status = _STATUS.get(info.status, "failure")
-    message = _message(run, status, info.message or failure)
-    body = {"run": f"{info.experiment}/{run.path.name}", "status": status, "message": message}
+    body = {"run": run, "status": status, "message": message}
     return [warning for url, more in recipients if (warning := _post(url, {**more, **body})) is not None]
 
 
@@ -68,8 +79,11 @@ def _message(run: RunDirectory, status: EndStatus, reason: str) -> str:
         return f"{experiment} finished {step}{score}"
     if status == "interrupted":
         return f"{experiment} was interrupted {step}"
-    first = reason.splitlines()[0] if reason else "no reason was recorded"
-    return f"{experiment} failed {step}: {first[:200]}"
+    return f"{experiment} failed {step}: {_shortened(reason)}"
+
+
+def _shortened(reason: str) -> str:
+    return " ".join(reason.split())[:200] or "no reason was recorded"
 
 
 def _post(url: str, content: dict[str, Any]) -> str | None:

@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 from astune.context_tracker import Comparison, ContextTracker
-from astune.env_service import EnvironmentHandle, open_environment
+from astune.env_service import EnvironmentHandle, EnvState, open_environment
+from astune.rollout.overflow import UNJUDGED, require_consequence
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.user_workflow import execute, new_workflow, require_something_to_train, targets_of
@@ -22,6 +23,7 @@ from astune.schema import (
     Reward,
     SamplingParams,
     Task,
+    WorkflowError,
     boundary,
     stable_seed,
 )
@@ -51,6 +53,7 @@ class Attempt:
         self._proxy: AstuneProxy | None = None
         self._reward: Reward | None = None
         self._output = WorkflowOutput()
+        self._consequences: list[AstuneError] = []
         self._judge_seconds = 0.0
         self.phase = "environment"
         self.model = EpisodeModel(
@@ -72,14 +75,15 @@ class Attempt:
     async def play(self) -> None:
         """Environment, workflow, judge."""
         self._wait("environment")
-        init_messages = await self._create_environment()
+        beginning = await self._create_environment()
         workflow = new_workflow(self._setting.workflow_class, self._config)
         rollout = self._config.rollout
         self._proxy = AstuneProxy(
             self.model,
             self._environment,
             task=self._task,
-            init_messages=init_messages,
+            init_messages=beginning.state,
+            env_info=beginning.info,
             trainable_targets=targets_of(workflow),
             model_name=self._config.model.path,
             disable_tools=rollout.agentscope_disable_toolcalls,
@@ -89,7 +93,10 @@ class Attempt:
             on_wait=self._wait,
         )
         self._wait("workflow")
-        self._output = await execute(workflow, self._task, self._proxy, self._config)
+        try:
+            self._output = await execute(workflow, self._task, self._proxy, self._config)
+        except WorkflowError as failure:
+            self._follows(failure)
         self.model.require_open()
         require_something_to_train(
             workflow,
@@ -120,6 +127,7 @@ class Attempt:
         truncated = self._proxy is not None and (self._proxy.context_overflow or self._proxy.turns_exhausted)
         if reward is not None and truncated:
             status = "truncated"
+            error = "; then ".join(f"{failure.kind}: {failure}" for failure in self._ended_by()) or None
         episode = self._request.episode(seed=self._seed, forest=self._tracker.forest, status=status, error=error)
         episode.reward = reward
         episode.constrained_tokens = self._config.constrained_tokens
@@ -131,7 +139,8 @@ class Attempt:
             episode.targets = {agent: tag for agent, tag in self._proxy.targets.items() if agent != tag}
         return episode
 
-    async def _create_environment(self) -> list[Message]:
+    async def _create_environment(self) -> EnvState:
+        """How the conversation begins: as the environment says, or as the task does."""
         task = self._task
         what = f"creating the environment of task {task.task_id}"
         timeout_s = self._config.rollout.call_timeout_s
@@ -140,14 +149,23 @@ class Attempt:
             seed = stable_seed(self._config.seed, task.task_id)
             handle = open_environment(task.env_type, task, seed, timeout_s=timeout_s)
             self._environment = handle
-            state = await handle.create() if handle is not None else None
-        return state.state if state is not None and state.state else _opening(task)
+            begun = await handle.create() if handle is not None else EnvState([])
+        return begun if begun.state else EnvState(_opening(task), begun.info)
 
     async def _judge(self, proxy: AstuneProxy) -> Reward:
+        try:
+            return await self._judged(proxy)
+        except (JudgeError, WorkflowError) as failure:
+            self._follows(failure)
+            return UNJUDGED
+
+    async def _judged(self, proxy: AstuneProxy) -> Reward:
         own = workflow_reward(self._output, self._setting.workflow_class.__name__)
         if own is not None:
             return own
         if self._setting.judge is None:
+            if self.model.overflow is not None:
+                return UNJUDGED
             raise JudgeError(
                 "there is neither a judge nor a reward from the workflow",
                 hint="set task_judge.judge_protocol, or return WorkflowOutput(reward=...) from the workflow",
@@ -165,6 +183,15 @@ class Attempt:
             )
         finally:
             self._judge_seconds = time.perf_counter() - start
+
+    def _follows(self, failure: AstuneError) -> None:
+        """Note what failed after an overflow, and raise what failed for another reason."""
+        require_consequence(failure, self.model.overflow)
+        self._consequences.append(failure)
+
+    def _ended_by(self) -> list[AstuneError]:
+        """The overflow and what followed from it; empty where nothing overflowed."""
+        return [] if self.model.overflow is None else [self.model.overflow, *self._consequences]
 
     def _metrics(self) -> dict[str, float]:
         forest = self._tracker.forest

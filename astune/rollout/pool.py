@@ -20,6 +20,7 @@ from astune.engine.base import EngineStats, InferenceEngine
 from astune.rollout.balance import token_balance
 from astune.rollout.episode import EpisodeInterrupted, run_episode
 from astune.rollout.observer import NullObserver, RolloutObserver
+from astune.rollout.overflow import is_overflow
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.verdict import Judge
@@ -177,7 +178,9 @@ class RolloutPool:
             return None
         slot.failed.append(episode)
         self._observer.on_attempt_failed(episode)
-        return request.retried() if request.attempt < self._config.rollout.max_attempts else None
+        if is_overflow(episode) or request.attempt >= self._config.rollout.max_attempts:
+            return None
+        return request.retried()
 
     async def _engine_settled(self) -> None:
         """Wait until cancelled calls have left the engine, so that its counters are final."""

@@ -48,8 +48,16 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy, config: As
     Raises:
         AstuneError: of what failed; WorkflowError for the workflow's own failures.
     """
+    failure: AstuneError | None
+    output = None
     with tools_of_episode(config.sandbox) as tools:
-        output = await _called(workflow, task, proxy)
+        try:
+            output = await _called(workflow, task, proxy)
+        except WorkflowError as cause:
+            failure = proxy.failure or tools.failure
+            if failure is not None:
+                raise failure from cause
+            raise
     failure = proxy.failure or tools.failure
     if failure is not None:
         raise failure
@@ -100,7 +108,7 @@ def require_something_to_train(
         free_answer: whether one has to be sampled without a grammar, since others are masked.
 
     Raises:
-        ContextOverflow: the first prompt did not fit.
+        ContextOverflow: a prompt did not fit before there was one.
         WorkflowError: the model was never called, or by nobody who is trained, or only under grammars that are masked.
     """
     name = type(workflow).__name__
@@ -111,12 +119,12 @@ def require_something_to_train(
         )
     if not any(node.trainable for node in forest.nodes):
         agents = sorted({node.agent for node in forest.nodes if node.sampled})
-        raise WorkflowError(
+        raise overflow or WorkflowError(
             f"{name} trains {sorted(targets_of(workflow) or ())}, but the model was called by {agents}",
             hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all",
         )
     if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
-        raise WorkflowError(
+        raise overflow or WorkflowError(
             f"{name} on task {task.task_id}: every answer was sampled under a grammar, and such tokens are not trained",
             hint="set trainer.loss.constrained_tokens to replay, with engine.type: in_process",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from astune.context_tracker import conversations
-from astune.env_service import EnvironmentHandle
+from astune.env_service import EnvironmentHandle, SynchronousHandle
 from astune.schema import (
     AstuneError,
     Forest,
@@ -23,6 +24,7 @@ from astune.schema import (
     described,
     place_of,
 )
+from astune.schema.reward import FULL_SCORE
 from astune.workflow import WorkflowOutput
 
 _HINT = "return (raw_reward, is_success) or a Reward, with a finite number as raw_reward"
@@ -53,12 +55,15 @@ async def ask_judge(
 ) -> Reward:
     """The judge's reward for one episode, whose agents have the tags `targets`.
 
+    A judge that is an ordinary function gets an environment that it need not await.
+
     Raises:
         JudgeError: it failed, or gave nothing that is a reward.
         DeadlineExceeded: it took too long.
     """
+    asynchronous = inspect.iscoroutinefunction(judge.compute_reward)
     inputs = {
-        "env": environment,
+        "env": environment if asynchronous or environment is None else SynchronousHandle(environment),
         "task_core_arg": TaskCoreArg(task),
         "grouped_steps": conversations(forest),
         **registered,
@@ -93,7 +98,7 @@ def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
     if output.reward is None:
         return None
     try:
-        success = output.reward > 0 if output.is_success is None else output.is_success
+        success = output.reward >= FULL_SCORE if output.is_success is None else output.is_success
         return Reward(raw_reward=output.reward, is_success=success, metadata=output.metadata)
     except (ValidationError, TypeError) as cause:
         raise WorkflowError(

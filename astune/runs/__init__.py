@@ -3,7 +3,7 @@
 from astune.runs._files import Stamp
 from astune.runs._schema import stamps_of
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
-from astune.runs.directory import RunDirectory, RunInfo, RunStatus, is_run, resolve_run, runs_below
+from astune.runs.directory import RunDirectory, RunInfo, RunKind, RunStatus, is_run, resolve_run, runs_below
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
@@ -35,6 +35,7 @@ __all__ = [
     "NoEpisodeError",
     "RunDirectory",
     "RunInfo",
+    "RunKind",
     "RunStatus",
     "Snippet",
     "SortKey",

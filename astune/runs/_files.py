@@ -62,6 +62,11 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
+def n_bytes(folder: Path) -> int:
+    """The size of all files below a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 def is_disk_full(cause: BaseException, near: Path) -> bool:
     """Whether `cause` comes from a full disk; libraries hide the system's error number, so the disk is asked too."""
     if isinstance(cause, OSError) and cause.errno is not None:

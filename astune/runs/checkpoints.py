@@ -5,7 +5,8 @@
     checkpoints/step-000040/state/            optimiser, schedule, random generators, reader; only in the newest
 
 A checkpoint is written into a hidden folder, flushed to the device and then renamed. When it is in place, older
-ones lose their state, and go altogether unless they are the best.
+ones lose their state, and go altogether unless they are the best. The best may be one that a resume superseded
+(`superseded.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from astune.runs._files import (
     fsync_folder,
     fsync_tree,
     is_disk_full,
+    n_bytes,
     remove_tree,
     store_errors,
     write_atomic,
@@ -46,6 +48,8 @@ class Checkpoint:
     score: float | None
     created_at: float
     metadata: dict[str, Any] = field(default_factory=dict)
+    superseded: bool = False
+    """Whether the run resumed from an earlier step since, so that its steps are others now."""
 
     @property
     def model(self) -> Path:
@@ -61,8 +65,10 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, superseded: Path | None = None) -> None:
+        """`superseded` is where resumes move later checkpoints to, each in a folder of its own below it."""
         self.folder = folder
+        self._superseded = superseded
 
     def save(
         self,
@@ -134,17 +140,21 @@ class CheckpointStore:
         return next((checkpoint for checkpoint in reversed(self.list()) if checkpoint.resumable), None)
 
     def best(self) -> Checkpoint | None:
-        """The best measured model, the later one of equals; the newest where none was measured."""
-        newest_first = self.list()[::-1]
-        return max(newest_first, key=lambda each: -math.inf if each.score is None else each.score, default=None)
+        """The best measured model; of equals the later one, and a superseded one last. The newest where none was."""
+        candidates = [*self.list()[::-1], *self._list_superseded()]
+        return max(candidates, key=lambda each: -math.inf if each.score is None else each.score, default=None)
 
-    def rewind(self, step: int) -> int:
-        """Drop checkpoints of steps after `step`; returns how many."""
-        late = [checkpoint for checkpoint in self.list() if checkpoint.step > step]
-        with store_errors("dropping checkpoints", near=self.folder):
-            for checkpoint in late:
-                remove_tree(checkpoint.path)
-        return len(late)
+    def would_be_best(self, score: float) -> bool:
+        """Whether a new model of this score is to be kept: it beats the best, or equals one that was superseded."""
+        best = self.best()
+        return best is None or best.score is None or score > best.score or (best.superseded and score == best.score)
+
+    def rewind(self, step: int, to: Path) -> None:
+        """Move the checkpoints of steps after `step` into another store's folder."""
+        with store_errors(f"moving checkpoints to {to}", near=self.folder):
+            for checkpoint in self.list():
+                if checkpoint.step > step:
+                    checkpoint.path.rename(to / checkpoint.path.name)
 
     def _write(self, temporary: Path, part: str, write: Callable[[Path], object], step: int) -> None:
         folder = temporary / part
@@ -169,7 +179,7 @@ class CheckpointStore:
             )
 
     def _largest(self, *, with_state: bool) -> int:
-        sizes = (_bytes(each.path) for each in self.list() if each.resumable or not with_state)
+        sizes = (n_bytes(each.path) for each in self.list() if each.resumable or not with_state)
         return max(sizes, default=0)
 
     def _free_name(self, step: int) -> Path:
@@ -181,6 +191,13 @@ class CheckpointStore:
             name = self.folder / f"step-{step:06d}.{serial}"
         return name
 
+    def _superseded_folders(self) -> list[Path]:
+        return [] if self._superseded is None else sorted(self._superseded.glob(f"*/{self.folder.name}"))
+
+    def _list_superseded(self) -> list[Checkpoint]:
+        stores = map(CheckpointStore, self._superseded_folders())
+        return [replace(checkpoint, superseded=True) for store in stores for checkpoint in store.list()]
+
     def _tidy(self, unrated: Collection[int]) -> None:
         latest, best = self.latest(), self.best()
         newest = self.list()[-1]
@@ -191,12 +208,16 @@ class CheckpointStore:
             elif latest is not None and checkpoint.path != latest.path and checkpoint.resumable:
                 checkpoint.state.rename(doomed := self.folder / f".trash-state-{checkpoint.path.name}")
                 shutil.rmtree(doomed, ignore_errors=True)
+        for checkpoint in self._list_superseded():
+            if best is None or checkpoint.path != best.path:
+                remove_tree(checkpoint.path)
 
     def _sweep(self) -> None:
         """Remove what an interrupted save or removal left."""
-        for entry in _entries(self.folder):
-            if entry.name.startswith((".new-", ".trash-")):
-                shutil.rmtree(entry, ignore_errors=True)
+        for folder in (self.folder, *self._superseded_folders()):
+            for entry in _entries(folder):
+                if entry.name.startswith((".new-", ".trash-")):
+                    shutil.rmtree(entry, ignore_errors=True)
 
 
 def _read(path: Path) -> Checkpoint:
@@ -216,10 +237,6 @@ def _manifest(checkpoint: Checkpoint) -> bytes:
 
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _size(count: int) -> str:

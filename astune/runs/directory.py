@@ -1,13 +1,14 @@
 """A run's directory: where everything that a run records lies, and who may write it.
 
     launcher_record/<experiment>/<YYYY_MM_DD_HH_MM_SS>/
-        run.json               {"format", "experiment", "created_at", "status", "message", "ended_at"}
+        run.json               experiment, kind, status, when it began and ended; a JSON object of `RunInfo`
         config.yaml            the resolved configuration
         backup/                sources, versions, git state
         rollout/episodes.sqlite
         rollout/vocabulary.json.zst
         metrics.jsonl
         tensorboard/  checkpoints/  plots/
+        superseded/            what a resume ran again
         companions/NAME.log    where there are companions
         weights/               what servers are given, while the run goes on
 
@@ -21,23 +22,25 @@ import datetime
 import re
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
 import orjson
 
-from astune.runs._files import fsync_folder, fsync_tree, store_errors, write_atomic
+from astune.runs._files import fsync_folder, fsync_tree, n_bytes, remove_tree, store_errors, write_atomic
 from astune.runs._lock import RunLock
 from astune.runs.checkpoints import CheckpointStore
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import EpisodeReader
 from astune.runs.metrics import MetricsLine, MetricsLog, read_metrics
+from astune.runs.superseded import SUPERSEDED, Superseded, supersede
 from astune.runs.vocabulary import read_vocabulary, write_vocabulary
 from astune.schema import RunStoreError, Vocabulary
 
 RUN_FORMAT = 1
+RunKind = Literal["training", "debug"]
 RunStatus = Literal["running", "finished", "failed", "interrupted", "killed"]
 _INFO = "run.json"
 _EPISODES = "rollout/episodes.sqlite"
@@ -54,6 +57,9 @@ class RunInfo:
     message: str = ""
     ended_at: float | None = None
     format: int = RUN_FORMAT
+    kind: RunKind = "training"
+    cleaned: bool = False
+    """Whether what resuming needs was removed."""
 
 
 class RunDirectory:
@@ -64,7 +70,7 @@ class RunDirectory:
         self._lock = lock
 
     @classmethod
-    def create(cls, record_dir: Path, experiment_name: str) -> Self:
+    def create(cls, record_dir: Path, experiment_name: str, kind: RunKind = "training") -> Self:
         """Make the folder of a new run, and hold its lock.
 
         Raises:
@@ -96,7 +102,7 @@ class RunDirectory:
                 for folder in _FOLDERS:
                     (temporary / folder).mkdir()
                 EpisodeStore(temporary / _EPISODES).close()
-                info = RunInfo(experiment=experiment_name, created_at=now)
+                info = RunInfo(experiment=experiment_name, created_at=now, kind=kind)
                 (temporary / _INFO).write_bytes(orjson.dumps(asdict(info), option=orjson.OPT_INDENT_2))
                 fsync_tree(temporary)
                 temporary.rename(experiment / name)
@@ -109,10 +115,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, *, write: bool = False) -> Self:
-        """Open a run to read it, or to go on writing it, whatever ended it.
+        """Open a run to read it, or to resume writing it, whatever ended it.
 
         Raises:
-            RunStoreError: there is no run at `path`, or another process writes it.
+            RunStoreError: there is no run at `path`, another process writes it, or it cannot be resumed.
         """
         path = Path(path).resolve()
         if not (path / _INFO).is_file():
@@ -126,8 +132,9 @@ class RunDirectory:
                 hint="upgrade astune, or read the run with the version that wrote it",
             )
         if write:
+            run.require_resumable()
             run._lock.acquire()
-            run._write_info(RunInfo(info.experiment, info.created_at))
+            run._write_info(RunInfo(info.experiment, info.created_at, kind=info.kind))
         return run
 
     @classmethod
@@ -169,7 +176,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> CheckpointStore:
-        return CheckpointStore(self.path / "checkpoints")
+        return CheckpointStore(self.path / "checkpoints", self.path / SUPERSEDED)
 
     def episodes(self) -> EpisodeReader:
         """A reader of the recorded episodes; close it."""
@@ -215,27 +222,85 @@ class RunDirectory:
         except (OSError, orjson.JSONDecodeError, TypeError) as cause:
             raise RunStoreError(f"{self.path / _INFO} cannot be read: {cause!r}") from cause
         if info.status == "running" and not self._lock.held and self.writer_pid() is None:
-            return RunInfo(info.experiment, info.created_at, "killed", format=info.format)
+            return replace(info, status="killed")
         return info
 
     def finish(self, status: Literal["finished", "failed", "interrupted"], message: str = "") -> None:
         """Record how the run ended."""
         self._must_be_writer()
-        info = self.info()
-        self._write_info(RunInfo(info.experiment, info.created_at, status, message, time.time()))
+        self._write_info(replace(self.info(), status=status, message=message, ended_at=time.time()))
 
-    def rewind(self, step: int) -> None:
-        """Make everything recorded end with `step`, as if later steps had never run; before stores are opened.
+    def rewind(self, step: int) -> Superseded | None:
+        """Make everything recorded end with `step`; before stores are opened. What came later moves to `superseded/`.
 
         A held-out measurement of `step` itself that was not completed goes too.
+
+        Returns:
+            what was moved; None where nothing had been recorded after `step`.
         """
         self._must_be_writer()
-        self.checkpoints.rewind(step)
-        with self.open_metrics() as metrics:
-            metrics.rewind(step)
-            measured = metrics.find(step, "validation") is not None
-        with self.open_episodes() as episodes:
-            episodes.rewind(step, measured=measured)
+        start = f"after step {step}" if step >= 0 else "from the beginning"
+        message = f"the run resumed {start} and ran these steps again"
+        with self.open_metrics() as metrics, self.open_episodes() as episodes:
+            return supersede(
+                self.path,
+                step,
+                files=[self.config_path, self.vocabulary_path],
+                info=replace(self.info(), status="interrupted", message=message, ended_at=time.time()),
+                metrics=metrics,
+                episodes=episodes,
+                checkpoints=self.checkpoints,
+            )
+
+    def require_resumable(self) -> None:
+        """Raise RunStoreError where the run is one that is never resumed."""
+        info = self.info()
+        if info.kind == "debug":
+            raise RunStoreError(
+                f"{self.path} is a debug run, which is over when its episodes are",
+                hint="name a run that trains, or start one without --resume",
+            )
+        if self.path.parent.name == SUPERSEDED:
+            raise RunStoreError(
+                f"{self.path} is what a resume ran again, and has no resume point",
+                hint=f"resume the run itself: {self.path.parents[1]}",
+            )
+        if info.cleaned:
+            raise RunStoreError(
+                f"{self.path} was cleaned: what resuming needs is gone",
+                hint="start a new run; its model.path may be this run's model",
+            )
+
+    def removable(self) -> dict[Path, int]:
+        """Every folder that only resuming needs, with its bytes: optimiser states, and all models but the best."""
+        best = self.checkpoints.best()
+        if best is None:
+            return {}
+        stores = [self.checkpoints.folder, *(run / "checkpoints" for run in self.superseded())]
+        entries = [path for store in stores if store.is_dir() for path in sorted(store.iterdir())]
+        folders = [path for path in entries if path.is_dir() and path != best.path]
+        folders += [path for path in (best.state, self.path / "weights") if path.is_dir()]
+        return {path: n_bytes(path) for path in folders}
+
+    def clean(self) -> None:
+        """Remove what is `removable`; the run cannot be resumed then.
+
+        Raises:
+            RunStoreError: a process writes the run.
+        """
+        self._lock.acquire()
+        try:
+            self._write_info(replace(self.info(), cleaned=True))
+            with store_errors(f"cleaning {self.path}"):
+                for folder in self.removable():
+                    # A part of a checkpoint must not be taken for one; that of the best stays one without its state.
+                    shutil.rmtree(folder) if folder.name == "state" else remove_tree(folder)
+        finally:
+            self._lock.release()
+
+    def superseded(self) -> list[Path]:
+        """Runs of their own that hold what resumes ran again, oldest first."""
+        return sorted((path for path in (self.path / SUPERSEDED).glob("[0-9]*")), key=lambda path: int(path.name))
 
     def writer_pid(self) -> int | None:
         """The process that writes this run now; None where nobody does."""
@@ -281,11 +346,20 @@ def _age(run: Path) -> tuple[float, str]:
         return 0.0, run.name
 
 
-def resolve_run(path: str | Path | None, *, record_dir: Path = Path("launcher_record")) -> Path:
+def resolve_run(
+    path: str | Path | None,
+    *,
+    record_dir: Path = Path("launcher_record"),
+    prefer: Literal["training", "model"] | None = None,
+) -> Path:
     """The folder of the run that is meant.
 
     A run's folder or anything inside it is that run; a folder of one experiment, or of all of them, is the newest
     run below it; the name of an experiment is looked up in `record_dir`; None is the newest run of all.
+
+    Args:
+        prefer: where several runs could be meant, the newest that trains, or that has a model; the newest of all where
+            there is none.
 
     Raises:
         RunStoreError: no run is there; says where was looked.
@@ -297,6 +371,13 @@ def resolve_run(path: str | Path | None, *, record_dir: Path = Path("launcher_re
                 return folder
         runs = runs_below(candidate.resolve())
         if runs:
-            return runs[-1]
+            return next((run for run in reversed(runs) if _is_preferred(run, prefer)), runs[-1])
     looked = " and ".join(str(candidate) for candidate in candidates)
     raise RunStoreError(f"no run found in {looked}", hint="name a run's folder, or an experiment's")
+
+
+def _is_preferred(path: Path, prefer: Literal["training", "model"] | None) -> bool:
+    if prefer is None or not (path / _INFO).is_file():
+        return prefer is None
+    run = RunDirectory.look_at(path)
+    return run.checkpoints.best() is not None if prefer == "model" else run.info().kind == "training"

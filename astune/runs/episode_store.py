@@ -49,6 +49,7 @@ _ZSTD_LEVEL = 3
 _INSERT = f"INSERT INTO episodes ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))})"
 _INSERT_TEXT = "INSERT INTO texts VALUES (last_insert_rowid(), ?)"
 _INSERT_LOGPROBS = "INSERT OR REPLACE INTO trainer_logprobs SELECT seq, ?1 FROM episodes WHERE episode_id = ?2"
+_AFTER = "(step > ?1 OR (step = ?1 AND split = 'validation' AND NOT ?2))"
 _ANNOTATE = "UPDATE episodes SET advantages = ?, not_trained = ? WHERE episode_id = ?"
 _ERROR_TYPE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(?::|\(|$)")
 
@@ -156,9 +157,31 @@ class EpisodeStore(EpisodeReader):
         Without `measured`, the held-out measurement of `step` itself goes as well.
         """
         self.flush()
-        drop = "DELETE FROM episodes WHERE step > ?1 OR (step = ?1 AND split = 'validation' AND NOT ?2)"
         with self._query_errors(), self._write_lock:
-            return self._writer_connection.execute(drop, (step, measured)).rowcount
+            return self._writer_connection.execute(f"DELETE FROM episodes WHERE {_AFTER}", (step, measured)).rowcount
+
+    def steps_after(self, step: int, *, measured: bool = True) -> list[int]:
+        """The steps of the episodes that `rewind` would drop, one for each episode."""
+        self.flush()
+        with self._query_errors(), self._write_lock:
+            found = self._writer_connection.execute(f"SELECT step FROM episodes WHERE {_AFTER}", (step, measured))
+            return [number for (number,) in found]
+
+    def copy_after(self, step: int, to: Path, *, measured: bool = True) -> None:
+        """Copy the episodes that `rewind` would drop into a new store, with all that was written beside them."""
+        self.flush()
+        create(to)
+        connection = self._writer_connection
+        with self._query_errors(), self._write_lock:
+            connection.execute("ATTACH DATABASE ? AS copy", (str(to.resolve()),))
+            try:
+                for table in ("episodes", "texts", "trainer_logprobs"):
+                    seqs = f"SELECT seq FROM main.episodes WHERE {_AFTER}"
+                    connection.execute(
+                        f"INSERT INTO copy.{table} SELECT * FROM main.{table} WHERE seq IN ({seqs})", (step, measured)
+                    )
+            finally:
+                connection.execute("DETACH DATABASE copy")
 
     def close(self) -> None:
         """Flush and stop. Idempotent.

@@ -66,7 +66,7 @@ class MetricsLog:
         """
         numbers = {name: float(value) for name, value in metrics.items()}
         line = MetricsLine(step, kind, time.time(), time.monotonic() - self._started, numbers)
-        data = _encode(line)
+        data = encoded([line])
         with store_errors(f"writing {self.path}"):
             try:
                 written = 0
@@ -93,7 +93,7 @@ class MetricsLog:
         """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too."""
         lines = self.read()
         kept = [line for line in lines if line.step <= step]
-        data = b"".join(map(_encode, kept))
+        data = encoded(kept)
         write_atomic(self.path, data)
         os.close(self._descriptor)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND)
@@ -159,6 +159,11 @@ def parse_line(line: bytes) -> MetricsLine:
         return MetricsLine(fields["step"], fields["kind"], fields["time"], fields["elapsed_s"], metrics)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
         raise ValueError(repr(cause)) from cause
+
+
+def encoded(lines: Iterable[MetricsLine]) -> bytes:
+    """The lines as the file holds them."""
+    return b"".join(map(_encode, lines))
 
 
 def balance_metrics(balance: TokenBalance) -> dict[str, float]:

@@ -27,9 +27,11 @@ _PROBE = SandboxLimits(timeout_s=30.0)
 class Sandbox:
     """An open sandbox. `run` may be called many times at once, and from any event loop.
 
-    async with Sandbox.open() as sandbox:
-        result = await sandbox.run("print(6 * 7)")
-        assert result.stdout == "42\\n"
+        async with Sandbox.open() as sandbox:
+            result = await sandbox.run("print(6 * 7)")
+            assert result.stdout == "42\\n"
+
+    What the code does wrong is in the result.
     """
 
     def __init__(self, config: SandboxConfig, backend: Backend) -> None:

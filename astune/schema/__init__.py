@@ -27,9 +27,12 @@ from astune.schema.errors import (
     TrainerError,
     WorkflowError,
     boundary,
+    boundary_now,
 )
+from astune.schema.extras import install_extra
+from astune.schema.faults import Faults, SeveralFaults
 from astune.schema.finishing import to_the_end
-from astune.schema.forest import Forest, MessageNode, is_trained, number_of_call, tool_call_id
+from astune.schema.forest import Forest, MessageNode, is_tool_call_id, is_trained, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.loopback import is_loopback
@@ -61,6 +64,7 @@ __all__ = [
     "Episode",
     "EpisodeGroup",
     "EpisodeStatus",
+    "Faults",
     "FinishReason",
     "Forest",
     "Grammar",
@@ -73,6 +77,7 @@ __all__ = [
     "RunStoreError",
     "SamplingParams",
     "SandboxError",
+    "SeveralFaults",
     "Span",
     "Split",
     "Task",
@@ -84,13 +89,16 @@ __all__ = [
     "Vocabulary",
     "WorkflowError",
     "boundary",
+    "boundary_now",
     "call_user_code",
     "causes_of",
     "closed_schema",
     "collector_at_rest",
     "described",
+    "install_extra",
     "is_loopback",
     "is_stepped",
+    "is_tool_call_id",
     "is_trained",
     "is_users",
     "left_debugger",

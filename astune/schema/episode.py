@@ -24,7 +24,8 @@ where it has no reward."""
 @dataclass
 class Episode:
     """`status` is the judge's verdict (success, failed), truncated when the context or the turns ran out,
-    or error when something other than the agent failed; only an error has no reward.
+    or error when something other than the agent failed; only an error has no reward. `error` is the cause of an error,
+    and of a truncation by the context.
 
     `timings` are seconds a phase: `wait`, `model`, `env`, `judge`, `total`.
     """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from astune.schema.user_place import described, place_of
 
@@ -111,3 +111,14 @@ async def boundary(
         raise error(f"{what}: {cause!r}") from cause
     except Exception as cause:
         raise error(f"{what}{place_of(cause)}: {described(cause)}") from cause
+
+
+@contextmanager
+def boundary_now(error: type[AstuneError], what: str, *, hint: str = "") -> Iterator[None]:
+    """`boundary` for code that is not awaited, without a deadline; `hint` is what to do about whatever it raises."""
+    try:
+        yield
+    except AstuneError:
+        raise
+    except Exception as cause:
+        raise error(f"{what}{place_of(cause)}: {described(cause)}", hint=hint) from cause

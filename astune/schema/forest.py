@@ -7,6 +7,7 @@ sequence that the model saw there. This file is the record and what can be read 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,11 @@ from astune.schema.timeline import Span, Timeline
 def tool_call_id(node_id: int, number: int) -> str:
     """The id under which an agent finds the tool calls of a sampled message: of a form that every provider accepts."""
     return f"c{node_id:06d}{number:02d}"
+
+
+def is_tool_call_id(call_id: object) -> bool:
+    """Whether an id has the form of `tool_call_id`; agents that make up calls write ids of other forms."""
+    return isinstance(call_id, str) and re.fullmatch(r"c\d{8,}", call_id) is not None
 
 
 def number_of_call(call_id: str) -> int:

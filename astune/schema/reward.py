@@ -6,6 +6,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+FULL_SCORE = 1.0 - 1e-9
+"""A reward of 1 but for rounding. What nobody calls a success or a failure is a success from here on."""
+
 
 class Reward(BaseModel):
     """What an episode is trained on: one number, or one for each target, or one for each turn.

@@ -2,6 +2,13 @@
 
 from astune.task_judge.env_service_as_judge import DenseEnvServiceJudge, EnvServiceJudge
 from astune.task_judge.judge_base import JudgeBase, load_judge
-from astune.task_judge.math_answer_as_judge import MathAnswerAsJudge
+from astune.task_judge.math_answer_as_judge import MathAnswerAndLlmAsJudge, MathAnswerAsJudge
 
-__all__ = ["DenseEnvServiceJudge", "EnvServiceJudge", "JudgeBase", "MathAnswerAsJudge", "load_judge"]
+__all__ = [
+    "DenseEnvServiceJudge",
+    "EnvServiceJudge",
+    "JudgeBase",
+    "MathAnswerAndLlmAsJudge",
+    "MathAnswerAsJudge",
+    "load_judge",
+]

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 from astune.env_service.built_in import NO_ENV
 from astune.schema import JudgeError, Reward
+from astune.schema.reward import FULL_SCORE
 from astune.task_judge.judge_base import JudgeBase
-
-FULL_SCORE = 1.0 - 1e-9
 
 
 class EnvServiceJudge(JudgeBase):

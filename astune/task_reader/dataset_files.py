@@ -1,7 +1,8 @@
-"""The files of a data set, wherever it is: a folder, one file, the hub, or what was kept of the hub's before.
+"""The files of a data set, wherever it is: a folder, one file, a download, the hub, or what was kept of the hub's.
 
-What is asked for by a hub id is fetched into the user's cache, file by file and only what is read. Where the hub cannot
-be reached, the cache counts: ours, then the one that Hugging Face's own programs share.
+What `scripts/download_dataset.py` has downloaded is read where it was put, and nobody is asked. Any other hub id is
+fetched into the user's cache, file by file and only what is read. Where the hub cannot be reached, the cache counts:
+ours, then the one that Hugging Face's own programs share.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,13 +17,12 @@ from pathlib import Path
 from astune.config.cache import cache_dir
 from astune.schema import TaskReaderError
 from astune.task_reader.download import fetch, is_there, only_writer
+from astune.task_reader.downloaded import HUB_ID, downloaded_folder, folder_name
 from astune.task_reader.hub import HubUnreachable, HuggingFaceHub, RemoteFile, hugging_face_home
 from astune.task_reader.layout import CARD, Layout
 from astune.task_reader.rows import FORMATS
 
 _log = logging.getLogger(__name__)
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 Tell = Callable[[str], object]
 
@@ -103,16 +102,26 @@ def open_dataset(path: str, places: Sequence[Path], tell: Tell) -> DatasetFiles:
         if place.is_file():
             raise TaskReaderError(f"{place} is no {', '.join(FORMATS)} file", hint="convert it to one of them")
     looked = " nor ".join(map(str, places))
-    if _HUB_ID.fullmatch(path) is None:
+    if HUB_ID.fullmatch(path) is None:
         raise TaskReaderError(
             f"task_reader.huggingface.dataset_path: there is no folder or file {looked}, and {path!r} is no hub id",
-            hint="a hub id has the form owner/name, as in openai/gsm8k",
+            hint=_no_hub_id_hint(path),
         )
-    return _from_hub(path, looked, tell)
+    folder = downloaded_folder(path)
+    return _from_hub(path, looked, tell) if folder is None else LocalFiles(f"{path} (downloaded to {folder})", folder)
+
+
+def _no_hub_id_hint(path: str) -> str:
+    """What to do about a path that is not there; `DATA_PATH/openai/gsm8k` is where a download would put a data set."""
+    root, _, name = path.rpartition("/")
+    root, _, owner = root.rpartition("/")
+    if root and HUB_ID.fullmatch(f"{owner}/{name}"):
+        return f"download it: python scripts/download_dataset.py --target={owner}/{name} --path={root}"
+    return "a hub id has the form owner/name, as in openai/gsm8k"
 
 
 def _from_hub(dataset: str, looked: str, tell: Tell) -> DatasetFiles:
-    kept = cache_dir() / "datasets" / dataset.replace("/", "--")
+    kept = cache_dir() / "datasets" / folder_name(dataset)
     hub = HuggingFaceHub()
     tell(f"asking {hub.endpoint} for {dataset}")
     try:
@@ -128,7 +137,7 @@ def _from_hub(dataset: str, looked: str, tell: Tell) -> DatasetFiles:
         raise TaskReaderError(
             f"{dataset} is neither at {looked} nor in a cache, and {offline.message}",
             hint=f"where there is a network: python scripts/download_dataset.py --target={dataset} --path=DIR, then "
-            f"set task_reader.huggingface.dataset_path to DIR; or name a mirror: {hub.setting}=https://...",
+            f"set task_reader.huggingface.dataset_path to DIR/{dataset}; or name a mirror: {hub.setting}=https://...",
         ) from offline
 
 
@@ -144,6 +153,6 @@ def _told_to_stay_offline() -> bool:
 def _hugging_face_snapshot(dataset: str) -> Path:
     """What `hf download` or another program has kept of the data set's newest revision."""
     caches = Path(os.environ.get("HF_HUB_CACHE") or hugging_face_home() / "hub").expanduser()
-    repository = caches / f"datasets--{dataset.replace('/', '--')}"
+    repository = caches / f"datasets--{folder_name(dataset)}"
     main = repository / "refs" / "main"
     return repository / "snapshots" / (main.read_text().strip() if main.is_file() else "main")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from astune.config.schema import FileConfig
@@ -31,7 +29,7 @@ class TaskReaderJsonl(TaskReaderBase):
         return self._read(self.config.jsonl.validation, "validation")
 
     def _read(self, file: FileConfig, split: str) -> list[Task]:
-        path = self._find(file.file_path, f"task_reader.jsonl.{split}.file_path")
+        path = self.find(file.file_path, key=f"task_reader.jsonl.{split}.file_path")
         tasks: list[Task] = []
         line_of_id: dict[str, int] = {}
         try:
@@ -52,23 +50,6 @@ class TaskReaderJsonl(TaskReaderBase):
         if not tasks:
             raise TaskReaderError(f"{path} holds no task", hint="write one JSON object a line")
         return tasks
-
-    def _find(self, file_path: str, key: str) -> Path:
-        places = self.places(file_path)
-        for place in places:
-            if place.is_file():
-                return place
-        raise TaskReaderError(f"{key}: there is no file {' nor '.join(map(str, places))}", hint=_nearby(places))
-
-
-def _nearby(places: list[Path]) -> str:
-    """What may have been meant."""
-    for place in places:
-        there = [path.name for path in place.parent.glob("*") if path.is_file()]
-        close = difflib.get_close_matches(place.name, there, n=1)
-        if close:
-            return f"did you mean {close[0]}?"
-    return "paths are relative to the working directory, then to the configuration's folder"
 
 
 def _task_of_line(line: bytes, where: str, query_field: str) -> Task:

@@ -29,6 +29,8 @@ Splits = dict[str, list[str]]
 """The names of the files of each split."""
 
 DEFAULT_SUBSET = "default"
+_MAIN_SUBSET = "main"
+"""What GSM8K and many others call the subset that is meant where none is named."""
 CARD = "README.md"
 _MEANINGS = {
     "train": ("train", "training"),
@@ -64,19 +66,20 @@ class Layout:
         return Layout(title, {subset: _one_format_each(splits) for subset, splits in subsets.items()})
 
     def splits_of(self, subset: str | None) -> Splits:
-        """The splits of one subset; None means the only one, or the one called `default`.
+        """The splits of one subset; None means the only one, or the one called `default` or `main`.
 
         Raises:
             TaskReaderError: there is no such subset, or None leaves a choice; names those that are there.
         """
         there = ", ".join(self.subsets)
         if subset is None:
-            only = next(iter(self.subsets)) if len(self.subsets) == 1 else DEFAULT_SUBSET
-            if only not in self.subsets:
+            usual = list(self.subsets) if len(self.subsets) == 1 else [DEFAULT_SUBSET, _MAIN_SUBSET]
+            found = next((name for name in usual if name in self.subsets), None)
+            if found is None:
                 raise TaskReaderError(
                     f"{self.title} has the subsets {there}", hint="set task_reader.huggingface.subset to one of them"
                 )
-            return self.subsets[only]
+            return self.subsets[found]
         if subset not in self.subsets:
             raise TaskReaderError(
                 f"{self.title} has no subset {subset!r}; it has {there}",

@@ -6,16 +6,21 @@ of the readers beside this file.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from astune.config.schema import TaskReaderConfig
-from astune.schema import Task, TaskReaderError, collector_at_rest
+from astune.schema import Task, TaskReaderError, boundary_now, collector_at_rest
+
+_OWN_CODE = "this is in the reader's own code, or in what it calls"
+_FIND = "; self.find(path) also looks for a file beside the configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,10 @@ def unheard(_: str) -> None:
 
 
 class TaskReaderBase(ABC):
-    """`read` is what a run calls; a reader of your own defines the two splits, and takes `config.params`."""
+    """`read` is what a run calls; a reader of your own defines the two splits, and takes `config.params`.
+
+    Files are looked for with `find`: in the working directory, then beside the configuration.
+    """
 
     tell: Callable[[str], object] = staticmethod(unheard)
     """Called with what is being read, in words, where that takes a while."""
@@ -45,15 +53,17 @@ class TaskReaderBase(ABC):
     def validation_tasks(self) -> list[Task]:
         """Held-out tasks; an empty list where nothing is measured."""
 
+    @final
     def read(self, tell: Callable[[str], object] = unheard) -> TaskSplits:
         """Both splits, checked; `tell` hears what is being read.
 
         Raises:
-            TaskReaderError: no training task, an id twice in a split, or a held-out task among the training tasks.
+            TaskReaderError: no training task, an id twice in a split, a held-out task among the training tasks, or
+                whatever went wrong in the reader's own code.
         """
         self.tell = tell
         with collector_at_rest():
-            splits = TaskSplits(self.training_tasks(), self.validation_tasks())
+            splits = TaskSplits(self._called(self.training_tasks), self._called(self.validation_tasks))
         if not splits.training:
             raise TaskReaderError(
                 f"{type(self).__name__} found no training task", hint="check the training split of task_reader"
@@ -63,10 +73,48 @@ class TaskReaderBase(ABC):
         _require_disjoint(splits)
         return splits
 
+    def find(self, path: str, *, key: str = "") -> Path:
+        """The file at `path` in the working directory, or else in the configuration's folder.
+
+        Raises:
+            TaskReaderError: it is in neither; `key` is the setting that names it.
+        """
+        places = self.places(path)
+        for place in places:
+            if place.is_file():
+                return place
+        there = f"there is no file {' nor '.join(map(str, places))}"
+        raise TaskReaderError(f"{key}: {there}" if key else there, hint=_nearby(places))
+
+    def _called(self, split: Callable[[], list[Task]]) -> list[Task]:
+        """The tasks of a split; what a reader of the user's own raises is named, and what it returns is checked."""
+        if type(self).__module__.startswith("astune."):
+            return split()
+        what = f"{type(self).__name__}.{split.__name__}"
+        with boundary_now(TaskReaderError, what, hint=f"{_OWN_CODE}{_FIND}"):
+            tasks: Any = split()
+            tasks = list(tasks) if isinstance(tasks, Iterable) else tasks
+        wrong = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else [tasks]
+        if wrong:
+            raise TaskReaderError(
+                f"{what} returned {reprlib.repr(wrong[0])} where a task belongs", hint="return a list of astune.Task"
+            )
+        return tasks
+
     def places(self, path: str) -> list[Path]:
         """Where a path of the configuration may be: in the working directory, then in the configuration's folder."""
         folders = [folder for folder in (Path.cwd(), self.base_dir) if folder is not None]
         return list(dict.fromkeys((folder / Path(path).expanduser()).resolve() for folder in folders))
+
+
+def _nearby(places: list[Path]) -> str:
+    """What may have been meant."""
+    for place in places:
+        there = [path.name for path in place.parent.glob("*") if path.is_file()]
+        close = difflib.get_close_matches(place.name, there, n=1)
+        if close:
+            return f"did you mean {close[0]}?"
+    return "paths are relative to the working directory, then to the configuration's folder"
 
 
 def content_id(content: dict[str, Any]) -> str:

@@ -44,6 +44,12 @@ def row_count(path: Path) -> int | None:
         return file.metadata.num_rows
 
 
+def counted_rows(path: Path) -> int:
+    """How many rows a file has; all formats but parquet are read from end to end for it."""
+    declared = row_count(path)
+    return sum(1 for _ in rows_of(path)) if declared is None else declared
+
+
 def json_object(line: bytes, where: str) -> Row:
     """One line of JSON that has to be an object.
 
@@ -97,7 +103,7 @@ def _pyarrow(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as cause:
         raise TaskReaderError(
-            "reading parquet files needs pyarrow, which is not installed", hint="pip install 'astune[data]'"
+            "reading parquet files needs pyarrow, which is not installed", hint="pip install pyarrow"
         ) from cause
 
 

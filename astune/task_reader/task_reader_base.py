@@ -7,7 +7,7 @@ from typing import Any
 
 from astune.config.imports import import_class, is_reference
 from astune.config.schema import READER_ALIASES, TaskReaderConfig
-from astune.schema import ConfigError
+from astune.schema import ConfigError, boundary_now
 from astune.task_reader.env_service_reader import TaskReaderEnvService
 from astune.task_reader.huggingface import TaskReaderHuggingFace
 from astune.task_reader.jsonl import TaskReaderJsonl
@@ -48,7 +48,14 @@ def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) 
         return reader(config, base_dir=base_dir)
     if is_reference(config.type):
         reader_class: Any = import_class(config.type, key="task_reader.type", base=TaskReaderBase, base_dir=base_dir)
-        return reader_class(config, base_dir=base_dir)
+        if reader_class.read is not TaskReaderBase.read:
+            raise ConfigError(
+                f"task_reader.type: {reader_class.__name__} has a method `read`, which replaces the run's own",
+                hint="give it another name, as `_rows`, and call it from training_tasks and validation_tasks",
+            )
+        hint = "its __init__, if it has one, takes config and base_dir and passes them to super().__init__"
+        with boundary_now(ConfigError, f"task_reader.type: making {reader_class.__name__}", hint=hint):
+            return reader_class(config, base_dir=base_dir)
     raise ConfigError(
         f"task_reader.type is {config.type!r}, which is no reader",
         hint=f"use {', '.join(READERS)}, or a reader of your own: 'module->Class' or 'path/file.py->Class'",

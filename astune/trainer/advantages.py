@@ -15,6 +15,11 @@ from torch import Tensor
 from astune.schema import Advantage, Episode, EpisodeGroup, Reward, TrainerError
 
 NAN = float("nan")
+FLAT = 1e-5
+"""Rewards of a group count as equal within this part of their scale: their largest size, or 1 where all are smaller.
+
+Rounding to float32 moves a reward by 6e-8 of itself, a judge's noise by perhaps 1e-6; divided by a standard deviation
+as small, either would weigh as much as a solved task. Deliberate differences are larger."""
 
 
 def group_advantages(reward_BK: Tensor, *, normalise: bool) -> Tensor:
@@ -23,23 +28,22 @@ def group_advantages(reward_BK: Tensor, *, normalise: bool) -> Tensor:
         rewards 1 0 0 0, normalise=False   ->  0.75 -0.25 -0.25 -0.25
         rewards 1 0 0 0, normalise=True    ->  1.73 -0.58 -0.58 -0.58   (divided by 0.433)
         rewards 1 1 1 1                    ->  0 0 0 0
+        rewards 0.3 0.300001 0.3 0.3       ->  0 0 0 0      (equal within `FLAT`)
         rewards 1 0 NaN                    ->  the first two of a group of two, and NaN
 
     Args:
         reward_BK: rewards, one row a task, one column an episode; NaN where an episode has none.
-        normalise: divide by the group's standard deviation (GRPO); False is Dr. GRPO.
+        normalise: divide by the group's standard deviation (GRPO); False leaves the difference, as Dr. GRPO does.
 
     Returns:
-        advantages [B, K] in float64; 0 for a group whose rewards are all equal, NaN where the reward was.
+        advantages [B, K] in float64; 0 for a group whose rewards are equal within `FLAT`, NaN where the reward was.
 
     Source: Shao et al. 2024, arXiv 2402.03300, eq. 3; Liu et al. 2025, arXiv 2503.20783 for normalise=False.
     """
     reward_BK = reward_BK.double()
     centred_BK = reward_BK - reward_BK.nanmean(dim=1, keepdim=True)
     deviation_B1 = centred_BK.square().nanmean(dim=1, keepdim=True).sqrt()
-    magnitude_B1 = reward_BK.nan_to_num().abs().amax(dim=1, keepdim=True)
-    # Equal rewards differ from their mean by rounding; dividing that by itself would invent advantages.
-    flat_B1 = deviation_B1 <= 1e-9 * magnitude_B1
+    flat_B1 = _spread(reward_BK) <= FLAT * reward_BK.nan_to_num().abs().amax(dim=1, keepdim=True).clamp(min=1)
     scale_B1 = deviation_B1 if normalise else torch.ones_like(deviation_B1)
     advantage_BK = torch.where(flat_B1, 0.0, centred_BK / scale_B1)
     return advantage_BK.masked_fill(reward_BK.isnan(), NAN)
@@ -130,6 +134,13 @@ def _by_turn(episodes: Sequence[Episode], *, normalise: bool) -> list[Advantage]
         else NAN
         for column, episode in enumerate(episodes)
     ]
+
+
+def _spread(reward_BK: Tensor) -> Tensor:
+    """The largest reward of each row less its smallest, [B, 1]."""
+    missing_BK = reward_BK.isnan()
+    largest_B1 = reward_BK.masked_fill(missing_BK, -torch.inf).amax(dim=1, keepdim=True)
+    return largest_B1 - reward_BK.masked_fill(missing_BK, torch.inf).amin(dim=1, keepdim=True)
 
 
 def _reward_of(target: str, reward: Reward | None) -> float:

@@ -234,8 +234,7 @@ class LocalTrainer:
         return None if line is None else line.metrics[SUCCESS]
 
     def _keep_if_best(self, success: float) -> None:
-        best = self._checkpoints.best()
-        if best is None or best.score is None or success > best.score:
+        if self._checkpoints.would_be_best(success):
             with self._clock.phase("save"):
                 self._checkpoints.save(self._state.step, model=self._policy.save_model, score=success)
 

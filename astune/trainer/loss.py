@@ -10,6 +10,9 @@ from torch import Tensor
 from astune.config.schema import LossConfig
 from astune.trainer.mismatch import Limits, Mismatch
 
+LARGEST_LOG_RATIO = 10.0
+"""Of the starting weights to the policy, in the KL term: 22,000 times as likely."""
+
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
@@ -47,7 +50,7 @@ def policy_loss(
                                 + kl_coef * KL - entropy_coef * entropy)
         ratio      = policy / old policy, both by the trainer's arithmetic; 1 on the first update of a step
         importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained
-        KL         = exp(d) - d - 1 with d = log start - log policy: never negative, unbiased, low variance
+        KL         = exp(d) - d - 1 with d = log start - log policy: see `kl_to_start`
 
     Args:
         logprob_E: the policy's log-probability of each trained token, with the sampling temperature.
@@ -89,8 +92,13 @@ def _exact(tensor: Tensor) -> Tensor:
 
 
 def kl_to_start(logprob: Tensor, start_logprob: Tensor) -> Tensor:
-    """The estimator k3 of the KL divergence to the starting weights, of each token."""
-    log_ratio = start_logprob - logprob
+    """The estimator k3 of the KL divergence to the starting weights, of each token: never negative, of low variance.
+
+    For tokens sampled from the policy its value is that of KL(policy || start) without bias. Its gradient is another's:
+    differentiated at the sampled tokens alone, it is that of KL(start || policy). Both are 0 only where the two agree.
+    d ends at `LARGEST_LOG_RATIO`: a single token that the policy has all but given up would outweigh the batch.
+    """
+    log_ratio = (start_logprob - logprob).clamp(max=LARGEST_LOG_RATIO)
     return log_ratio.expm1() - log_ratio
 
 

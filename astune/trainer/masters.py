@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from astune.config.schema import OptimConfig
 from astune.schema import TrainerError
+from astune.trainer.embedding import sum_embeddings_apart
 
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 _ELEMENTS_PER_BLOCK = 1 << 20
 """Of a sum, 4 MiB in float32."""
 
@@ -55,6 +57,7 @@ class Masters:
                 self._gradients.append(torch.zeros_like(master))
                 self._buffer_of[parameter] = self._gradients[-1]
                 parameter.register_post_accumulate_grad_hook(self._collect)
+        sum_embeddings_apart(module, self.gradient_of)
         self._optimizer: torch.optim.AdamW | None = None
 
     def gradient_of(self, parameter: Tensor) -> Tensor | None:
@@ -133,11 +136,15 @@ class Masters:
             if parameter.data.data_ptr() != master.data_ptr():
                 parameter.data.copy_(master)
 
-    def state_dict(self, optim: OptimConfig) -> dict[str, Any]:
-        return {
-            "masters": dict(zip(self._names, self._masters, strict=True)),
-            "optimizer": self._optimizer_for(optim).state_dict(),
-        }
+    def state_dict(self, optim: OptimConfig, *, exact: bool = True) -> dict[str, Any]:
+        """What `load_state_dict` takes over; where not `exact`, AdamW's moments are rounded to bfloat16."""
+        optimizer = self._optimizer_for(optim).state_dict()
+        if not exact:
+            optimizer["state"] = {
+                number: {name: value.bfloat16() if name in _MOMENTS else value for name, value in each.items()}
+                for number, each in optimizer["state"].items()
+            }
+        return {"masters": dict(zip(self._names, self._masters, strict=True)), "optimizer": optimizer}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any], optim: OptimConfig) -> None:

@@ -159,8 +159,11 @@ class PolicyTrainer:
         checkpoint.save_model(folder, self._model.causal_lm, dict(self.named_tensors()), self._folder)
 
     def save_state(self, folder: Path) -> None:
-        """Everything that `load_state` needs to go on bit for bit."""
-        masters = self._model.masters.state_dict(self._config.trainer.optim)
+        """Everything that `load_state` needs: with `deterministic`, to the last bit.
+
+        Otherwise a resumed run is another one anyway, and its state is a third smaller with moments in bfloat16.
+        """
+        masters = self._model.masters.state_dict(self._config.trainer.optim, exact=self._config.deterministic)
         checkpoint.save_state(folder, {"version": self._version, **masters})
 
     def load_state(self, folder: Path) -> None:
@@ -169,7 +172,10 @@ class PolicyTrainer:
         self._version = state["version"]
 
     def _updates(self, batch: TrainingBatch) -> list[list[MicroBatch]]:
-        """The micro-batches of each update: the batch's groups, dealt to `updates_per_step` equal parts."""
+        """The micro-batches of each update: the batch's groups, dealt to `updates_per_step` parts.
+
+        5 groups in 2 updates are 3 and 2: a group of the second weighs more, since an update is a mean of its groups.
+        """
         trainer = self._config.trainer
         n_updates = min(trainer.loss.updates_per_step, len(batch.groups))
         # What dynamic sampling replaced is not in the mean; what it could not replace is.

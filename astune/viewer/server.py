@@ -23,11 +23,15 @@ _ANSWERS_END_S = 2
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the viewer listens. `token` is what its API wants to see, None where only this machine can ask."""
+    """Where the viewer listens. `token` is what its API wants to see, None where only this machine can ask.
+
+    `fragment` is what the page opens with, empty for its beginning.
+    """
 
     host: str
     port: int
     token: str | None
+    fragment: str = ""
 
     @property
     def page(self) -> str:
@@ -37,8 +41,13 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The page with the token that it needs."""
-        return f"{self.page}?token={quote(self.token)}" if self.token is not None else self.page
+        """The page with the token that it needs and what it opens with."""
+        return f"{self.page}{f'?token={quote(self.token)}' if self.token is not None else ''}{self.fragment}"
+
+
+def fragment_of(episode_id: str, run: str = "") -> str:
+    """The end of an address at which the page opens with an episode; `run` is empty where the viewer shows one run."""
+    return f"#run={quote(run, safe='')}&id={quote(episode_id, safe='')}"
 
 
 def listen(host: str, port: int) -> socket.socket:

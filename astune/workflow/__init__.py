@@ -4,7 +4,7 @@ from astune.workflow.agentscope_protocol import AgentScopeLearnProtocol
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.episode_model import EpisodeModel
 from astune.workflow.proxy import AgentModel, AstuneProxy
-from astune.workflow.safe_tools import execute_python_code, run_python_code
+from astune.workflow.safe_tools import execute_python_code, execute_shell_command, run_python_code
 
 __all__ = [
     "AgentModel",
@@ -14,5 +14,6 @@ __all__ = [
     "Workflow",
     "WorkflowOutput",
     "execute_python_code",
+    "execute_shell_command",
     "run_python_code",
 ]

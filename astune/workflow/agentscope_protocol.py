@@ -17,7 +17,7 @@ class AgentScopeLearnProtocol(Workflow):
 
         class ExampleMathLearn(AgentScopeLearnProtocol):
             async def agentscope_execute(self, init_messages, astune_proxy, config):
-                agent = ReActAgent(name="solver", model=astune_proxy, toolkit=None, ...)
+                agent = ReActAgent(name="solver", model=astune_proxy, toolkit=None)
                 reply = await agent(Msg("user", init_messages[-1]["content"], role="user"))
                 astune_proxy.update_judge_input_dictionary(final_answer=reply.get_text_content())
                 return astune_proxy

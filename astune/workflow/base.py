@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class WorkflowOutput:
     """What a workflow may say of its episode. `reward` is None where a judge decides; it wins over the judge otherwise.
 
-    `is_success` None counts a reward above 0 as success. `metrics` are numbers to be averaged over episodes.
+    `is_success` None counts a reward of 1 or more, the full score of most tasks, as success; pass it where yours
+    differs. `metrics` are numbers to be averaged over episodes.
     """
 
     reward: float | None = None

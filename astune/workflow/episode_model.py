@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astune.context_tracker import ContextTracker, Tool
+from astune.context_tracker import ContextTracker, PendingCall, Tool
+from astune.context_tracker.agentscope import Usage
 from astune.engine.base import InferenceEngine
 from astune.schema import (
     AstuneError,
@@ -48,12 +50,21 @@ class ModelCall:
     must_call: Sequence[Tool] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model answered to a call, and what the call cost."""
+
+    message: Message
+    usage: Usage
+
+
 class EpisodeModel:
     """Calls the engine on behalf of one episode's agents.
 
     Args:
         session: the episode's name; the engine keeps its prefix cache under it.
-        params: sampling settings of every call; `seed` is the episode's, from which each call gets its own.
+        params: sampling settings of every call; `seed` is the episode's, from which each call gets its own:
+            `_seed_of` makes it.
         on_call: is told when a call begins (True) and when it ends (False).
     """
 
@@ -78,9 +89,12 @@ class EpisodeModel:
         self._home = asyncio.get_running_loop()
         self._closed: str | None = None
         self._in_flight: set[asyncio.Task[Any]] = set()
+        self._asked: Counter[int] = Counter()
         self.n_calls = 0
         self.seconds = 0.0
         self.overflow: ContextOverflow | None = None
+        """The first prompt that did not fit."""
+        self.n_overflows = 0
         self.failure: AstuneError | None = None
 
     def close(self, why: str) -> None:
@@ -102,7 +116,7 @@ class EpisodeModel:
         if self._closed is not None:
             raise WorkflowError(f"the episode {self._session} is over: {self._closed}")
 
-    async def call(self, asked: ModelCall) -> Message:
+    async def call(self, asked: ModelCall) -> Answer:
         """One tracked model call.
 
         Raises:
@@ -115,11 +129,11 @@ class EpisodeModel:
             return await calling
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
 
-    def call_from_thread(self, asked: ModelCall) -> Message:
+    def call_from_thread(self, asked: ModelCall) -> Answer:
         """`call` for synchronous code, which runs beside the event loop and not on it."""
         return asyncio.run_coroutine_threadsafe(self._call(asked), self._home).result()
 
-    async def _call(self, asked: ModelCall) -> Message:
+    async def _call(self, asked: ModelCall) -> Answer:
         self.require_open()
         index, self.n_calls = self.n_calls, self.n_calls + 1
         try:
@@ -132,26 +146,47 @@ class EpisodeModel:
                 must_call=asked.must_call,
             )
         except ContextOverflow as overflow:
-            self.overflow = overflow
+            await self._note(overflow)
             raise
         room = self._max_model_len - len(pending.prompt_ids)
         params = replace(
             self._params,
             max_tokens=min(self._params.max_tokens, room),
-            seed=stable_seed(self._params.seed, index),
+            seed=self._seed_of(pending),
             grammar=pending.form,
         )
         what = f"model call {index + 1} of episode {self._session}"
+        start = time.perf_counter()
         try:
             with self._flight():
                 async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
                     completion = await self._engine.generate(pending.prompt_ids, params, session=self._session)
+        except ContextOverflow as overflow:
+            await self._note(overflow)
+            raise
         except GrammarError as failure:
             raise _form_error(asked, failure) from failure
         except AstuneError as failure:
             self.failure = self.failure or failure
             raise
-        return self._tracker.commit(pending, completion, params.constraint)
+        usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
+        return Answer(self._tracker.commit(pending, completion, params.constraint), usage)
+
+    async def _note(self, overflow: ContextOverflow) -> None:
+        """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""
+        self.overflow = self.overflow or overflow
+        self.n_overflows += 1
+        await asyncio.sleep(0)
+
+    def _seed_of(self, call: PendingCall) -> int:
+        """A call's seed: from the episode's, who asks, the prompt with the answer's form, and how often that was asked.
+
+        Three agents that an agent asks at once get the same answers in whatever order their calls arrive. Calls that
+        are alike in all of this get theirs in the order of arrival; nothing else tells them apart.
+        """
+        seed = stable_seed(self._params.seed, call.agent, call.form, call.prompt_ids)
+        self._asked[seed] += 1
+        return stable_seed(seed, self._asked[seed])
 
     @contextmanager
     def _flight(self) -> Iterator[None]:

@@ -13,7 +13,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker import Tool, text_of
-from astune.context_tracker.agentscope import chat_response, without_finish_calls, without_finish_tool
+from astune.context_tracker.agentscope import (
+    Usage,
+    chat_response,
+    wants_finish_call,
+    without_finish_calls,
+    without_finish_tool,
+)
 from astune.env_service import EnvironmentHandle, EnvStep
 from astune.schema import (
     AstuneError,
@@ -26,15 +32,14 @@ from astune.schema import (
     boundary,
     start_in_thread,
 )
-from astune.workflow.episode_model import EpisodeModel, ModelCall
+from astune.workflow.agentscope_guest import ChatModel, arrange_agentscope
+from astune.workflow.env_turn import action_of, answers_of
+from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
 from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
 from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
 
 if TYPE_CHECKING:
-    from agentscope.model import ChatModelBase
     from pydantic import BaseModel
-else:
-    ChatModelBase = object  # AgentScope asks of a model how it behaves, not what it derives from
 
 Observation = tuple[str, float, bool, dict[str, Any]]
 """What a step gives back: (observation, reward, terminate, info)."""
@@ -42,10 +47,13 @@ Observation = tuple[str, float, bool, dict[str, Any]]
 DEFAULT_AGENT = "agent"
 """The name and tag of an agent that uses the proxy itself as its model."""
 
+_EMPTY_ANSWERS = 20
+"""Prompts beyond the context that are answered with an empty message; an agent that goes on asking gets the error."""
+
 _ENV_HINT = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
 
-class AgentModel(ChatModelBase):
+class AgentModel(ChatModel):
     """The episode's model for one agent: callable as an AgentScope 1.x model, and framework-free by `achat`."""
 
     stream = False
@@ -79,7 +87,8 @@ class AgentModel(ChatModelBase):
 
         With a `structured_model` the answer is a JSON text of that model, whose fields are the response's `metadata`,
         and no tools are offered. `metadata` is None where the answer was cut, as AgentScope's agents expect it.
-        `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called.
+        `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called. Nothing said
+        is "auto", or "required" where an agent of AgentScope 1.0.7 can finish by a call only.
         Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
         """
         if structured_model is not None:
@@ -88,15 +97,13 @@ class AgentModel(ChatModelBase):
             offered = without_finish_tool(tools)
         else:
             offered = list(tools or ())
-        answer = await self.achat(
-            without_finish_calls(messages),
-            offered,
-            response_format=structured_model,
-            tool_choice=tool_choice if offered else None,
-        )
-        response = chat_response(answer)
+        if tool_choice is None and wants_finish_call(offered):
+            tool_choice = "required"
+        history = without_finish_calls(messages)
+        answer = await self._answer(self._asked(history, offered, structured_model, tool_choice if offered else None))
+        response = chat_response(answer.message, answer.usage)
         if structured_model is not None:
-            response.metadata = parsed(answer["content"], structured_model)
+            response.metadata = parsed(answer.message["content"], structured_model)
         return response
 
     async def achat(
@@ -113,8 +120,11 @@ class AgentModel(ChatModelBase):
             response_format: what the answer's text must be; an answer that reaches its length limit ends before.
             tool_choice: "auto", "none", "required" or one tool; the answer is then a call, with the same limit.
         """
+        return (await self._answer(self._asked(messages, tools, response_format, tool_choice))).message
+
+    async def _answer(self, asked: ModelCall) -> Answer:
         try:
-            return await self._model.call(self._asked(messages, tools, response_format, tool_choice))
+            return await self._model.call(asked)
         except ContextOverflow as overflow:
             return self._overflown(overflow)
 
@@ -130,9 +140,9 @@ class AgentModel(ChatModelBase):
         if _on_event_loop():
             raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
         try:
-            return self._model.call_from_thread(self._asked(messages, tools, response_format, tool_choice))
+            return self._model.call_from_thread(self._asked(messages, tools, response_format, tool_choice)).message
         except ContextOverflow as overflow:
-            return self._overflown(overflow)
+            return self._overflown(overflow).message
 
     def _asked(
         self,
@@ -152,10 +162,10 @@ class AgentModel(ChatModelBase):
             )
         return ModelCall(messages, offered, self._agent, self._trainable, grammar, must_call)
 
-    def _overflown(self, overflow: ContextOverflow) -> Message:
-        if not self._empty_on_overflow:
+    def _overflown(self, overflow: ContextOverflow) -> Answer:
+        if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:
             raise overflow
-        return {"role": "assistant", "content": ""}
+        return Answer({"role": "assistant", "content": ""}, Usage(0, 0, 0.0))
 
 
 class AstuneProxy(AgentModel):
@@ -165,6 +175,7 @@ class AstuneProxy(AgentModel):
         trainable_targets: tags of the agents to train; None trains all.
         max_steps: environment steps after which the episode ends as truncated.
         on_wait: is told what the episode waits for.
+        env_info: what the environment said of itself at its beginning.
     """
 
     def __init__(
@@ -181,7 +192,9 @@ class AstuneProxy(AgentModel):
         max_steps: int,
         timeout_s: float,
         on_wait: Callable[[str], None],
+        env_info: dict[str, Any] | None = None,
     ) -> None:
+        arrange_agentscope()
         super().__init__(
             model,
             agent=DEFAULT_AGENT,
@@ -193,6 +206,10 @@ class AstuneProxy(AgentModel):
         self.task = task
         self.init_messages = list(init_messages)
         """How the conversation begins: the environment's first state, or else the task's messages or query."""
+        self.env_info = env_info or {}
+        """The `info` of the environment's first state; empty where there is no environment."""
+        self.env_messages: list[Message] = []
+        """What the environment answered last; a tool's result has the id of its call."""
         self.n_steps = 0
         self.env_seconds = 0.0
         self.turns_exhausted = False
@@ -239,7 +256,10 @@ class AstuneProxy(AgentModel):
         )
 
     async def agym_step(self, action: Message | str) -> Observation:
-        """Step the episode's environment with the agent's message."""
+        """Step the episode's environment with the agent's message, its tool calls included.
+
+        The observation is the text of `env_messages`.
+        """
         environment, message = self._before_step(action)
         what = self._step_name
         start = time.perf_counter()
@@ -249,7 +269,7 @@ class AstuneProxy(AgentModel):
         except AstuneError as failure:
             self._failure = self._failure or failure
             raise
-        return self._after_step(step, start)
+        return self._after_step(step, message, start)
 
     def gym_step(self, action: Message | str) -> Observation:
         """`agym_step` for synchronous code; called from async code it holds up the other episodes meanwhile."""
@@ -270,7 +290,7 @@ class AstuneProxy(AgentModel):
         except AstuneError as failure:
             self._failure = self._failure or failure
             raise
-        return self._after_step(step, start)
+        return self._after_step(step, message, start)
 
     def update_judge_input_dictionary(self, **inputs: Any) -> None:
         """Register what the judge shall get beside the episode itself, for instance `final_answer=...`."""
@@ -299,23 +319,18 @@ class AstuneProxy(AgentModel):
                 f"gym_step was called after it had ended the episode at {self._max_steps} steps",
                 hint="leave the loop when gym_step says terminate",
             )
-        message = {"role": "assistant", "content": action} if isinstance(action, str) else action
-        if not isinstance(message, dict) or "content" not in message:
-            raise WorkflowError(
-                f"gym_step was called with {action!r}",
-                hint='pass {"role": "assistant", "content": reply.content}',
-            )
+        message = action_of(action)
         with self._lock:
             self.n_steps += 1
         self._on_wait("environment")
-        plain = {"role": message.get("role") or "assistant", "content": text_of(message["content"])}
-        return self._environment, plain
+        return self._environment, message
 
-    def _after_step(self, step: EnvStep, start: float) -> Observation:
+    def _after_step(self, step: EnvStep, action: Message, start: float) -> Observation:
         self._on_wait("workflow")
         with self._lock:
             self.env_seconds += time.perf_counter() - start
         self.turns_exhausted = not step.is_terminated and self.n_steps >= self._max_steps
+        self.env_messages = answers_of(step.state, action)
         observation = "\n".join(text_of(message.get("content")) for message in step.state)
         return observation, step.reward, step.is_terminated or self.turns_exhausted, step.info
 

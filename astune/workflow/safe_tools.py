@@ -1,19 +1,19 @@
-"""Tools for agents that would do harm if they were not held back: running Python that the model wrote.
+"""Tools for agents that would do harm if they were not held back: running code that the model wrote.
 
-`execute_python_code` is a tool function of AgentScope, with the name, arguments and result of AgentScope's own, which
-isolates nothing. `run_python_code` is the same for any other agent. Neither keeps anything between calls.
+`execute_python_code` and `execute_shell_command` are tool functions of AgentScope, with the name, arguments and result
+of AgentScope's own, which isolate nothing. `run_python_code` is for any other agent. None keeps anything between calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from astune.config.schema import SandboxConfig
 from astune.sandbox import SandboxResult, shared_sandbox
-from astune.schema import SandboxError, WorkflowError
+from astune.schema import AstuneError, SandboxError, WorkflowError, install_extra
 
 if TYPE_CHECKING:
     from agentscope.tool import ToolResponse
@@ -23,14 +23,25 @@ _LONGEST_S = 300.0
 
 
 class ToolUse:
-    """The tools of one episode: with which limits, and whether one of them failed."""
+    """The tools of one episode: with which limits, and whether one of them failed.
 
-    def __init__(self, config: SandboxConfig) -> None:
+    Args:
+        maybe_of: the episodes of which one makes the calls, where nobody knows which; a failure is noted in each.
+    """
+
+    def __init__(self, config: SandboxConfig, maybe_of: Sequence[ToolUse] = ()) -> None:
         self.config = config
-        self.failure: SandboxError | None = None
+        self.failure: AstuneError | None = None
+        self._maybe_of = maybe_of
+
+    def fail(self, failure: AstuneError) -> None:
+        for use in self._maybe_of or (self,):
+            use.failure = use.failure or failure
 
 
-_use: ContextVar[ToolUse | None] = ContextVar("astune_tool_use", default=None)
+_use: ContextVar[ToolUse | None] = ContextVar("astune_tool_use")
+"""None says that no episode runs here; without a value it is not known."""
+_running: list[ToolUse] = []
 
 
 @contextmanager
@@ -38,11 +49,26 @@ def tools_of_episode(config: SandboxConfig) -> Iterator[ToolUse]:
     """Tools called inside, in this task and in threads that it starts, have these limits and report failures here:
     agent frameworks show a tool's exception to the model and go on."""
     use = ToolUse(config)
-    before = _use.set(use)
+    before = _use.get(None)
+    _use.set(use)
+    _running.append(use)
     try:
         yield use
     finally:
-        _use.reset(before)
+        _running.remove(use)
+        _use.set(before)
+
+
+def current_tool_use() -> ToolUse | None:
+    """The tools of the episode that runs here; None outside of episodes.
+
+    A thread of an agent's own, as of `run_in_executor`, has no context that says so: while episodes run, it is theirs.
+    """
+    try:
+        return _use.get()
+    except LookupError:
+        running = tuple(_running)
+        return ToolUse(running[0].config, running) if running else None
 
 
 async def execute_python_code(code: str, timeout: float = _LONGEST_S, **_: Any) -> ToolResponse:
@@ -59,15 +85,36 @@ async def execute_python_code(code: str, timeout: float = _LONGEST_S, **_: Any) 
         `ToolResponse`:
             The response containing the return code, standard output, and standard error of the executed code.
     """
+    return tool_response(await run_python_code(code, timeout))
+
+
+async def execute_shell_command(command: str, timeout: float = _LONGEST_S, **_: Any) -> ToolResponse:
+    """Execute given command in a sandbox and return the return code, standard output and error within
+    <returncode></returncode>, <stdout></stdout> and <stderr></stderr> tags. Note that files are gone afterwards.
+
+    Args:
+        command (`str`):
+            The shell command to execute.
+        timeout (`float`, defaults to `300`):
+            The maximum time (in seconds) allowed for the command to run.
+
+    Returns:
+        `ToolResponse`:
+            The tool response containing the return code, standard output, and standard error of the executed command.
+    """
+    return tool_response(await run_python_code(f"import os\nos.execl('/bin/sh', 'sh', '-c', {command!r})", timeout))
+
+
+def tool_response(text: str) -> ToolResponse:
+    """Return a tool's result for AgentScope."""
     try:
         from agentscope.message import TextBlock
         from agentscope.tool import ToolResponse
     except ImportError as cause:
         raise WorkflowError(
-            f"execute_python_code is a tool of AgentScope 1.x, which cannot be imported: {cause}",
-            hint="pip install 'astune[agentscope]', or use run_python_code, which needs no framework",
+            f"a tool of AgentScope 1.x was called, which cannot be imported: {cause}",
+            hint=f"{install_extra('agentscope')}, or use run_python_code, which needs no framework",
         ) from cause
-    text = await run_python_code(code, timeout)
     return ToolResponse(content=[TextBlock(type="text", text=text)])
 
 
@@ -80,12 +127,12 @@ async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
     Raises:
         SandboxError: the sandbox failed. What the code does wrong is in the text.
     """
-    use = _use.get() or ToolUse(SandboxConfig())
+    use = current_tool_use() or ToolUse(SandboxConfig())
     try:
         sandbox = await shared_sandbox(use.config)
         result = await sandbox.run(code, timeout_s=timeout)
     except SandboxError as failure:
-        use.failure = use.failure or failure
+        use.fail(failure)
         raise
     return _as_text(result, min(timeout, use.config.timeout_s), use.config)
 

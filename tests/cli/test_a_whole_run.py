@@ -96,3 +96,18 @@ def test_a_model_is_measured_on_the_held_out_tasks(which, folder, finished, sett
     out = astune(folder, "eval", str(ROOT / "tutorial/example_calculator/calculator.yaml"), "--model", model, *settings)
     assert re.search(r"success\s.*0\.\d{3}\s+\[95 % 0\.\d{3} to \d\.\d{3}\]", out), out
     assert "4 of 4 tasks" in out
+
+
+def test_a_cleaned_run_is_reported_and_used_and_not_resumed(folder, finished):
+    assert f"are only for resuming: astune clean {finished.relative_to(folder)}" in astune(
+        folder, "report", str(finished)
+    )
+    size = sum(file.stat().st_size for file in (finished / "checkpoints").rglob("*") if file.is_file())
+    assert "would be removed" in astune(folder, "clean", str(finished), "--dry-run")
+    assert sum(file.stat().st_size for file in (finished / "checkpoints").rglob("*") if file.is_file()) == size
+    out = astune(folder, "clean", "calculator")
+    assert "the run cannot be resumed" in out
+    assert {path.name for path in (finished / "checkpoints").glob("*/*")} == {"checkpoint.json", "model"}
+    assert "only for resuming" not in astune(folder, "report", str(finished))
+    assert astune(folder, "export", str(finished), "--to", "of-cleaned")
+    assert "was cleaned" in astune(folder, "--resume", str(finished), status=1)

@@ -45,11 +45,13 @@ def work():
     console = Console(width=300)
     experiment = Path("launcher_record/demo").resolve()
     with (
+        telling_the_end("demo", console) as tell_of,
         known_as_run(experiment, console),
         Interrupts() as interrupts,
         started([companion], experiment, console) as beside,
     ):
-        with RunDirectory.create(Path("launcher_record"), "demo") as run, telling_the_end(run, console):
+        with RunDirectory.create(Path("launcher_record"), "demo") as run:
+            tell_of(run)
             beside.belong_to(run.path)
             try:
                 interrupts.run(beside.guard(train()))
@@ -215,6 +217,27 @@ def test_a_companion_that_fails_to_start_leaves_no_run(astune, tmp_path, monkeyp
     assert status == 1
     assert err.startswith("error: CompanionError: companion env ended with exit status 127")
     assert list(tmp_path.glob("launcher_record/*/*/run.json")) == []
+
+
+def test_a_companion_alone_is_kept_until_ctrl_c(tmp_path, marker):
+    (tmp_path / "server.py").write_text(SERVER)
+    service = f"tools={sys.executable} server.py 0 {marker} & echo Starting server on 0; wait"
+    process = start_astune(tmp_path, "--with", service, XDG_STATE_HOME=str(tmp_path / "state"))
+    assert process.stdout is not None
+    assert next(line for line in process.stdout if line.startswith("until Ctrl-C: tools; output in "))
+    assert with_marker(marker) != []
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert with_marker(marker) == []
+
+
+def test_a_companion_alone_that_dies_ends_the_command(tmp_path):
+    process = start_astune(tmp_path, "--with", "tools=echo Starting server on 0; sleep 1; echo no more memory; exit 3")
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 1, out + err
+    assert err.startswith("error: CompanionError: companion tools ended with exit status 3; its last lines")
+    assert "no more memory" in err
 
 
 @pytest.mark.parametrize("flag", ["--with=a=b", "--with-ray", "--with-appworld", "--with-logview", "--kill=x"])

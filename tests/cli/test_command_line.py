@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli._app import with_resume_value
+from astune.cli._app import with_values
 from astune.cli._errors import exit_with
-from astune.schema import ConfigError, JudgeError
+from astune.schema import ConfigError, JudgeError, install_extra
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = """
@@ -79,6 +79,7 @@ def test_every_flag_and_command_is_in_the_help(astune):
         "--set",
         "demo",
         "report",
+        "clean",
         "export",
         "replay",
         "chat",
@@ -104,7 +105,8 @@ def test_the_launcher_is_the_same_command():
     ("written", "means"),
     [
         (["--resume"], ["--resume", "newest"]),
-        (["--resume", "--dry-run"], ["--resume", "newest", "--dry-run"]),
+        (["--resume", "--dry-run"], ["--resume", "newest", "--dry-run=short"]),
+        (["--dry-run=full"], ["--dry-run=full"]),
         (["--resume", "launcher_record/x"], ["--resume", "launcher_record/x"]),
         (
             ["--conf", "a.yaml", "--resume", "--set", "seed=1"],
@@ -113,8 +115,8 @@ def test_the_launcher_is_the_same_command():
         (["--conf", "a.yaml"], ["--conf", "a.yaml"]),
     ],
 )
-def test_resume_takes_a_run_or_none(written, means):
-    assert with_resume_value(written) == means
+def test_resume_and_dry_run_take_a_value_or_none(written, means):
+    assert with_values(written) == means
 
 
 def test_explain_prints_the_key_and_an_unknown_one_names_the_nearest(astune):
@@ -133,15 +135,20 @@ MISTAKES = {
     "an unknown backbone": (["--backbone", "locl"], {}, "astune.backbone"),
     "a wrong value": (["--set", "trainer.total_steps=none"], {}, "a whole number"),
     "YAML that is none": ([], {"agent.yaml": "astune:\n  seed: [1\n"}, "agent.yaml, line 3"),
-    "a workflow that does not import": (["--set", "rollout.workflow=agnt.py->Agent"], {}, "did you mean agent.py?"),
+    "a workflow that does not import": (
+        ["--set", "rollout.workflow=agnt.py->Agent"],
+        {},
+        "did you mean agent.py->Agent?",
+    ),
     "a workflow that is broken": ([], {"agent.py": "import nothing_like_that\n"}, "nothing_like_that"),
-    "a class that is not there": (["--set", "rollout.workflow=agent.py->Agnt"], {}, "did you mean Agent?"),
+    "a class that is not there": (["--set", "rollout.workflow=agent.py->Agnt"], {}, "did you mean agent.py->Agent?"),
     "a class without its method": (["--set", "rollout.workflow=agent.py->WithoutTheMethod"], {}, "execute"),
     "no workflow": (["--set", "rollout.workflow=''"], {}, "rollout.workflow"),
     "a judge that does not import": (["--set", "task_judge.judge_protocol=no.such->Judge"], {}, "no.such"),
     "tasks that are not there": (["--set", "task_reader.jsonl.training.file_path=no.jsonl"], {}, "no.jsonl"),
     "a line that is not JSON": ([], {"tasks.jsonl": ROW.format(1) + "{oops\n"}, "2"),
     "an id twice": ([], {"tasks.jsonl": ROW.format(1) * 2}, "1"),
+    "a model that is not there": (["--set", "model.path=models/qwen/7b"], {}, "'models/qwen/7b' is no folder"),
     "too few tasks": (["--set", "trainer.tasks_per_step=9"], {}, "trainer.tasks_per_step"),
 }
 
@@ -160,6 +167,29 @@ def test_a_mistake_prints_one_error_and_the_fix_without_traceback(mistake, folde
     assert not (folder / "launcher_record").exists()
 
 
+@pytest.mark.parametrize("words", [("--dry-run",), ("--backbone", "debug")])
+def test_what_is_wrong_with_model_reader_workflow_and_judge_is_reported_at_once(words, folder, astune):
+    (folder / "agent.yaml").write_text(
+        """
+astune:
+  model: {path: ./nowhere}
+  task_reader: {type: reader.py->Reader}
+  rollout: {workflow: agent.py->Agnt}
+  task_judge: {judge_protocol: astune.task_judge.judge_base->MathAnswerJudge}
+"""
+    )
+    status, _, err = astune("--conf", "agent.yaml", *words)
+    assert status == 2
+    assert [line.split(": ")[2] for line in err.splitlines() if line.startswith("error: ")] == [
+        "model.path",
+        "rollout.workflow",
+        "task_judge.judge_protocol",
+        "task_reader.type",
+    ]
+    assert "did you mean astune.task_judge.math_answer_as_judge->MathAnswerAsJudge?" in err
+    assert not (folder / "launcher_record").exists()
+
+
 def test_a_dry_run_prints_the_configuration_and_the_plan_and_starts_nothing(folder, astune):
     status, out, err = astune(
         "--conf", "agent.yaml", "--dry-run", "--set", "trainer.total_steps=3", "--backbone", "local"
@@ -168,7 +198,36 @@ def test_a_dry_run_prints_the_configuration_and_the_plan_and_starts_nothing(fold
     assert "total_steps: 3" in out
     assert "3 steps of 8 tasks x 8 episodes = 64 episodes a step" in out
     assert "experiment_name: agent" in out
+    assert out.startswith("plan\n")
     assert not (folder / "launcher_record").exists()
+    status, _, err = astune("--conf", "agent.yaml", "--dry-run=all")
+    assert (status, "--dry-run=full" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_folder_called_tutorial_hides_no_tutorial_of_ours(folder):
+    (folder / "tutorial").mkdir()
+    (folder / "tutorial" / "__init__.py").write_text("")
+    words = (sys.executable, "-m", "astune", "demo", "--dry-run")
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert "tutorial.example_calculator.calculator->ExampleCalculatorLearn" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("flag", "in_full"), [("--dry-run", False), ("--dry-run=full", True)])
+def test_a_plan_on_a_cluster_begins_with_the_plan_and_ends_with_all_of_the_engine_where_asked(
+    flag, in_full, folder, astune
+):
+    python = folder / "python-of-verl"
+    python.write_text("#!/bin/sh\necho '# for machines with GPUs, as this one is'\necho 'actor_rollout_ref: {}'\n")
+    python.chmod(0o755)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    words = ("--backbone", "verl", "--set", f"environments.verl={python}", "--set", f"model.path={folder}")
+    status, out, err = astune("--conf", "agent.yaml", *words, flag)
+    assert status == 0, err
+    assert out.startswith("plan\n  backbone   verl")
+    assert "engine     verl for machines with GPUs, as this one is; its whole configuration: --dry-run=full" in out
+    assert ("actor_rollout_ref: {}" in out) == in_full
 
 
 @pytest.mark.parametrize(
@@ -225,7 +284,7 @@ def test_each_kind_of_failure_has_its_exit_status(capsys):
     for error, status, says in [
         (ConfigError("wrong", hint="do this"), 2, "hint: do this"),
         (JudgeError("[bold]failed[/]"), 1, "JudgeError: [bold]failed[/]"),
-        (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, "pip install 'astune[local,agentscope]'"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, install_extra("local,agentscope")),
         (KeyboardInterrupt(), 130, "interrupted"),
     ]:
         with pytest.raises(typer.Exit) as ended:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
-from astune_command import MAIN, ROOT, astune, start
+from astune_command import ROOT, astune, start
 from debug_session import DebugSession
+from terminal import on_a_terminal, read_until
 from token_server import serving
 
 from astune.cli._app import run
@@ -69,6 +64,12 @@ class Talker(Workflow):
         proxy.update_judge_input_dictionary(n_words=n_words)
 
 
+class Waits(Workflow):
+    def execute(self, task, proxy):
+        bp("FIRST")
+        return WorkflowOutput(reward=1.0)
+
+
 class Plain(Workflow):
     running = 0
 
@@ -111,6 +112,7 @@ try:
 finally:
     print("imported:", sorted({"torch", "transformers"} & sys.modules.keys()))
 """
+DEBUG = ("--conf", "talk.yaml", "--backbone", "debug")
 BREAKPOINT = next(number for number, line in enumerate(AGENT.splitlines(), 1) if "n_words = len" in line)
 BP_CALL = BREAKPOINT + 1
 
@@ -216,7 +218,9 @@ def test_what_fails_in_a_library_is_placed_in_the_agent_and_shown_from_there(fol
 
 @pytest.mark.parametrize("leaving", [b"q\n", b"\x03"])
 def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
-    with on_a_terminal(folder, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1") as (
+    with on_a_terminal(
+        folder, *DEBUG, "--set", "rollout.workflow=agent.py->Stops", "--set", "debug.debug_max_parallel=1"
+    ) as (
         process,
         terminal,
     ):
@@ -261,6 +265,16 @@ def test_a_debug_run_is_not_resumed(folder):
     debug(folder, "--set", "debug.debug_first_n_tasks=1")
     out = debug(folder, "--resume", status=2)
     assert "it is not resumed" in out
+    path = resolved_run(folder).path
+    assert f"{path} is a debug run" in astune(folder, "--conf", "talk.yaml", "--resume", status=1)
+    assert f"{path} is a debug run" in astune(folder, "chat", "talk", "-m", "hello", status=1)
+    assert "debug run of 1 episode" in astune(folder, "report", "talk")
+    trains = RunDirectory.create(path.parents[1], "talk")
+    trains.close()
+    debug(folder)
+    plan = astune(folder, "--conf", "talk.yaml", "--resume", "--dry-run", "--set", "trainer.tasks_per_step=1")
+    assert str(trains.path) in plan
+    assert str(trains.path.relative_to(folder)) in astune(folder, "report", "talk")
 
 
 def test_a_plan_of_it_is_printed(folder):
@@ -333,7 +347,10 @@ def test_a_debugger_stops_at_a_breakpoint_inside_the_workflow(folder):
 
 
 def test_a_tag_that_is_armed_opens_pdb_on_a_terminal(folder):
-    with on_a_terminal(folder, "--db", "OTHER|FIRST", "--set", "debug.debug_first_n_tasks=1") as (process, terminal):
+    with on_a_terminal(folder, *DEBUG, "--db", r"OTHER\|FIRST", "--set", "debug.debug_first_n_tasks=1") as (
+        process,
+        terminal,
+    ):
         read_until(terminal, "(Pdb)")
         os.write(terminal, b"p task.task_id, n_words >= 0\n")
         assert "('t0', True)" in read_until(terminal, "(Pdb)")
@@ -363,6 +380,28 @@ def test_a_tag_that_is_armed_waits_for_a_debugger_where_there_is_no_terminal(fol
         process.kill()
 
 
+@pytest.mark.parametrize(("workflow", "attached"), [("Talker", False), ("Waits", False), ("Talker", True)])
+def test_one_sigterm_ends_a_run_that_stands_at_a_breakpoint(workflow, attached, folder):
+    words = ("--db", "FIRST", "--set", f"rollout.workflow=agent.py->{workflow}", "--set", "debug.debug_first_n_tasks=1")
+    process = start(folder, "--conf", "talk.yaml", "--backbone", "debug", *words)
+    try:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "waits for a debugger" in line)
+        if attached:
+            with DebugSession(int(said.rpartition(":")[2])) as debugger:
+                debugger.stopped()
+                process.terminate()
+                process.wait(30)
+        else:
+            process.terminate()
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+    finally:
+        process.kill()
+    assert resolved_run(folder).info().status == "interrupted"
+
+
 def test_a_tag_that_is_not_armed_is_passed_over_and_an_empty_one_refused(folder):
     debug(folder, "--db", "OTHER", "--set", "debug.debug_first_n_tasks=1")
     assert "names no tag" in debug(folder, "--db", "|", status=2)
@@ -376,38 +415,3 @@ def free_port() -> int:
 
 def resolved_run(folder: Path) -> RunDirectory:
     return RunDirectory.open(resolve_run("talk", record_dir=folder / "launcher_record"))
-
-
-@contextmanager
-def on_a_terminal(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A debug run of the folder's experiment on a terminal of its own, and the end of it that a person has."""
-    ours, theirs = pty.openpty()
-    of_this_terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {MAIN}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", of_this_terminal, "--conf", "talk.yaml", "--backbone", "debug", *flags],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
-        yield process, ours
-    finally:
-        process.kill()
-        os.close(ours)
-
-
-def read_until(terminal: int, text: str, deadline_s: float = 120.0) -> str:
-    give_up = time.monotonic() + deadline_s
-    seen = ""
-    while text not in seen:
-        assert select.select([terminal], [], [], give_up - time.monotonic())[0], seen
-        try:
-            seen += os.read(terminal, 4096).decode(errors="replace")
-        except OSError:
-            break
-    assert text in seen
-    return seen

@@ -1,9 +1,10 @@
-"""`astune doctor`: what it finds, and the line that mends each problem."""
+"""`astune doctor`: what it finds, and the line that fixes each problem."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
 import os
 import socket
 import stat
@@ -16,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from astune.backbone.memory import GIB, ModelShape, estimates
+from astune.cli import _doctor as doctor_command
 from astune.cli import _doctor_machine as machine
 from astune.cli import _doctor_software as software
 from astune.cli._app import run
@@ -23,7 +26,7 @@ from astune.config import load_config
 from astune.config.schema import SandboxConfig
 from astune.sandbox import Sandbox
 from astune.sandbox._program import BubblewrapBackend, RlimitsBackend
-from astune.schema import SandboxError
+from astune.schema import SandboxError, install_extra
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,12 +69,19 @@ def test_a_sound_environment_is_shown_and_exits_with_0(conf, doctor):
     assert "nothing is wrong" in out
 
 
-def test_a_problem_is_named_with_the_line_that_mends_it_and_exits_with_1(doctor, monkeypatch):
+def test_a_problem_is_named_with_the_line_that_fixes_it_and_exits_with_1(doctor, monkeypatch):
     monkeypatch.setattr(machine, "MEMORY_GB", 2.0**30)
     status, out = doctor()
     assert status == 1
-    assert "1 problem; what mends each:" in out
-    assert "memory: --set model.lora.rank=16" in out
+    assert "1 problem; what fixes each:" in out
+    assert "memory: end other programs, or --set trainer.tokens_per_microbatch=1024" in out
+
+
+def test_the_memory_that_is_asked_for_is_the_estimate_of_the_demo():
+    demo = load_config(ROOT / "tutorial/example_calculator/calculator.yaml")
+    small = ModelShape(30, 576, 1536, 576, 192, 49152, tied=True)
+    (estimate,) = estimates(demo, small, on_gpu=False, in_bfloat16=False)
+    assert pytest.approx(estimate.total / GIB, abs=0.2) == machine.MEMORY_GB
 
 
 def test_versions_outside_their_range_and_missing_packages_are_named(monkeypatch):
@@ -93,7 +103,7 @@ def test_an_extra_that_is_not_there_is_a_problem_only_where_it_is_needed(monkeyp
 
     monkeypatch.setattr(software, "version", without_models)
     needed = {finding.what: finding for finding in software.versions({"local"})}["extra local"]
-    assert (needed.state, needed.mend) == ("problem", "pip install 'astune[local]'")
+    assert (needed.state, needed.mend) == ("problem", install_extra("local"))
     assert {finding.what: finding.state for finding in software.versions(set())}["extra local"] == "note"
 
 
@@ -166,7 +176,7 @@ def test_the_sandbox_is_the_one_that_a_run_would_use():
     assert machine.sandbox(SandboxConfig()) == machine.Finding("sandbox", "ok", f"{backend}: a line of code ran in it")
 
 
-def test_where_no_sandbox_works_each_reason_is_named_with_the_line_that_mends_it(monkeypatch, tmp_path):
+def test_where_no_sandbox_works_each_reason_is_named_with_the_line_that_fixes_it(monkeypatch, tmp_path):
     monkeypatch.setattr("astune.sandbox.sandbox._candidates", lambda *_: [BubblewrapBackend()])
     monkeypatch.setattr("astune.sandbox._mending._of_the_kernel", list)
     only(monkeypatch, tmp_path / "bin")
@@ -266,6 +276,15 @@ def test_a_wrong_configuration_is_the_configurations_error(doctor, tmp_path):
     status, out = doctor("--conf", "c.yaml")
     assert status == 2
     assert "did you mean `astune.seed`?" in out
+
+
+def test_the_memory_that_the_experiment_needs_is_estimated_for_each_backbone(tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"vocab_size": 512}))
+    found = list(doctor_command.memory_needed(load_config(None, [f"model.path={tmp_path}", "model.device=cpu"])))
+    assert [finding.what for finding in found] == ["memory, local", "memory, verl", "memory, trinity"]
+    assert all(finding.detail.startswith("estimated, not measured: ") for finding in found)
+    assert list(doctor_command.memory_needed(load_config(None, ["model.path=./nowhere"]))) == []
 
 
 def test_a_key_is_looked_for_and_tried(doctor, tmp_path, monkeypatch):

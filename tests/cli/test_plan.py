@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from astune.backbone.memory import GIB, Estimate
 from astune.backbone.parts import UserParts
 from astune.cli._plan import plan
 from astune.config import load_config
@@ -57,6 +58,12 @@ def test_an_engine_runs_ahead_and_on_a_cluster(backbone: str, monkeypatch: pytes
 def test_a_ray_that_is_started_beside_the_run_is_named() -> None:
     lines = plan(load_config(None, ["backbone=verl"]), PARTS, None, [Companion("ray", ("ray", "start", "--head"))])
     assert by_first_word(lines)["cluster"] == "the Ray head of --with-ray"
+
+
+def test_memory_is_said_to_be_an_estimate() -> None:
+    memory = [Estimate("on the GPU", {"weights": 3 * GIB, "activations": GIB, "libraries": 0.0})]
+    lines = by_first_word(plan(load_config(None), PARTS, None, memory=memory))
+    assert lines["memory"] == "about 4.0 GiB on the GPU (weights 3.0, activations 1.0); estimated, not measured"
 
 
 def test_in_one_process_sampling_and_training_take_turns() -> None:

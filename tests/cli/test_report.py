@@ -9,19 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import draw_curve
 import pytest
 from rich.console import Console
 
 from astune.cli._chart import Series, draw_chart
-from astune.cli._report import draw_report, report_run, report_svg, summary_line
-from astune.cli._report_data import read_report, transcript, wilson_interval
+from astune.cli._report import draw_report, measured_lines, report_run, report_svg, summary_line
+from astune.cli._report_data import counted, read_report, transcript, wilson_interval
 from astune.runs import RunDirectory, balance_metrics, message_text
 from astune.schema import Episode, Forest, MessageNode, Reward, Split, Task, TokenBalance
 
 NASTY = "[bold]not bold[/bold] [/] \x1b[31mred\x1b[0m \x07 \u202e 图表 [link=http://x]"
 
 
-def episode(step: int, task: int, split: Split, *, success: bool, answer: str) -> Episode:
+def episode(step: int, task: int, split: Split, *, success: bool, answer: str, **metadata: float) -> Episode:
     texts = [
         ("system", "You are a calculator.", None),
         ("user", "example?", None),
@@ -48,7 +49,7 @@ def episode(step: int, task: int, split: Split, *, success: bool, answer: str) -
     ]
     return Episode(
         f"{split}-{step:06d}-task{task}-000-0",
-        Task(task_id=f"task{task}", main_query="q"),
+        Task(task_id=f"task{task}", main_query="q", metadata=metadata),
         split,
         step,
         0,
@@ -64,7 +65,9 @@ def episode(step: int, task: int, split: Split, *, success: bool, answer: str) -
 def generated(tmp_path: Path) -> Callable[..., Path]:
     """A run of 4 steps with held-out success 1/8, 4/8 and 7/8 after steps 0, 2 and 4."""
 
-    def generate(answer: str = "\\boxed{64}", *, validate: bool = True, steps: int = 4, best: int = 4) -> Path:
+    def generate(
+        answer: str = "\\boxed{64}", *, validate: bool = True, steps: int = 4, best: int = 4, **metadata: float
+    ) -> Path:
         with RunDirectory.create(tmp_path, "calculator") as run:
             with run.open_metrics() as metrics, run.open_episodes() as episodes:
                 for step in range(steps + 1):
@@ -76,7 +79,8 @@ def generated(tmp_path: Path) -> Callable[..., Path]:
                     if validate and step % 2 == 0:
                         for task in range(8):
                             right = task < {0: 1, 2: 4, 4: 7}[step]
-                            episodes.append(episode(step, task, "validation", success=right, answer=answer))
+                            made = episode(step, task, "validation", success=right, answer=answer, **metadata)
+                            episodes.append(made)
                         metrics.append(step, "validation", {"time/trained_s": 30.5 * step})
                         run.checkpoints.save(step, model=lambda folder: None, score=-abs(step - best))
             run.finish("finished")
@@ -99,6 +103,10 @@ def test_the_last_line_says_what_the_run_came_to(generated) -> None:
         "measured on 8 held-out tasks, 8 episodes each time; the best of 3 measurements is kept"
     )
     assert lines[-3].startswith("the whole run: 4 steps, 32 episodes, 122 s of training")
+
+
+def test_what_a_simple_rule_reaches_is_said_beside_it_where_the_tasks_know(generated) -> None:
+    assert "a simple rule succeeds on 0.25 of the same tasks" in printed(generated(baseline=0.25))
 
 
 def test_the_report_has_the_table_the_episodes_the_curve_the_books_and_the_folder(generated) -> None:
@@ -137,9 +145,11 @@ def test_the_report_fits_the_terminal(generated, width) -> None:
     report = read_report(RunDirectory.open(path))
     draw_report(report, console)
     assert isinstance(console.file, io.StringIO)
-    unwrapped = ("the whole run:", "measured on", "held-out success")
-    for line in console.file.getvalue().splitlines():
+    unwrapped = ("run  ", "model  ", "the whole run:", "measured on", "held-out success")
+    lines = console.file.getvalue().splitlines()
+    for line in lines:
         assert len(line) <= width or line.startswith(unwrapped)
+    assert f"run       {path}" in lines, "a path that is broken cannot be copied"
     assert "(1,199" in console.file.getvalue()
 
 
@@ -159,8 +169,18 @@ def test_the_pictures_are_saved_beside_the_run(generated) -> None:
     ElementTree.fromstring(svg)
     assert "held-out&#160;success&#160;0.12&#160;-&gt;&#160;0.88" in svg
     assert not re.search(r"url\(\"http", svg)
-    assert "plots/reward.png" in text.replace("\n", "")
+    assert f"picture   {path}/plots/reward.png" in text.splitlines()
     assert sorted(entry.name for entry in (path / "plots").iterdir()) == ["report.svg", "reward.png"]
+
+
+def test_a_reference_curve_is_drawn_from_a_run(generated, tmp_path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    path, picture = generated(), tmp_path / "assets" / "curve.svg"
+    assert draw_curve.main([str(path), str(picture)]) == 0
+    assert ElementTree.fromstring(picture.read_text()).tag.endswith("svg")
+    assert draw_curve.main([str(path), str(tmp_path / "curve.gif")]) == 2
+    assert draw_curve.main([str(tmp_path), str(picture)]) == 1
+    assert "is no run" in capsys.readouterr().err
 
 
 def test_a_run_that_cannot_be_written_is_reported_all_the_same(generated, tmp_path) -> None:
@@ -176,6 +196,17 @@ def test_a_run_without_measurements_reports_its_training(generated) -> None:
     lines = printed(generated(validate=False)).splitlines()
     assert lines[-1] == "training success 0.25 -> 1.00 in 4 steps, 122 s"
     assert "no measurement on held-out tasks" in lines[-2]
+
+
+def test_a_debug_run_is_called_one_and_reports_no_training(tmp_path) -> None:
+    with RunDirectory.create(tmp_path, "x", "debug") as run:
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            episodes.append(episode(0, 0, "train", success=True, answer="64"))
+            metrics.append(0, "train", {})
+        run.finish("finished")
+    text = printed(run.path)
+    assert "a debug run: its episodes are recorded, and nothing was trained" in text
+    assert text.splitlines()[-1] == "debug run of 1 episode"
 
 
 def test_a_run_that_failed_at_once_says_why(tmp_path) -> None:
@@ -258,6 +289,50 @@ assert "torch" not in sys.modules and "agentscope" not in sys.modules
     assert "\x1b" not in done.stdout
 
 
-def test_the_svg_is_the_same_whatever_the_terminal(generated) -> None:
+def test_the_svg_is_the_same_whatever_the_terminal_and_cuts_no_line(generated) -> None:
     report = read_report(RunDirectory.open(generated()))
-    assert report_svg(report) == report_svg(report)
+    picture = report_svg(report)
+    assert picture == report_svg(report)
+    text = "".join(re.findall(r">([^<>]*)</text>", picture)).replace("&#160;", " ").replace("\n", "")
+    assert measured_lines(report)[-1].replace(" ", "") in text.replace(" ", "")
+    assert str(report.model) in text
+
+
+def test_only_finished_steps_of_a_running_run_count(generated) -> None:
+    path = generated()
+    with RunDirectory.open(path, write=True) as run, run.open_episodes() as episodes:
+        for task in range(3):
+            episodes.append(episode(5, task, "train", success=False, answer=""))
+            episodes.append(episode(6, task, "validation", success=False, answer=""))
+        episodes.flush()
+        report = read_report(run)
+        assert ([each.step for each in report.training], len(report.validation)) == ([1, 2, 3, 4], 3)
+        assert "this run is still running: its finished steps, up to step 4" in printed(path)
+
+
+def test_a_model_whose_steps_a_resume_ran_again_is_reported_with_its_own_measurement(generated) -> None:
+    path = generated()
+    with RunDirectory.open(path, write=True) as run:
+        run.rewind(2)
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            for task in range(8):
+                episodes.append(episode(4, task, "validation", success=False, answer="worse"))
+            metrics.append(4, "validation", {"time/trained_s": 200.0})
+        run.finish("finished")
+    lines = printed(path).splitlines()
+    assert lines[-1] == "held-out success 0.12 -> 0.88 in 4 steps, 122 s"
+    assert "the best is kept, of step 4 before a resume ran that step again" in lines[-2]
+    assert f"model     {path}/superseded/1/checkpoints/step-000004/model (step 4)" in lines
+    assert f"earlier   {path}/superseded/1: steps that a resume ran again" in lines
+    assert "worse" not in "".join(lines)
+
+
+def test_the_examples_are_the_first_tasks_as_people_count(generated) -> None:
+    assert sorted(["t-11", "t-2", "t-1", "10", "9", "t-10-b"], key=counted) == [
+        "9",
+        "10",
+        "t-1",
+        "t-2",
+        "t-10-b",
+        "t-11",
+    ]

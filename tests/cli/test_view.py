@@ -18,6 +18,7 @@ import httpx
 import pytest
 from astune_command import ROOT, interrupted_at, start
 from astune_command import astune as run_astune
+from terminal import on_a_terminal, read_until
 
 from astune.runs import RunDirectory, resolve_run
 
@@ -82,6 +83,15 @@ def test_a_path_may_be_at_any_level(folder, below):
 
 
 @pytest.mark.slow
+def test_an_episode_is_what_the_page_opens_with(folder):
+    run = resolve_run(folder / "launcher_record")
+    with RunDirectory.open(run).episodes() as episodes:
+        first = episodes.list()[0].episode_id
+    with viewing(folder, str(run), "--episode", first) as (url, _):
+        assert url.endswith(f"/#run=&id={first}")
+
+
+@pytest.mark.slow
 def test_where_others_can_reach_it_a_token_is_required(folder):
     with viewing(folder, "--host", "0.0.0.0") as (url, _):
         page, _, token = url.partition("?token=")
@@ -133,7 +143,8 @@ def test_a_port_that_is_taken_names_who_has_it_and_the_fix(astune, folder, monke
         (["view", "nowhere"], "there is no folder nowhere"),
         (["view", "/dev/null"], "/dev/null is a file"),
         (["view", "--host", "203.0.113.7"], "cannot be listened on"),
-        (["view", "--episode", "x"], "--episode goes with --export"),
+        (["view", "--episode", "x", "--episode", "y"], "several --episode go with --export"),
+        (["view", "--episode", "nobody"], "nobody"),
         (["view", "nowhere", "--export", "report.html"], "no run found in nowhere"),
         (["view", "launcher_record", "--export", "report.html", "--episode", "nobody"], "no such episode"),
         (["view", "--export", "nowhere/report.html"], "writing nowhere/report.html"),
@@ -203,6 +214,40 @@ def test_a_run_with_its_viewer_is_seen_while_it_goes_on(tmp_path, tiny_folder):
     lines, rest, err = interrupted_at(process, "step 2/60")
     said = "".join(lines) + rest + err
     assert re.search(r"companion logview: process \d+, http://127.0.0.1:8181/ answers after", said), said
+
+
+@pytest.fixture
+def debugging(tiny_folder) -> tuple[str, ...]:
+    """A debug run of one task with a viewer."""
+    values = {
+        "model.path": tiny_folder,
+        "debug.debug_first_n_tasks": 1,
+        "rollout.max_response_length_in_one_turn": 8,
+    }
+    settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    conf = str(ROOT / "tutorial" / "example_calculator" / "calculator.yaml")
+    return ("--conf", conf, "--backbone", "debug", "--with-logview", *settings)
+
+
+@pytest.mark.slow
+def test_after_a_debug_run_on_a_terminal_the_viewer_stays_until_ctrl_c(tmp_path, debugging):
+    with on_a_terminal(tmp_path, *debugging) as (process, terminal):
+        said = read_until(terminal, "log viewer until Ctrl-C: http://127.0.0.1:8181/#run=")
+        assert "first answer" in said
+        assert RunDirectory.open(resolve_run(tmp_path / "launcher_record")).info().status == "finished"
+        assert len(ask("http://127.0.0.1:8181/api/runs").json()) == 1
+        os.write(terminal, b"\x03")
+        assert process.wait(30) == 0
+    with pytest.raises(httpx.ConnectError):
+        ask("http://127.0.0.1:8181/api/runs")
+
+
+@pytest.mark.slow
+def test_after_a_debug_run_elsewhere_the_last_line_opens_its_episode(tmp_path, debugging):
+    last = run_astune(tmp_path, *debugging).splitlines()[-1].split()
+    assert last[:2] == ["astune", "view"]
+    with viewing(tmp_path, *last[2:]) as (url, _):
+        assert url.endswith(f"/#run=&id={last[-1]}")
 
 
 def test_the_installed_commands_are_there():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import abc
+import importlib
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from astune.config import import_class
-from astune.schema import ConfigError
+from astune.schema import ConfigError, install_extra
+from astune.task_judge import JudgeBase
 
 
 class Base(abc.ABC):
@@ -100,28 +103,76 @@ def test_a_name_of_another_form_is_told_the_form(folder, reference, hint):
     assert hint in message
 
 
-def test_a_missing_module_names_the_nearest(folder):
+def suggested_by(message: str) -> str:
+    """The reference that the message suggests, which loads."""
+    found = re.search(r"(?:did you mean|there is) ([^\s,?]+->\w+)", message)
+    assert found, message
+    assert import_class(found[1], key="k", base=Base)
+    return found[1]
+
+
+def test_a_missing_module_names_the_nearest_class_that_loads(folder):
     (folder / "my_agents").mkdir()
     (folder / "my_agents" / "__init__.py").write_text("")
+    (folder / "my_agents" / "math.py").write_text("VALUE = 1\n")  # a nearer name, without the class
     (folder / "my_agents" / "maths.py").write_text(AGENT)
-    assert "did you mean my_agents.maths?" in message_of("my_agents.math->MathAgent")
-    assert "my_agents has maths" in message_of("my_agents.zzz->MathAgent")
-    assert str(folder) in message_of("qqqq.maths->MathAgent")
+    assert suggested_by(message_of("my_agents.mat->MathAgent")) == "my_agents.maths->MathAgent"
+    assert suggested_by(message_of("my_agents.mat->Zzz")) == "my_agents.maths->MathAgent"
+    assert suggested_by(message_of("qqqq.maths->MathAgent")) == "my_agents.maths->MathAgent"
+    (folder / "my_agents" / "maths.py").write_text(f"{AGENT}\nimport nothing_of_that_name")
+    for name in [name for name in sys.modules if name.startswith("my_agents")]:
+        del sys.modules[name]
+    assert str(folder) in message_of("my_agents.mat->MathAgent")
 
 
-def test_a_missing_file_names_the_nearest(folder):
+def test_a_missing_file_names_the_nearest_class_that_loads(folder):
     (folder / "agent.py").write_text(AGENT)
-    assert "did you mean agent.py?" in message_of("agents.py->MathAgent")
-    assert "has agent.py" in message_of("zzz.py->MathAgent")
-    assert str(folder) in message_of("nowhere/zzz.py->MathAgent")
+    (folder / "agent_tools.py").write_text("VALUE = 1\n")
+    for reference in ("agents.py->MathAgent", "agent_tool.py->Zzz", "nowhere/zzz.py->MathAgent", "agent.py->"):
+        assert suggested_by(message_of(reference)) == "agent.py->MathAgent"
 
 
-def test_a_missing_class_names_those_that_fit(folder):
+def test_a_missing_class_names_one_that_loads_here_or_beside(folder):
     (folder / "agent.py").write_text(AGENT)
-    assert "did you mean MathAgent?" in message_of("agent.py->MathsAgent")
+    (folder / "other.py").write_text(AGENT.replace("MathAgent", "Player"))
+    assert suggested_by(message_of("agent.py->MathsAgent")) == "agent.py->MathAgent"
+    assert suggested_by(message_of("agent->MathsAgent")) == "agent->MathAgent"
+    assert suggested_by(message_of("agent->Player")) == "other->Player"
     message = message_of("agent.py->Zzz")
-    assert "MathAgent, Lazy" in message
+    assert suggested_by(message) == "agent.py->MathAgent"
+    assert "Lazy" not in message
     assert "Stranger" not in message
+
+
+def test_no_base_class_of_ours_is_suggested_or_taken_for_one_that_is_misspelt():
+    def message_of_judge(reference: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            import_class(reference, key="task_judge.judge_protocol", base=JudgeBase)
+        return str(caught.value)
+
+    beside = "did you mean astune.task_judge.env_service_as_judge->EnvServiceJudge?"
+    assert beside in message_of_judge("astune.task_judge.judge_base->EnvServiceJudge")
+    message = message_of_judge("astune.task_judge.judge_base->JudgeBase")
+    assert "is a base class" in message
+    assert "->JudgeBase" not in message
+
+
+def test_an_installed_package_does_not_hide_a_folder_of_the_same_name(folder, tmp_path_factory):
+    """Neither where it was imported before, nor where the folder has no `__init__.py`."""
+    installed, conf = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("conf")
+    for name in ("covering", "covering/example"):
+        (installed / name).mkdir()
+        (installed / name / "__init__.py").write_text("")
+    (installed / "covering" / "example" / "agent.py").write_text("")
+    (installed / "covering" / "theirs.py").write_text(AGENT)
+    sys.path.insert(0, str(installed))
+    importlib.import_module("covering.example")
+    for place, name in ((folder, "example"), (folder, "mine"), (conf, "beside")):
+        (place / "covering" / name).mkdir(parents=True)
+        (place / "covering" / name / "tools.py").write_text("VALUE = 1\n")
+        (place / "covering" / name / "agent.py").write_text(f"from .tools import VALUE\n{AGENT}")
+    for name in ("example.agent", "mine.agent", "beside.agent", "theirs"):
+        assert import_class(f"covering.{name}->MathAgent", key="k", base=Base, base_dir=conf)
 
 
 def test_something_that_is_no_class_or_no_subclass_is_said_to_be_so(folder):
@@ -159,10 +210,11 @@ def test_a_file_that_fails_on_import_names_the_line_and_can_be_mended(folder, so
     assert import_class("agent.py->MathAgent", key="k", base=Base)
 
 
-def test_a_missing_optional_package_names_the_extra(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "agentscope", None)  # as if it were not installed
-    (folder / "agent.py").write_text("import agentscope\n")
-    assert "pip install 'astune[agentscope]'" in message_of("agent.py->MathAgent")
+@pytest.mark.parametrize(("package", "extra"), [("agentscope", "agentscope"), ("dspy", "agentscope-tuner")])
+def test_a_missing_optional_package_names_the_extra(package, extra, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    (folder / "agent.py").write_text(f"import {package}\n")
+    assert install_extra(extra) in message_of("agent.py->MathAgent")
 
 
 def test_what_fails_in_a_library_is_placed_in_the_file_that_is_imported(folder):

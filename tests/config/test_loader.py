@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from astune.config import AstuneConfig, dump, load_config
-from astune.config.loader import DEFAULT_YAML
+from astune.config.loader import APPWORLD_TASKS, DEFAULT_YAML
 from astune.schema import ConfigError
 
 
@@ -39,6 +39,20 @@ def test_the_shipped_defaults_say_what_the_schema_says():
     written = load_config(None)
     assert written == AstuneConfig()
     assert set(yaml.safe_load(DEFAULT_YAML.read_text())) == {"astune"}
+
+
+def test_the_tasks_of_a_companion_count_where_the_experiment_names_none(write):
+    silent, outspoken = "astune: {seed: 3}", "astune: {task_reader: {jsonl: {training: {file_path: a.jsonl}}}}"
+    config = load_config(write(silent), ["task_reader.env_service.env_url=http://h:1"], tasks=APPWORLD_TASKS)
+    service = config.task_reader.env_service
+    assert (config.seed, config.task_reader.type, service.env_type, service.env_url, service.validation_split) == (
+        3,
+        "env_service",
+        "appworld",
+        "http://h:1",
+        "dev",
+    )
+    assert load_config(write(outspoken), tasks=APPWORLD_TASKS) == load_config(write(outspoken))
 
 
 def test_read_yaml_name_takes_the_files_stem(write):
@@ -98,6 +112,21 @@ astune:
     assert config.task_reader.type == "jsonl"
     assert config.task_reader.jsonl.training is not None
     assert config.rollout.workflow == "tutorial.x->Y"
+
+
+@pytest.mark.parametrize("engine", ["verl", "trinity"])
+def test_an_engines_section_may_stand_beside_the_root_key(write, engine):
+    beside = load_config(write(f"{engine}:\n  trainer: {{nnodes: 2}}\nastune:\n  seed: 1\n"))
+    within = load_config(write(f"astune:\n  seed: 1\n  {engine}:\n    trainer: {{nnodes: 2}}\n"))
+    assert beside == within
+    assert getattr(beside, engine) == {"trainer": {"nnodes": 2}}
+    assert load_config(write(f"{engine}:\n  # trainer: {{nnodes: 2}}\n")) == load_config(write(""))
+    with pytest.raises(ConfigError, match=rf"line 1: `{engine}` and `astune\.{engine}` are two names"):
+        load_config(write(f"{engine}: {{a: 1}}\nastune: {{{engine}: {{a: 1}}}}\n"))
+
+
+def test_no_judge_may_be_written_as_null(write):
+    assert load_config(write("astune: {task_judge: {judge_protocol: null}}\n")).task_judge.judge_protocol == ""
 
 
 def test_both_names_of_one_key_are_refused(write):

@@ -497,3 +497,24 @@ def test_one_is_not_true(renderer: Renderer) -> None:
 def test_a_call_without_content_keeps_its_calls(renderer: Renderer) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert canonical({"role": "assistant", "tool_calls": [call]})["tool_calls"] == [call]
+
+
+NOTHING: list[Any] = [None, [], [{"text": None}], [{"type": "text", "text": None}]]
+
+
+@pytest.mark.parametrize("content", NOTHING)
+def test_content_may_be_missing_beside_tool_calls_and_nowhere_else(content: Any) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert canonical({"role": "assistant", "content": content, "tool_calls": [call]})["content"] == ""
+    assert canonical({"role": "assistant", "content": content, "tool_calls": []})["content"] == ""
+    for role in ("system", "user", "assistant", "tool"):
+        with pytest.raises(WorkflowError, match=f"a message of role {role} has no content;"):
+            canonical({"role": role, "content": content})
+
+
+def test_a_message_that_keeps_its_text_elsewhere_is_refused_with_its_keys_and_the_formatters_that_work() -> None:
+    with pytest.raises(
+        WorkflowError, match=r"role user has no content, but the unknown keys 'extra', 'parts'"
+    ) as error:
+        canonical({"role": "user", "name": "bob", "parts": [{"text": "Hi"}], "extra": 1})
+    assert "AgentScope's formatters, those of OpenAI (chat), DashScope, DeepSeek and Ollama" in str(error.value.hint)

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("README*.md")), ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "en").glob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("README*.md")),
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*/*.md")),
+    *sorted((ROOT / "tutorial").rglob("*.md")),
+]
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 _FILE_NAME = re.compile(r"# ([\w./-]+\.(?:py|yaml))$")

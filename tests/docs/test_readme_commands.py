@@ -20,7 +20,7 @@ import pytest
 import typer
 from shown_files import PAGES, ROOT, files_of
 
-from astune.cli._app import app, with_resume_value
+from astune.cli._app import app, with_values
 
 RUN_ELSEWHERE = {
     "make install": "every other target depends on it",
@@ -42,6 +42,7 @@ RUN_ELSEWHERE = {
     "astune check numerics": "tests/numerics/test_command.py",
     "astune check template": "tests/cli/test_check_template.py",
     "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",
+    "astune clean": "tests/cli/test_a_whole_run.py",
     "astune view": "tests/viewer, every test of which starts it or its server",
     "astune --kill": "tests/launcher/test_process_registry.py",
     "astune doctor": "tests/cli/test_doctor.py",
@@ -105,9 +106,14 @@ def is_cheap(words: list[str]) -> bool:
     return words[0] == "astune" and bool({"--help", "--version", "explain"} & set(words))
 
 
-def run(words: list[str]) -> None:
+def run(words: list[str], **variables: str) -> None:
     done = subprocess.run(
-        [sys.executable, "launcher.py", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "launcher.py", *words[1:]],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -123,12 +129,15 @@ def test_a_cheap_command_runs(command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [c for c in COMMANDS if is_dry_run(words_of(c))])
-def test_a_training_runs_as_far_as_its_plan(command):
+def test_a_training_runs_as_far_as_its_plan(command, request, tmp_path):
     words = words_of(command)
+    variables: dict[str, str] = {}
+    if any(word.endswith("math_agent.yaml") for word in words):
+        variables = {"HF_ENDPOINT": request.getfixturevalue("gsm8k_hub").address, "ASTUNE_CACHE": str(tmp_path)}
     for engine in {"verl", "trinity"} & set(words):
         if not (ROOT / f".venv-{engine}" / "bin" / "python").is_file():
             pytest.skip(f"the plan is made in an environment of its own: make env-{engine}")
-    run(words if "--dry-run" in words else [*words, "--dry-run"])
+    run(words if "--dry-run" in words else [*words, "--dry-run"], **variables)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -162,7 +171,7 @@ def test_a_shown_command_exists_and_is_run_somewhere(command):
 def parse(arguments: list[str]) -> None:
     """Let the command line's own parser read the arguments; nothing is called."""
     root = typer.main.get_command(app)
-    context = root.make_context("astune", with_resume_value(arguments), resilient_parsing=False)
+    context = root.make_context("astune", with_values(arguments), resilient_parsing=False)
     command, rest = root, [*context._protected_args, *context.args]
     while rest and hasattr(command, "commands"):
         assert rest[0] in command.commands, f"there is no command {rest[0]}"

@@ -89,6 +89,12 @@ def test_both_readmes_show_the_same_files_apart_from_their_comments():
     assert all(other == first for other in others)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "zh").glob("*.md")), ids=lambda page: page.name)
+def test_a_chinese_page_shows_the_code_of_the_english_one(page):
+    english = [code_of(block.text) for block in blocks(ROOT / "docs" / "en" / page.name)]
+    assert [code_of(block.text) for block in blocks(page)] == english
+
+
 def code_of(text: str) -> str:
     return "\n".join(line.partition("  #")[0].rstrip() for line in text.splitlines())
 

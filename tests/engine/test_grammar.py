@@ -15,7 +15,7 @@ import torch
 from transformers import AutoTokenizer
 
 from astune.engine.grammar import Grammars, forbid_others, unpack
-from astune.schema import Constraint, EngineError, Grammar, GrammarError, GrammarKind
+from astune.schema import Constraint, EngineError, Grammar, GrammarError, GrammarKind, install_extra
 
 pytestmark = pytest.mark.slow
 
@@ -239,4 +239,4 @@ def test_without_llguidance_the_error_says_what_to_install(smol_folder: Path, mo
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(EngineError, match="llguidance") as refused:
         Grammars(smol_folder, VOCABULARY).matcher(constraint("regex", "a"))
-    assert refused.value.hint == "pip install 'astune[local]'"
+    assert refused.value.hint == install_extra("local")

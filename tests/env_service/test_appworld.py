@@ -83,7 +83,8 @@ def test_a_task_that_is_not_there_is_refused(service):
 
 
 def test_the_agent_reads_who_asks_for_what(service):
-    [message] = service.create("asked", "travel_1").json()["data"]["state"]
+    [manual, message] = service.create("asked", "travel_1").json()["data"]["state"]
+    assert (manual["role"], "apis.supervisor.complete_task()" in manual["content"]) == ("system", True)
     assert message == {
         "role": "user",
         "content": "I am Joe Hill, my e-mail address is joe.hill@example.com and my phone number is 5550100.\n"

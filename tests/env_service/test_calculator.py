@@ -18,7 +18,9 @@ def say(environment: Calculator, text: object):
 
 
 def test_the_question_opens_the_episode():
-    assert calculator().get_init_state().state == [{"role": "user", "content": "49 and 15?"}]
+    system, question = calculator().get_init_state().state
+    assert (system["role"], "<calc>...</calc>" in system["content"]) == ("system", True)
+    assert question == {"role": "user", "content": "49 and 15?"}
     opening = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert calculator(init_messages=opening).get_init_state().state == opening
 
@@ -87,7 +89,7 @@ def test_of_its_own_tasks_the_id_is_the_question():
     assert not set(training) & set(held_out)
     assert all(sum(map(int, task_id.split(" + "))) % 10 == 3 for task_id in held_out)
     environment = Calculator(Task(task_id=training[0], main_query=training[0]), seed=0)
-    assert environment.get_init_state().state == [{"role": "user", "content": "What is 10 + 10?"}]
+    assert environment.get_init_state().state[1:] == [{"role": "user", "content": "What is 10 + 10?"}]
     assert say(environment, r"\boxed{20}").reward == 1.0
 
 

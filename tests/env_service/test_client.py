@@ -150,6 +150,7 @@ async def test_a_step_from_synchronous_code_is_the_same(server):
     await asyncio.to_thread(handle.step_now, GO)
     await handle.step(GO)
     assert [json.loads(body)["params"]["step_index"] for body in server.asked["/step"]] == [0, 1, 2]
+    assert (handle.evaluate_now(), handle.get_info_now()) == (await handle.evaluate(), "all of it")
     await handle.release()
 
 

@@ -12,7 +12,7 @@ from astune.env_service.__main__ import main
 from astune.env_service._effort import Effort
 from astune.env_service._wire import HOSTS
 from astune.env_service.built_in import environment_class
-from astune.schema import EnvError, Task
+from astune.schema import EnvError, Task, install_extra
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_without_the_package_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     hosted = environment_class(name, asked_by="--env")
-    told = re.escape(f"pip install 'astune[{extra}]'")
+    told = re.escape(install_extra(extra))
     with pytest.raises(EnvError, match=told):
         hosted.prepare()
     with pytest.raises(EnvError, match=told):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 
 import gymnasium
 import pytest
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.env_service.frozenlake import DIRECTIONS, FrozenLake, observation, random_map, shortest_way
-from astune.schema import EnvError, Task
+from astune.env_service.frozenlake import DIRECTIONS, FrozenLake, observation, shortest_way
+from astune.schema import EnvError, Task, install_extra
 
 MAP = ["SFFF", "FHFH", "FFFH", "HFFG"]
 
@@ -28,9 +31,12 @@ def say(environment: FrozenLake, text: str):
     seed=st.integers(0, 10_000),
     actions=st.lists(st.integers(0, 3), min_size=1, max_size=40),
     is_slippery=st.booleans(),
+    turned=st.booleans(),
 )
-def test_every_step_equals_gymnasiums_own(seed, actions, is_slippery):
-    lake_map = random_map(seed)
+def test_every_step_equals_gymnasiums_own(seed, actions, is_slippery, turned):
+    lake_map = generate_random_map(size=4, p=0.8, seed=seed)
+    if turned:
+        lake_map = [row[::-1] for row in lake_map[::-1]]
     theirs = gymnasium.make("FrozenLake-v1", desc=lake_map, is_slippery=is_slippery)
     ours = lake(seed, map=lake_map, is_slippery=is_slippery, max_turns=100)
     position, _ = theirs.reset(seed=seed)
@@ -47,13 +53,29 @@ def test_every_step_equals_gymnasiums_own(seed, actions, is_slippery):
         assert step.state == [{"role": "user", "content": observation(lake_map, position)}]
 
 
+def read(observed: str) -> tuple[set[str], set[str]]:
+    goal, safe = observed.removesuffix(".").split(". ")
+    return set(goal.removeprefix("Goal: ").split(", ")), set(safe.removeprefix("Safe: ").split(", "))
+
+
 def test_the_agent_reads_what_lies_around_it_and_where_the_goal_is():
-    assert observation(MAP, 0) == "Goal: 3 down, 3 right. Safe: down, right."
-    assert observation(MAP, 6) == "Goal: 1 right, 2 down. Safe: down, up. Holes: right, left."
-    assert observation(MAP, 14) == "Goal: 0 down, 1 right. Safe: right, left, up."
-    assert observation(MAP, 8) == "Goal: 1 down, 3 right. Safe: right, up. Holes: down."
+    assert read(observation(MAP, 0)) == ({"3 down", "3 right"}, {"down", "right"})
+    assert read(observation(MAP, 6)) == ({"1 right", "2 down"}, {"down", "up"})
+    assert read(observation(MAP, 14)) == ({"1 right"}, {"right", "left", "up"})
+    assert read(observation(["FFG", "FHF", "FFS"], 6)) == ({"2 up", "2 right"}, {"up", "right"})
     opening = lake().get_init_state().state
-    assert opening == [{"role": "user", "content": f"Cross.\n{observation(MAP, 0)}"}]
+    assert opening[0]["role"] == "system"
+    assert opening[1:] == [{"role": "user", "content": f"Cross.\n{observation(MAP, 0)}"}]
+
+
+def test_directions_are_listed_in_an_order_that_says_nothing():
+    ice = ["SFFFFFFF", *["F" * 8] * 6, "FFFFFFFG"]
+    inner = [observation(ice, row * 8 + column) for row in range(1, 7) for column in range(1, 7)]
+    assert inner == [observation(list(ice), row * 8 + column) for row in range(1, 7) for column in range(1, 7)]
+    first_safe = Counter(observed.split("Safe: ")[1].split(",")[0] for observed in inner)
+    first_goal = Counter(observed.split()[2] for observed in inner)
+    assert min(first_safe[direction] for direction in DIRECTIONS) >= 4
+    assert min(first_goal["down,"], first_goal["right,"]) >= 12
 
 
 def test_a_shortest_way_reaches_the_goal():
@@ -106,7 +128,7 @@ def test_a_map_that_is_none_is_refused(lake_map):
 
 def test_without_gymnasium_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(EnvError, match=r"pip install 'astune\[frozenlake\]'"):
+    with pytest.raises(EnvError, match=re.escape(install_extra("frozenlake"))):
         lake()
 
 

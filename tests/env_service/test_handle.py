@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from astune.env_service import EmbeddedHandle, Environment, EnvState, EnvStep, open_environment
+from astune.env_service import EmbeddedHandle, Environment, EnvState, EnvStep, SynchronousHandle, open_environment
 from astune.schema import ConfigError, EnvError, Task
 
 
@@ -70,9 +70,11 @@ async def test_only_a_quick_environment_runs_on_the_event_loop():
         assert (threading.get_ident() in Recorder.last.threads) == here
 
 
-async def test_a_synchronous_step_does_the_same():
+async def test_synchronous_calls_do_the_same():
     handle = await opened()
     assert handle.step_now({"role": "assistant", "content": "end"}).is_terminated
+    plain = SynchronousHandle(handle)
+    assert (plain.evaluate(), plain.evaluate(sparse=False), plain.get_info()) == (1.0, 0.5, "")
 
 
 @pytest.mark.parametrize("content", ["raise", "nothing"])

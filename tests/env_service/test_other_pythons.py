@@ -18,7 +18,7 @@ import astune.env_service._worker
 from astune import Environment, EnvState, EnvStep, Task
 from astune.env_service.built_in import environment_class
 hosted = environment_class("calculator", asked_by="--env")
-print(hosted(Task("12 + 30", main_query="?"), 0).get_init_state().state[0]["content"])
+print(hosted(Task("12 + 30", main_query="?"), 0).get_init_state().state[-1]["content"])
 """
 
 

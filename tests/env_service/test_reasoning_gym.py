@@ -27,7 +27,7 @@ async def play(asked: Task, reply: str | None = None) -> tuple[str, float, float
     assert step.is_terminated
     scores = await handle.evaluate(), await handle.evaluate(sparse=False)
     await handle.release()
-    return state.state[0]["content"], *scores
+    return state.state[-1]["content"], *scores
 
 
 @pytest.mark.parametrize(

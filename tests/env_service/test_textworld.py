@@ -40,7 +40,7 @@ class TestGames:
     async def opened(self, asked: Task) -> tuple[EnvironmentHandle, str]:
         handle = open_environment(asked.env_type, asked, seed=0)
         assert handle is not None
-        return handle, (await handle.create()).state[0]["content"]
+        return handle, (await handle.create()).state[-1]["content"]
 
     async def win(self, asked: Task) -> list[str]:
         """What is said until the game is won by the objective's own commands."""

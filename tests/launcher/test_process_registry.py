@@ -143,7 +143,7 @@ def test_the_flag_lists_then_ends_and_says_what_it_ended(sleeper, marker, capsys
     assert "to be ended" in out
     assert "ended 1" not in out
     assert sleeper.poll() is None
-    status, out, _ = kill(capsys, f"--kill=ray|{marker}")
+    status, out, _ = kill(capsys, rf"--kill=ray\|{marker}")
     assert status == 0, out
     assert f"ended 1 processes: {sleeper.pid}" in out
     assert with_marker(marker) == []

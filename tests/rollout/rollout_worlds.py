@@ -17,7 +17,7 @@ class Echo(Environment):
 
     def get_init_state(self) -> EnvState:
         type(self).opened.append(self.seed)
-        return EnvState([{"role": "user", "content": "say something"}])
+        return EnvState([{"role": "user", "content": "say something"}], info={"seed": self.seed})
 
     def step(self, action: dict[str, Any]) -> EnvStep:
         return EnvStep([{"role": "user", "content": f"echo {action['content']}"}], 0.5, False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,47 @@ async def test_seeds_depend_on_the_episode_alone(stage: Callable[..., Stage]) ->
     assert len({seed for calls in first.values() for seed in calls}) == 12
 
 
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+async def test_agents_asked_at_once_answer_the_same_in_whatever_order_their_calls_arrive(
+    stage: Callable[..., Stage], order: Sequence[int]
+) -> None:
+    class Asks(Workflow):
+        """Three helpers talk at once, two turns each; whose call comes first is `order`'s to say."""
+
+        order: Sequence[int] = ()
+
+        async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+            async def helper(number: int) -> str:
+                for _ in range(self.order.index(number)):
+                    await asyncio.sleep(0)
+                messages = [{"role": "user", "content": f"part {number}"}]
+                for _ in range(2):
+                    messages += [await proxy.achat(messages), {"role": "user", "content": "go on"}]
+                return " ".join(str(message["content"]) for message in messages)
+
+            async def twin() -> str:
+                return str((await proxy.achat([{"role": "user", "content": "the same"}]))["content"])
+
+            parts = await asyncio.gather(*map(helper, range(3)))
+            twins = await asyncio.gather(twin(), twin())
+            return WorkflowOutput(reward=0.0, metadata={"parts": parts, "twins": sorted(twins)})
+
+    def by_seed(prompt: list[int], params: SamplingParams, session: str) -> list[int]:
+        return [1000 + (params.seed or 0) % 30000]
+
+    async def played(order: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+        Asks.order = order
+        [group] = await stage(Asks, replies=by_seed).play([task()])
+        assert group.dropped is None
+        [episode] = group.episodes
+        return episode.reward.metadata, [node.token_ids[-2] for node in episode.forest.nodes if node.sampled]
+
+    (expected, answers), (shuffled, reordered) = await played(range(3)), await played(order)
+    assert shuffled == expected
+    assert sorted(reordered) == sorted(answers)
+    assert len(set(answers)) == 8
+
+
 async def test_the_episodes_of_a_task_meet_the_same_world(stage: Callable[..., Stage]) -> None:
     from astune import Environment
     from astune.config.imports import import_class
@@ -160,8 +202,9 @@ async def test_a_prompt_that_outgrows_the_context_ends_the_episode_as_truncated(
 
 
 async def test_a_first_prompt_that_does_not_fit_is_an_error_with_its_setting(stage: Callable[..., Stage]) -> None:
-    playing = stage(Talks, max_model_len=20, max_response_length_in_one_turn=5)
+    playing = stage(Talks, max_model_len=20, max_response_length_in_one_turn=5, max_attempts=2)
     [group] = await playing.play([task()])
+    assert len(group.failed_attempts) == 1
     assert "ContextOverflow" in (group.dropped or "")
     assert "rollout.max_model_len" in (group.dropped or "")
 
@@ -185,6 +228,7 @@ async def test_a_synchronous_workflow_and_judge_run_beside_the_loop(stage: Calla
 
     class Synchronous(Workflow):
         def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+            assert set(proxy.env_info) == {"seed"}
             seen.append(threading.get_ident())
             first = proxy.chat(proxy.init_messages)
             observation, reward, terminate, _ = proxy.gym_step(first)
@@ -237,14 +281,20 @@ async def test_the_judge_gets_what_the_protocol_promises(stage: Callable[..., St
     assert group.episodes[0].judge_inputs == {"final_answer": text}
 
 
-async def test_a_workflow_may_give_the_reward_itself(stage: Callable[..., Stage]) -> None:
+@pytest.mark.parametrize(
+    ("reward", "is_success", "status"),
+    [(0.5, False, "failed"), (0.5, True, "success"), (0.5, None, "failed"), (1.0, None, "success")],
+)
+async def test_a_workflow_may_give_the_reward_itself(
+    reward: float, is_success: bool | None, status: str, stage: Callable[..., Stage]
+) -> None:
     class Own(Workflow):
         async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
             await proxy.achat(proxy.init_messages)
-            return WorkflowOutput(reward=0.5, is_success=False)
+            return WorkflowOutput(reward=reward, is_success=is_success)
 
     [group] = await stage(Own, judge=None).play([task()])
-    assert (group.episodes[0].raw_reward, group.episodes[0].status) == (0.5, "failed")
+    assert (group.episodes[0].raw_reward, group.episodes[0].status) == (reward, status)
 
 
 @pytest.mark.parametrize("targets", [("wolf",), "wolf"])

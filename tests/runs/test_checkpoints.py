@@ -104,7 +104,7 @@ def test_a_step_before_the_newest_is_refused_until_the_run_is_rewound(tmp_path) 
     save(store, 5)
     with pytest.raises(RunStoreError, match=r"step 3 .* rewound"):
         save(store, 3)
-    store.rewind(0)
+    store.rewind(0, a_folder(tmp_path, "later"))
     save(store, 3)
 
 
@@ -114,12 +114,27 @@ def test_metadata_comes_back(tmp_path) -> None:
     assert checkpoint.metadata == {"success": 0.5, "tasks": 64}
 
 
-def test_rewinding_drops_later_checkpoints(tmp_path) -> None:
-    store = CheckpointStore(tmp_path)
+def test_the_best_model_stays_the_best_when_its_steps_are_run_again_until_one_is_as_good(tmp_path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", tmp_path / "superseded")
+    later = CheckpointStore(a_folder(tmp_path, "superseded/1/checkpoints"))
     save(store, 10, 0.1)
     save(store, 12, 0.9, state=False)
-    assert store.rewind(10) == 1
+    store.rewind(10, later.folder)
     assert [checkpoint.step for checkpoint in store.list()] == [10]
+    save(store, 11, 0.5)
+    best = store.best()
+    assert best is not None
+    assert (best.step, best.superseded, (best.model / "nested" / "weights").read_text()) == (12, True, "model 12")
+    assert [store.would_be_best(score) for score in (0.5, 0.9)] == [False, True]
+    save(store, 12, 0.9)
+    best = store.best()
+    assert best is not None
+    assert (best.step, best.superseded, later.list(), store.would_be_best(0.9)) == (12, False, [], False)
+
+
+def a_folder(parent: Path, name: str) -> Path:
+    (parent / name).mkdir(parents=True)
+    return parent / name
 
 
 def test_a_writer_that_fails_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path) -> None:

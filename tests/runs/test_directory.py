@@ -8,9 +8,10 @@ import sys
 import textwrap
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from astune.runs import RunDirectory, resolve_run
+from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, RunDirectory, resolve_run
 from astune.schema import RunStoreError
 
 
@@ -100,19 +101,102 @@ def test_a_run_killed_by_sigkill_is_killed_and_can_be_gone_on_with(tmp_path) -> 
         assert [line.step for line in metrics.read()] == [1]
 
 
-def test_rewinding_a_run_rewinds_all_that_it_recorded(tmp_path, episode) -> None:
+def test_rewinding_a_run_moves_all_that_was_recorded_later_into_a_run_of_its_own(tmp_path, episode) -> None:
     with RunDirectory.create(tmp_path, "x") as run:
         with run.open_metrics() as metrics, run.open_episodes() as episodes:
             for step in (1, 2, 3):
                 metrics.append(step, "train", {})
                 episodes.append(episode(step))
+                episodes.annotate(f"train-{step:06d}-task0-000-0", advantages=[0.5])
+                episodes.annotate_logprobs(f"train-{step:06d}-task0-000-0", np.zeros(1, dtype=np.float32))
+        run.save_config("seed: 1\n")
         run.checkpoints.save(2, model=lambda folder: None, state=lambda folder: None)
         run.checkpoints.save(3, model=lambda folder: None, score=1.0)
-        run.rewind(2)
+        with run.episodes() as episodes:
+            recorded = episodes.list(step=3)
+        moved = run.rewind(2)
         assert [line.step for line in run.metrics()] == [1, 2]
         with run.episodes() as episodes:
             assert [row.step for row in episodes.list()] == [1, 2]
         assert [checkpoint.step for checkpoint in run.checkpoints.list()] == [2]
+        best = run.checkpoints.best()
+        assert best is not None
+        assert (best.step, best.score) == (3, 1.0)
+        assert moved is not None
+        assert str(moved) == (
+            "resuming after step 2: what was recorded of step 3 (1 episode, the model of step 3 with held-out success "
+            f"1.00) is now in {run.path / 'superseded' / '1'}"
+        )
+        assert run.rewind(2) is None
+        assert resolve_run(run.path) == run.path
+    later = RunDirectory.open(resolve_run(moved.path / "rollout"))
+    assert (later.path, later.info().status, later.config_path.read_text()) == (moved.path, "interrupted", "seed: 1\n")
+    assert [line.step for line in later.metrics()] == [3]
+    with later.episodes() as episodes:
+        assert episodes.list() == recorded
+        assert recorded[0].advantages == [0.5]
+        assert episodes.trainer_logprobs(recorded[0].episode_id) is not None
+        assert list(episodes.search("BOXED"))
+        assert episodes.read(recorded[0].episode_id).step == 3
+
+
+def test_a_cleaned_run_keeps_its_records_and_its_best_model_and_is_not_resumed(tmp_path, episode) -> None:
+    run = RunDirectory.create(tmp_path, "x")
+    with run.open_episodes() as episodes:
+        episodes.append(episode(1))
+
+    def write(folder) -> None:
+        (folder / "numbers").write_bytes(b"x" * 1000)
+
+    for step, score in ((1, 0.9), (2, 0.1)):
+        run.checkpoints.save(step, model=write, state=write, score=score)
+    (run.checkpoints.folder / "verl" / "global_step_2").mkdir(parents=True)
+    CheckpointStore(run.path / "superseded" / "1" / "checkpoints").save(3, model=write, score=0.5)
+    with pytest.raises(RunStoreError, match="is being written by process"):
+        RunDirectory.open(run.path).clean()
+    run.finish("finished")
+    run.close()
+    folders = {path.name: size for path, size in run.removable().items()}
+    assert folders.keys() == {"step-000002", "verl", "step-000003"}
+    assert folders["step-000002"] > 2000
+    RunDirectory.open(run.path).clean()
+    assert [path.name for path in run.checkpoints.folder.iterdir()] == ["step-000001"]
+    best = run.checkpoints.best()
+    assert best is not None
+    assert (best.model / "numbers").stat().st_size == 1000
+    assert (run.info().status, run.removable()) == ("finished", {})
+    with run.episodes() as episodes:
+        assert episodes.count() == 1
+    with pytest.raises(RunStoreError, match="was cleaned: what resuming needs is gone"):
+        RunDirectory.open(run.path, write=True)
+
+
+@pytest.mark.parametrize("broken", [(CheckpointStore, "rewind"), (MetricsLog, "rewind"), (EpisodeStore, "rewind")])
+def test_a_rewind_that_was_broken_off_lost_nothing_and_is_done_by_the_next(tmp_path, episode, monkeypatch, broken):
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
+
+    with RunDirectory.create(tmp_path, "x") as run:
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            for step in (1, 2):
+                metrics.append(step, "train", {})
+                episodes.append(episode(step))
+        run.checkpoints.save(2, model=lambda folder: None, score=1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(*broken, breaks)
+            with pytest.raises(RuntimeError, match="killed"):
+                run.rewind(1)
+        assert run.rewind(1) is not None
+        best = run.checkpoints.best()
+        assert best is not None
+        assert (best.step, best.superseded) == (2, True)
+        assert [line.step for line in run.metrics()] == [1]
+        with run.episodes() as episodes:
+            assert [row.step for row in episodes.list()] == [1]
+    with RunDirectory.open(run.superseded()[0]).episodes() as episodes:
+        assert [row.step for row in episodes.list()] == [2]
+    with pytest.raises(RunStoreError, match="is what a resume ran again"):
+        RunDirectory.open(run.superseded()[0], write=True)
 
 
 @pytest.mark.parametrize("completed", [True, False])
@@ -142,6 +226,20 @@ def test_a_run_is_found_by_its_folder_by_what_is_in_it_and_by_its_experiment(tmp
     assert resolve_run(records) == resolve_run(None, record_dir=records) == other
     monkeypatch.chdir(tmp_path)
     assert resolve_run("records/lake") == other
+
+
+def test_an_experiment_means_its_newest_run_that_trains_or_has_a_model_before_a_newer_debug_run(tmp_path) -> None:
+    runs = [RunDirectory.create(tmp_path, "x", kind) for kind in ("training", "training", "debug")]
+    runs[0].checkpoints.save(1, model=lambda folder: None)
+    paths = [run.path for run in runs]
+    assert resolve_run("x", record_dir=tmp_path) == paths[2]
+    assert resolve_run("x", record_dir=tmp_path, prefer="training") == paths[1]
+    assert resolve_run(None, record_dir=tmp_path, prefer="model") == paths[0]
+    assert resolve_run(paths[2], prefer="model") == paths[2]
+    runs[2].finish("finished")
+    assert runs[2].info().kind == "debug"
+    only = RunDirectory.create(tmp_path, "y", "debug").path
+    assert resolve_run("y", record_dir=tmp_path, prefer="training") == only
 
 
 def test_no_run_is_an_error_that_says_where_was_looked(tmp_path) -> None:

@@ -1,24 +1,10 @@
-"""The real GSM8K as the hub lays it out, made from the rows that a machine has; and no network for anybody."""
+"""No network for anybody, and empty caches."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from dataset_making import CARD, parquet_of
-
-
-@pytest.fixture(scope="session")
-def gsm8k_files(gsm8k: Path) -> dict[str, bytes]:
-    """The files of openai/gsm8k on the hub, by name, with the real rows."""
-    rows = {split: [json.loads(line) for line in (gsm8k / f"{split}.jsonl").open()] for split in ("train", "test")}
-    return {
-        "README.md": CARD.encode(),
-        "main/train-00000-of-00001.parquet": parquet_of(rows["train"]),
-        "main/test-00000-of-00001.parquet": parquet_of(rows["test"]),
-        "socratic/train-00000-of-00001.parquet": parquet_of(rows["train"][:10]),
-    }
 
 
 @pytest.fixture(autouse=True)

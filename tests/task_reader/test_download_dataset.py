@@ -19,7 +19,10 @@ from dataset_making import write_files
 from hub_mirror import mirror
 
 from astune.config import load_config
+from astune.config.schema import HuggingFaceReaderConfig, TaskReaderConfig
+from astune.schema import TaskReaderError
 from astune.task_reader import open_task_reader
+from astune.task_reader.task_reader_base import TaskReaderHuggingFace
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "download_dataset.py"
@@ -60,18 +63,23 @@ def content_of(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_gsm8k_is_downloaded_from_a_mirror_once(gsm8k_files, tmp_path):
     with mirror(openai__gsm8k=gsm8k_files) as hub:
-        status, out, err = run(tmp_path / "gsm8k", "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
+        status, out, err = run(tmp_path, "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
         assert (status, err) == (0, "")
-        assert content_of(tmp_path / "gsm8k") == gsm8k_files
+        assert content_of(tmp_path / "openai" / "gsm8k") == gsm8k_files
         table = dict(re.findall(r"^  to fetch +(\S+ [kM]?B)  (\S+)$", out, re.M))
         assert set(table.values()) == set(gsm8k_files)
         assert "4 files fetched" in out
-        assert "subset main (splits train, test), the first rows of train, 7,473 rows:" in out
-        assert "question: 'Natalia sold clips to 48 of her friends in April" in out
-        assert max(map(len, out.partition("\nsubset ")[2].splitlines())) <= 100
+        counts = re.findall(r"^subset (\S+), split (\S+) +━+ (\S+) rows *$", out, re.M)
+        assert counts == [("main", "train", "7,473"), ("main", "test", "1,319"), ("socratic", "train", "10")]
+        for title in ("main, train", "main, test", "socratic, train"):
+            assert f"\n{title}: the first rows" in out
+        assert out.count("│ Natalia sold clips to 48 of her friends") == 2
+        assert out.count("│ Janet’s ducks lay 16 eggs per day.") == 1
+        assert max(map(len, out.partition("\nsubset ")[2].partition("\nread it")[0].splitlines())) <= 100
+        assert f"dataset_path: {tmp_path}/openai/gsm8k (or openai/gsm8k)" in out.replace("\n", "")
 
         asked = len(hub.downloads())
-        status, out, _ = run(tmp_path / "gsm8k", "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
+        status, out, _ = run(tmp_path, "--target=openai/gsm8k", HF_ENDPOINT=hub.address)
         assert (status, len(hub.downloads())) == (0, asked)
         assert len(re.findall("^  complete  ", out, re.M)) == 4
         assert "0 files fetched (0 B), 4 were there" in out
@@ -80,8 +88,9 @@ def test_gsm8k_is_downloaded_from_a_mirror_once(gsm8k_files, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("end", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
-    write_files(tmp_path, {"README.md": FILES["README.md"]})
-    part = tmp_path / "data" / "train.jsonl.part"
+    folder = tmp_path / "a" / "b"
+    write_files(folder, {"README.md": FILES["README.md"]})
+    part = folder / "data" / "train.jsonl.part"
     with mirror(a__b=FILES) as hub:
         hub.break_after, hub.hold = [500_000], threading.Event()
         first = start(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
@@ -90,7 +99,7 @@ def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
         _, err = first.communicate(timeout=20)
         hub.hold.set()
         assert first.returncode == status
-        assert err == ("interrupted; the same command goes on where it stopped\n" if end == signal.SIGINT else "")
+        assert err == ("interrupted; the same command resumes where it stopped\n" if end == signal.SIGINT else "")
         begun = part.stat().st_size
 
         again, out, _ = run(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
@@ -98,7 +107,37 @@ def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
         assert re.search(r"^  complete +7 B  README\.md$", out, re.M)
         assert re.search(r"^  3\d% there +1\.4 MB  data/train\.jsonl$", out, re.M)
         assert hub.downloads()[-1].endswith(f"bytes={begun}-")
-        assert content_of(tmp_path) == FILES
+        assert content_of(folder) == FILES
+
+
+@pytest.mark.slow
+def test_two_data_sets_in_one_folder_never_touch_each_others_files(tmp_path):
+    rows = {"a__b": b'{"question": "of a"}\n', "c__d": b'{"question": "of c"}\n'}
+    with mirror(**{name: {"test.jsonl": row} for name, row in rows.items()}) as hub:
+        for target in ("a/b", "c/d"):
+            status, out, _ = run(tmp_path / "data", f"--target={target}", HF_ENDPOINT=hub.address)
+            assert (status, re.findall(r"split (\S+) +━+ (\d) rows", out)) == (0, [("test", "1")])
+    assert content_of(tmp_path / "data") == {"a/b/test.jsonl": rows["a__b"], "c/d/test.jsonl": rows["c__d"]}
+    assert run(tmp_path, "--target=../c/d") == (
+        1,
+        "",
+        "error: '../c/d' is no hub id; a hub id has the form owner/name, as in openai/gsm8k\n",
+    )
+
+
+@pytest.mark.slow
+def test_what_was_downloaded_is_read_by_its_id_and_an_older_file_is_named(tmp_path):
+    with mirror(a__b={"train.jsonl": b'{"question": "new"}\n'}) as hub:
+        write_files(tmp_path / "a" / "b", {"old.jsonl": b'{"question": "old"}\n'})
+        status, out, _ = run(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
+        assert (status, re.findall(r"^  not on hub +20 B  (\S+); delete it", out, re.M)) == (0, ["old.jsonl"])
+    for path in ("a/b", str(tmp_path / "a" / "b")):
+        data = HuggingFaceReaderConfig(dataset_path=path)
+        [task] = TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=data)).read().training
+        assert task.main_query == "new"
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(TaskReaderError, match="a/b is neither at"):
+        TaskReaderHuggingFace(TaskReaderConfig(huggingface=HuggingFaceReaderConfig(dataset_path="a/b"))).read()
 
 
 @pytest.mark.slow
@@ -113,7 +152,7 @@ def test_the_sources_are_three(tmp_path):
         ):
             status, _, err = run(tmp_path / str(number), "--target=a/b", *words)
             assert (status, err) == (0, "")
-            assert content_of(tmp_path / str(number)) == FILES
+            assert content_of(tmp_path / str(number) / "a" / "b") == FILES
         assert any("/api/v1/datasets/a/b/repo/tree" in line for line in hub.requests)
 
 
@@ -153,7 +192,7 @@ def test_a_data_set_without_rows_is_downloaded_all_the_same(tmp_path):
         status, out, _ = run(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
     assert status == 0
     assert "no rows are shown" in out
-    assert content_of(tmp_path) == {"picture.png": b"\x89PNG"}
+    assert content_of(tmp_path / "a" / "b") == {"picture.png": b"\x89PNG"}
 
 
 def commands_of_the_page() -> list[str]:
@@ -168,14 +207,17 @@ def test_the_commands_of_the_page_download_what_its_configuration_reads(gsm8k_fi
     with mirror(openai__gsm8k=gsm8k_files, **{"AI-ModelScope__gsm8k": gsm8k_files}) as hub:
         for command in commands_of_the_page():
             words = [word for word in shlex.split(command) if not word.startswith("HF_ENDPOINT=")]
-            path = next(word.partition("=")[2] for word in words if word.startswith("--path="))
+            [path, target] = [
+                next(word.partition("=")[2] for word in words if word.startswith(option))
+                for option in ("--path=", "--target=")
+            ]
             options = [word for word in words[2:] if not word.startswith("--path=")]
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(Path(path) / target, ignore_errors=True)
             status, _, err = run(Path(path), *options, HF_ENDPOINT=hub.address, MODELSCOPE_ENDPOINT=hub.address)
             assert (status, err) == (0, ""), command
-            assert content_of(tmp_path / path) == gsm8k_files
+            assert content_of(tmp_path / path / target) == gsm8k_files
     shown = re.search(r"# gsm8k\.yaml\n(.*?)```", (ROOT / "docs" / "en" / "tasks.md").read_text(), re.S)
     assert shown is not None
-    (tmp_path / "gsm8k.yaml").write_text(shown[1].replace("openai/gsm8k", "data/gsm8k"))
+    (tmp_path / "gsm8k.yaml").write_text(shown[1])
     splits = open_task_reader(load_config(tmp_path / "gsm8k.yaml").task_reader).read()
     assert (len(splits.training), len(splits.validation)) == (7473, 1319)

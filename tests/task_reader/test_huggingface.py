@@ -125,8 +125,10 @@ class TestPlaces:
             reader(tmp_path / "sums.xlsx").read()
         with pytest.raises(TaskReaderError, match=r"set task_reader\.huggingface\.dataset_path"):
             reader("").read()
-        with pytest.raises(TaskReaderError, match=r"no folder or file .*/no/such.*is no hub id; .*openai/gsm8k"):
-            reader("./no/such").read()
+        with pytest.raises(TaskReaderError, match=r"no folder or file .*/such.*is no hub id; .*openai/gsm8k"):
+            reader("./such").read()
+        with pytest.raises(TaskReaderError, match=r"download_dataset\.py --target=openai/gsm8k --path=/no/data$"):
+            reader("/no/data/openai/gsm8k").read()
 
     @pytest.mark.parametrize("name", ["huggingface", "huggingface_dat_repo"])
     def test_both_names_of_section_and_type_are_read(self, tmp_path, name):

@@ -194,6 +194,80 @@ def test_a_reader_of_ones_own_is_checked_like_any_other():
         open_task_reader(TaskReaderConfig(type=f"{__name__}->TwiceTheSame")).read()
 
 
+class FailsIn(TwiceTheSame):
+    """Fails as its parameter says."""
+
+    def training_tasks(self):
+        match self.config.params["how"]:
+            case "key":
+                return [{}["question"]]
+            case "file":
+                return [open("no_such_rows.csv")]
+            case "generator":
+                return (Task(task_id=row["id"], main_query="q") for row in [{}])
+            case "row":
+                return [{"main_query": "q"}]
+            case "none":
+                return None
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("key", ["FailsIn.training_tasks", "test_jsonl.py:", "KeyError: 'question'", "reader's own code"]),
+        ("file", ["FileNotFoundError", "no_such_rows.csv", "self.find(path)"]),
+        ("generator", ["FailsIn.training_tasks", "KeyError: 'id'"]),
+        ("row", ["{'main_query': 'q'}", "return a list of astune.Task"]),
+        ("none", ["returned None", "return a list of astune.Task"]),
+    ],
+)
+def test_what_fails_in_a_reader_of_ones_own_is_named(how, words):
+    with pytest.raises(TaskReaderError) as failure:
+        open_task_reader(TaskReaderConfig(type=f"{__name__}->FailsIn", params={"how": how})).read()
+    assert [word for word in words if word not in str(failure.value)] == []
+
+
+class Replaces(TwiceTheSame):
+    def read(self):  # type: ignore[override]
+        return []
+
+
+class Unmade(TwiceTheSame):
+    def __init__(self, config):
+        super().__init__(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("Replaces", "has a method `read`"), ("Unmade", "making Unmade: TypeError")]
+)
+def test_a_reader_that_cannot_be_used_is_refused_by_name(name, words):
+    with pytest.raises(ConfigError, match=words):
+        open_task_reader(TaskReaderConfig(type=f"{__name__}->{name}"))
+
+
+class FindsItsFile(TwiceTheSame):
+    def training_tasks(self):
+        return [Task(task_id="a", main_query=self.find(self.config.params["file"]).read_text())]
+
+
+def test_a_file_is_found_in_the_working_directory_or_else_beside_the_configuration(tmp_path, monkeypatch):
+    beside, here = tmp_path / "conf", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+        (folder / "rows.txt").write_text(folder.name)
+    monkeypatch.chdir(here)
+
+    def read(file: str) -> str:
+        config = TaskReaderConfig(type=f"{__name__}->FindsItsFile", params={"file": file})
+        return open_task_reader(config, base_dir=beside).read().training[0].main_query
+
+    assert read("rows.txt") == "here"
+    (here / "rows.txt").unlink()
+    assert read("rows.txt") == "conf"
+    with pytest.raises(TaskReaderError, match=r"there is no file .*here/row.txt nor .*conf/row.txt; did you mean rows"):
+        read("row.txt")
+
+
 @pytest.mark.parametrize("kind", ["csv", f"{__name__}->Lacking", "astune.schema->Task"])
 def test_what_is_no_reader_is_refused(kind):
     with pytest.raises(ConfigError, match=r"task_reader\.type"):

@@ -79,17 +79,18 @@ def files(layout: Layout, subset: str | None, split: str) -> list[str]:
     return layout.files_of(subset, split, key="the.key")
 
 
-def test_the_only_subset_and_the_default_one_need_no_name():
+def test_the_only_subset_the_default_one_and_main_need_no_name():
     assert files(Layout.of("d", ["main/train.jsonl"], ""), None, "train") == ["main/train.jsonl"]
     assert files(Layout.of("d", ["train.jsonl", "more/train.jsonl"], ""), None, "train") == ["train.jsonl"]
+    assert files(Layout.of("d", ["main/train.csv", "more/train.csv"], ""), None, "train") == ["main/train.csv"]
 
 
 def test_an_unknown_subset_or_split_names_those_that_are_there():
     layout = Layout.of("owner/name", ["main/train.jsonl", "main/test.jsonl", "socratic/train.jsonl"], "")
     with pytest.raises(TaskReaderError, match=r"owner/name has no subset 'hard'; it has main, socratic; set .*subset"):
         files(layout, "hard", "train")
-    with pytest.raises(TaskReaderError, match=r"owner/name has the subsets main, socratic; set .*subset"):
-        files(layout, None, "train")
+    with pytest.raises(TaskReaderError, match=r"owner/name has the subsets easy, hard; set .*subset"):
+        files(Layout.of("owner/name", ["easy/train.jsonl", "hard/train.jsonl"], ""), None, "train")
     with pytest.raises(
         TaskReaderError, match=r"name, subset main, has no split 'dev'; it has test, train; set the\.key"
     ):

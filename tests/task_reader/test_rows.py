@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         list(rows_of(tmp_path / "t.jsonl"))
 
 
-def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+def test_without_pyarrow_the_package_is_named(tmp_path, monkeypatch):
     real = importlib.import_module
 
     def import_module(name: str) -> object:
@@ -94,5 +94,5 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
 
     path = write(tmp_path / "t.parquet", parquet_of(ROWS))
     monkeypatch.setattr(importlib, "import_module", import_module)
-    with pytest.raises(TaskReaderError, match=r"needs pyarrow, which is not installed; pip install 'astune\[data\]'"):
+    with pytest.raises(TaskReaderError, match=r"needs pyarrow, which is not installed; pip install pyarrow"):
         list(rows_of(path))

@@ -160,6 +160,23 @@ async def test_weights_of_a_step_that_broke_half_way_are_not_saved(small_folder:
     run.close()
 
 
+async def test_the_best_model_of_steps_that_a_resume_runs_again_stays_the_best(
+    small_folder: Path, tmp_path: Path
+) -> None:
+    """The process was killed after step 2 was measured, and before anything to resume from was saved."""
+    run = RunDirectory.create(tmp_path, "killed")
+    run.checkpoints.save(2, model=lambda folder: None, score=0.75)
+    moved = run.rewind(-1)
+    assert moved is not None
+    assert "resuming from the beginning: what was recorded of step 2" in str(moved)
+    settings = config(tasks_per_step=1, total_steps=2, test_freq=1)
+    await fit(small_folder, run, settings, measured=2)
+    best, latest = run.checkpoints.best(), run.checkpoints.latest()
+    assert best is not None
+    assert latest is not None
+    assert (best.superseded, best.score, latest.step) == (True, 0.75, 2)
+
+
 async def test_a_completed_measurement_is_not_made_again_on_resuming(small_folder: Path, tmp_path: Path) -> None:
     """The process died after step 2 was measured and before the best model was kept."""
     run = RunDirectory.create(tmp_path, "measured")

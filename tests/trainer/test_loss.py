@@ -83,6 +83,9 @@ def test_the_kl_term_is_never_negative_and_pulls_towards_the_starting_weights() 
         assert metrics["kl_to_start"] == pytest.approx(math.exp(log_ratio) - log_ratio - 1, abs=1e-6)
         assert value == pytest.approx(0.5 * metrics["kl_to_start"], abs=1e-6)
         assert slope == pytest.approx(0.5 * (1 - math.exp(log_ratio)), abs=1e-6)
+    given_up, slope, _ = one(-60.0, start=-1.0, advantage=0.0, kl_coef=0.5)
+    assert given_up == pytest.approx(0.5 * (math.exp(10) - 11), rel=1e-5)
+    assert slope == 0
 
 
 def test_the_entropy_bonus_lowers_the_loss() -> None:

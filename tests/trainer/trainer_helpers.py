@@ -27,9 +27,11 @@ def config(
     loss: dict[str, Any] | None = None,
     optim: dict[str, Any] | None = None,
     lora: dict[str, Any] | None = None,
+    deterministic: bool = False,
     **trainer: Any,
 ) -> AstuneConfig:
     return AstuneConfig(
+        deterministic=deterministic,
         model=ModelConfig.model_validate({"device": "cpu", "dtype": dtype, "lora": lora or {}}),
         rollout=RolloutConfig(temperature=temperature),
         trainer=TrainerConfig(

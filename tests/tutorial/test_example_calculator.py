@@ -10,12 +10,17 @@ from collections import Counter
 import pytest
 from tutorial_stage import ROOT, Play, tutorial_config
 
+from astune.cli._report_data import mean_baseline
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.env_service.arithmetic import calculate, format_number
 from astune.schema import Task, TaskReaderError
 from astune.task_reader import open_task_reader
+from tutorial.example_calculator import wordings
 from tutorial.example_calculator.calculator import EXAMPLES
+from tutorial.example_calculator.rules import counted_words, cue_words, part_solved
+from tutorial.example_calculator.stories import ADDITIONS, KINDS, make_stories
 from tutorial.example_calculator.tasks import DIFFICULTIES, TRAIN, VALIDATION, make_tasks
+from tutorial.example_calculator.wordings import Wording
 
 EVERY = tuple(DIFFICULTIES)
 CONF = "example_calculator/calculator.yaml"
@@ -65,6 +70,41 @@ def test_only_the_words_say_which_operation_a_problem_asks_for(split):
     assert operations["+"] == operations["-"] == 250
 
 
+def verbs(wording: Wording) -> set[str]:
+    """The words that tell what happens, without names, numbers and words that every sentence is made of."""
+    told = " ".join(text for kind in KINDS for text in wording.events[kind])
+    common = "a after and as being by car did does for had has have how in is it many number of on one or other others"
+    common += " out the them then there they to two under up was were what with"
+    return set(re.findall(r"[a-z]+", re.sub(r"\{\w+\}(?:'s)?", "", told).lower())) - set(common.split())
+
+
+def test_held_out_stories_share_no_number_name_thing_verb_or_question_with_training():
+    assert not numbers(make_stories("train", 2000)) & numbers(make_stories("validation", 1000))
+    assert not verbs(wordings.TRAIN) & verbs(wordings.VALIDATION)
+    for field in ("names", "things", "crowds", "places", "sorts", "owned", "owned_now", "there", "there_now"):
+        assert not set(getattr(wordings.TRAIN, field)) & set(getattr(wordings.VALIDATION, field)), field
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_the_larger_number_comes_first_in_a_story_whatever_it_asks_for(split):
+    kinds: Counter[str] = Counter()
+    for task in make_stories(split, 600):
+        first, second = (int(number) for number in re.findall(r"\d+", task.main_query))
+        assert first > second
+        sign = "+" if task.metadata["kind"] in ADDITIONS else "-"
+        assert task.metadata["expression"] == f"{first}{sign}{second}"
+        kinds[task.metadata["kind"]] += 1
+    assert kinds == dict.fromkeys(KINDS, 100)
+
+
+def test_a_rule_on_words_solves_the_held_out_problems_and_half_of_the_held_out_stories():
+    assert part_solved(make_tasks("validation", 400), cue_words) == 1.0
+    held_out = make_stories("validation", 600)
+    for training in (make_tasks("train", 1000), make_stories("train", 1000)):
+        for rule in (cue_words, counted_words(training)):
+            assert 0.4 < part_solved(held_out, rule) < 0.6
+
+
 def test_the_solved_examples_are_held_out_problems_of_neither_split():
     shown = {text for role, text in EXAMPLES if role == "user"}
     assert not shown & {task.main_query for split in ("train", "validation") for task in make_tasks(split, 2000)}
@@ -109,6 +149,7 @@ def test_the_configuration_names_tasks_that_can_be_read():
     splits = open_task_reader(config.task_reader).read()
     assert len(splits.validation) >= 96
     assert {task.env_type for task in splits.training} == {"calculator"}
+    assert mean_baseline(splits.validation) == 1.0
 
 
 async def test_the_agent_solves_a_problem_in_two_turns(play: Play):

@@ -13,7 +13,7 @@ TASK = Task(task_id="sum", main_query="What is 49 + 15?", env_type="calculator",
 
 class PlainCalculator(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
-        messages = [{"role": "system", "content": "Use <calc>."}, *proxy.init_messages]
+        messages = [{"role": "system", "content": "Use <calc>."}, *proxy.init_messages[1:]]
         for _ in range(self.config.rollout.multi_turn.max_steps):
             reply = await proxy.achat(messages)
             observation, _, terminate, _ = await proxy.agym_step(reply)
@@ -25,7 +25,7 @@ class PlainCalculator(Workflow):
 
 class SynchronousCalculator(Workflow):
     def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
-        messages = [{"role": "system", "content": "Use <calc>."}, *proxy.init_messages]
+        messages = [{"role": "system", "content": "Use <calc>."}, *proxy.init_messages[1:]]
         for turn in range(self.config.rollout.multi_turn.max_steps):
             reply = proxy.chat(messages)
             observation, reward, terminate, _ = proxy.gym_step(reply)

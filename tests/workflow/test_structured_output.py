@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
-from agentscope.token import CharTokenCounter
 from family_templates import family_template
 from proxy_stage import stage_proxy
 from pydantic import BaseModel, Field, field_validator
@@ -23,6 +23,8 @@ from astune.workflow.response_format import grammar_of
 
 pytestmark = pytest.mark.slow
 
+ONE_ASK = version("agentscope") == "1.0.7"
+"""Later versions ask for a text behind the call."""
 ASK = [{"role": "user", "content": "Which city?"}]
 
 
@@ -199,16 +201,19 @@ class Note(BaseModel):
 async def test_an_agents_structured_reply_is_forced_through_its_finish_function(
     renderer: Renderer, smol_folder: Path, structured_model: type[BaseModel], arguments: dict[str, Any]
 ) -> None:
-    """AgentScope's `ReActAgent(...)(msg, structured_model=...)`: a required call, and then a text."""
-    text = f'<tool_call>\n{{"name": "generate_response", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+    """AgentScope's `ReActAgent(...)(msg, structured_model=...)`: a required call, and from 1.0.8 on then a text."""
+    if ONE_ASK and "response" in arguments:
+        pytest.skip("AgentScope 1.0.7 takes a field of this name for its own")
+    said = {"response": "Bonn."} | arguments if ONE_ASK else arguments
+    text = f'<tool_call>\n{{"name": "generate_response", "arguments": {json.dumps(said)}}}\n</tool_call>'
     asked = Asked(renderer, smol_folder, text)
     agent = ReActAgent("solver", "Be brief.", asked.proxy, OpenAIChatFormatter(), max_iters=3)
     reply = await agent(Msg("user", "Which city?", "user"), structured_model=structured_model)
     assert reply.metadata == arguments
-    forced, free = asked.params
+    forced, *free = asked.params
     assert forced.grammar is not None
     assert "generate_response" in forced.grammar.text
-    assert free.grammar is None
+    assert [params.grammar for params in free] == ([] if ONE_ASK else [None])
 
 
 async def test_tools_are_not_offered_with_a_structured_model(renderer: Renderer, smol_folder: Path) -> None:
@@ -219,6 +224,10 @@ async def test_tools_are_not_offered_with_a_structured_model(renderer: Renderer,
 
 async def test_an_agents_compressed_memory_is_structured_output(renderer: Renderer, smol_folder: Path) -> None:
     """AgentScope's own use of `structured_model`: the summary of a conversation that grew too long."""
+
+    if not hasattr(ReActAgent, "CompressionConfig"):
+        pytest.skip("this version of AgentScope compresses nothing")
+    from agentscope.token import CharTokenCounter
 
     class Summary(BaseModel):
         gist: str = Field(max_length=40)

@@ -1,7 +1,8 @@
 """An agent that does a person's requests on AppWorld's apps by writing Python, written with AgentScope.
 
 Each turn it writes one fenced block, and reads what that printed; `apis.supervisor.complete_task` ends the episode. A
-solved request in its memory shows the manner. Whoever the person is and what they want, the environment says.
+solved request in its memory shows the manner. How to act, who
+the person is and what they want, the environment says.
 """
 
 from __future__ import annotations
@@ -15,22 +16,6 @@ from agentscope.message import Msg
 from astune.config.schema import AstuneConfig
 from astune.schema import Message
 from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
-
-SYSTEM_PROMPT = """You do what a person asks for, on their own apps, by writing Python.
-
-- In each turn say in a sentence what you do next, then write one block of code between ```python and ```. It is run, \
-and you read what it printed. Variables stay until the end.
-- An app's functions are called as apis.APP.NAME(...). Look them up and do not guess:
-  apis.api_docs.show_app_descriptions() lists the apps,
-  apis.api_docs.show_api_descriptions(app_name=...) the functions of one,
-  apis.api_docs.show_api_doc(app_name=..., api_name=...) says what one takes and returns.
-- apis.supervisor knows the person: passwords, addresses, payment cards. Most apps want the access_token of a login \
-with the person's e-mail address (in the app phone: the phone number) and the password of that app.
-- Lists come in pages: ask for the next page_index until a page is empty. Friends and family are contacts in the app \
-phone.
-- Nobody answers questions: decide for yourself, and change nothing that was not asked for.
-- At the end call apis.supervisor.complete_task(), with answer=... only where the request asks for something: the bare \
-number, name or date."""
 
 EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
     (
@@ -63,13 +48,13 @@ EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
 )
 
 
-class ExampleAppWorldLearn(AgentScopeLearnProtocol):
+class ExampleAgentScopeLearnProtocol(AgentScopeLearnProtocol):
     async def agentscope_execute(
         self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig
     ) -> AstuneProxy:
         agent = ReActAgent(
             name="assistant",
-            sys_prompt=SYSTEM_PROMPT,
+            sys_prompt=init_messages[0]["content"],
             model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
             formatter=OpenAIChatFormatter(),
             toolkit=None,

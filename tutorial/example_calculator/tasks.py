@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from astune.env_service.arithmetic import calculate, format_number
 from astune.schema import Task, TaskReaderError
 from astune.task_reader import TaskReaderBase
+from tutorial.example_calculator.rules import cue_words
 
 Split = Literal["train", "validation"]
 Operation = Literal["addition", "subtraction", "both"]
@@ -203,11 +205,28 @@ class CalculatorTaskReader(TaskReaderBase):
 def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[int, ...] = (1,)) -> list[Task]:
     """`number` different problems; the first ones of a longer list are the same as those of a shorter one."""
     draw = random.Random(f"{split}/{seed}")
+    return different_tasks(
+        f"calculator-{split}-{seed}",
+        number,
+        lambda index: _problem(split, draw, draw.choice(difficulties), SINGLE[index % 2]),
+    )
+
+
+def different_tasks(name: str, number: int, problem: Callable[[int], dict[str, Any]]) -> list[Task]:
+    """Return `number` tasks of the calculator with different queries.
+
+    Args:
+        name: the beginning of their ids.
+        problem: draws the main query and the metadata of a task, given how many there are before it.
+
+    Raises:
+        TaskReaderError: there are no more.
+    """
     tasks: dict[str, Task] = {}
     repeats = 0
     while len(tasks) < number:
-        problem = _problem(split, draw, draw.choice(difficulties), SINGLE[len(tasks) % 2])
-        if problem["main_query"] in tasks:
+        made = problem(len(tasks))
+        if made["main_query"] in tasks:
             repeats += 1
             if repeats > PATIENCE:
                 raise TaskReaderError(
@@ -216,9 +235,13 @@ def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[
                 )
             continue
         repeats = 0
-        task_id = f"calculator-{split}-{seed}-{len(tasks):05d}"
-        tasks[problem["main_query"]] = Task(task_id=task_id, env_type="calculator", **problem)
+        tasks[made["main_query"]] = Task(task_id=f"{name}-{len(tasks):05d}", env_type="calculator", **made)
     return list(tasks.values())
+
+
+def numbers_of(split: Split, largest: int) -> list[int]:
+    """Return the numbers of a split's problems up to `largest`, of as many digits."""
+    return [n for n in range(largest // 10 + 1, largest + 1) if (n % 4 == 3) == (split == "validation")]
 
 
 def _problem(split: Split, draw: random.Random, difficulty: int, single: Operation) -> dict[str, Any]:
@@ -226,20 +249,23 @@ def _problem(split: Split, draw: random.Random, difficulty: int, single: Operati
     operation: Operation = "both" if difficulty == 3 else single
     template = draw.choice(getattr(world, operation))
     largest = 999 if difficulty == 2 else 99
-    numbers = [n for n in range(largest // 10 + 1, largest + 1) if (n % 4 == 3) == (split == "validation")]
+    numbers = numbers_of(split, largest)
     c, b, a = sorted(draw.sample(numbers, 3)) if operation == "both" else [0, *sorted(draw.sample(numbers, 2))]
     name, other = draw.sample(world.names, 2)
     words = {"a": a, "b": b, "c": c, "name": name, "other": other, "things": draw.choice(template.things)}
     words |= {"gained": draw.choice(world.gained), "lost": draw.choice(world.lost)} if world.gained else {}
     expression = template.expression.format(**words)
     answer = format_number(calculate(expression))
+    text = template.text.format(**words)
     return {
-        "main_query": template.text.format(**words),
+        "main_query": text,
         "metadata": {
             "answer": answer,
             "expression": expression,
             "operation": operation,
             "difficulty": difficulty,
+            "template": template.text,
+            "baseline": float(cue_words(text) == ("-" in expression)),
         },
     }
 

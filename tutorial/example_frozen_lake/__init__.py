@@ -1,1 +1,1 @@
-"""The 4x4 frozen lake in text: a game of up to six moves."""
+"""A 5x5 frozen lake in text: a game of up to six moves."""

@@ -1,7 +1,7 @@
 """An agent that crosses a frozen lake, one word a turn, written with AgentScope.
 
-Each turn it reads where the goal is and which ways are safe, and answers left, down, right or up. A whole game in its
-memory shows how; untrained SmolLM2-135M then crosses about 4 % of the held-out lakes, without one hardly any.
+Each turn it reads where the goal is and which ways are safe, and answers left, down, right or up. Two whole games in
+its memory show how; untrained SmolLM2-135M then crosses about 5 % of the held-out lakes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,29 @@ from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
 
 SYSTEM_PROMPT = "You walk on a frozen lake. Answer with one word: left, down, right or up."
 
-EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
-    ("user", "Goal: 3 down, 3 right. Safe: down, right."),
-    ("assistant", "down"),
-    ("user", "Goal: 2 down, 3 right. Safe: down, up. Holes: right."),
-    ("assistant", "down"),
-    ("user", "Goal: 1 down, 3 right. Safe: right, up. Holes: down."),
-    ("assistant", "right"),
-    ("user", "Goal: 1 down, 2 right. Safe: right, down, left. Holes: up."),
-    ("assistant", "right"),
-    ("user", "Goal: 1 down, 1 right. Safe: down, left, up. Holes: right."),
-    ("assistant", "down"),
-    ("user", "Goal: 0 down, 1 right. Safe: right, left, up."),
-    ("assistant", "right"),
+EXAMPLE_MAPS = (
+    ["FFFFF", "HGFFF", "FHFHF", "HFFSH", "FHHFF"],
+    ["FFFFF", "FFGHH", "HHFHH", "FFFFF", "FSHFF"],
 )
-"""A game on gymnasium's own 4x4 map; the walker takes the longer side first where it can, which keeps two ways open."""
+EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
+    ("user", "Goal: 2 up, 2 left. Safe: left, down."),
+    ("assistant", "left"),
+    ("user", "Goal: 2 up, 1 left. Safe: left, up, right."),
+    ("assistant", "up"),
+    ("user", "Goal: 1 left, 1 up. Safe: up, down."),
+    ("assistant", "up"),
+    ("user", "Goal: 1 left. Safe: up, down, left, right."),
+    ("assistant", "left"),
+    ("user", "Goal: 1 right, 3 up. Safe: left, up."),
+    ("assistant", "up"),
+    ("user", "Goal: 2 up, 1 right. Safe: right, down, left."),
+    ("assistant", "right"),
+    ("user", "Goal: 2 up. Safe: left, right, up."),
+    ("assistant", "up"),
+    ("user", "Goal: 1 up. Safe: up, down."),
+    ("assistant", "up"),
+)
+"""Two games, on the maps above."""
 
 
 class ExampleFrozenLakeLearn(AgentScopeLearnProtocol):

@@ -1,7 +1,8 @@
 """Frozen lakes from a seed: `python -m tutorial.example_frozen_lake.tasks --help`.
 
-Maps come from gymnasium's generator. Each map is there once, and belongs to one split for ever: a hash of the map
-decides, so that no held-out map is ever trained on, whatever the seeds.
+The goal is four moves away, in two directions, and holes lie between: who heeds only where the goal is meets one in at
+least three of four walks, and who heeds only what is safe wanders. Each map is there once, and belongs to one split for
+ever: a hash of the map decides, so that no held-out map is ever trained on, whatever the seeds.
 """
 
 from __future__ import annotations
@@ -10,26 +11,48 @@ import argparse
 import hashlib
 import itertools
 import json
+import random
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from astune.env_service.frozenlake import DEFAULT_MAX_TURNS, random_map, shortest_way
+from astune.env_service.frozenlake import DEFAULT_MAX_TURNS, MOVES, shortest_way, sides_to_goal
 from astune.schema import Task, TaskReaderError
 from astune.task_reader import TaskReaderBase
+from tutorial.example_frozen_lake.rules import BEST_OF_ONE_LOOK, crosses
+from tutorial.example_frozen_lake.rules import ONE_LOOK as RULES
 
 Split = Literal["train", "validation"]
+Sides = dict[str, int]
 
 QUERY = "Cross the frozen lake to the goal. A hole ends the game."
+SIZE = 5
+FROZEN = 0.75
+"""Chance of each other tile to be ice."""
+WAY = 4
+"""Moves from start to goal."""
+ONE_LOOK = 0.25
+"""Lakes that a walker who heeds only the goal crosses more often are left out, whichever side he prefers."""
 HELD_OUT_PART = 5
 """One map in five is held out."""
 
-PATIENCE = 20_000
+PATIENCE = 100_000
 """Draws without a new map after which there are taken to be no more."""
+
+PREFERENCES: tuple[Callable[[Sides], list[str]], ...] = (
+    list,
+    lambda sides: [way for way, left in sides.items() if left == max(sides.values())],
+    lambda sides: [way for way, left in sides.items() if left == min(sides.values())],
+)
+"""Among which ways a walker draws who heeds only the goal: all, the longer side's, the shorter side's."""
 
 
 class FrozenLakeTaskReader(TaskReaderBase):
-    """Makes the lakes when a run starts; `task_reader.params`: `training` and `validation`, how many, and `seed`."""
+    """Makes the lakes when a run starts; `task_reader.params`: `training` and `validation`, how many, and `seed`.
+
+    Held-out lakes say as `baseline` whether the best rule of one look crosses them.
+    """
 
     def training_tasks(self) -> list[Task]:
         return self._make("train", "training", 500)
@@ -43,7 +66,7 @@ class FrozenLakeTaskReader(TaskReaderBase):
 
 
 def make_tasks(split: Split, number: int, *, seed: int = 0) -> list[Task]:
-    """`number` different lakes that can be crossed within the turns that an episode has."""
+    """Return `number` different lakes, each to be crossed in four moves by one who heeds the goal and the holes."""
     tasks: dict[str, Task] = {}
     last_found = 0
     for draw in itertools.count():
@@ -51,24 +74,47 @@ def make_tasks(split: Split, number: int, *, seed: int = 0) -> list[Task]:
             break
         if draw - last_found > PATIENCE:
             raise TaskReaderError(f"only {len(tasks)} of {number} different lakes were found", hint="ask for fewer")
-        lake_map = random_map(seed * 1_000_000 + draw)
+        lake_map = _drawn_map(random.Random(f"{seed}/{draw}"))
         key = "\n".join(lake_map)
-        way = shortest_way(lake_map)
-        if key in tasks or split_of(lake_map) != split or way is None or len(way) > DEFAULT_MAX_TURNS:
+        if key in tasks or split_of(lake_map) != split or len(shortest_way(lake_map) or []) != WAY:
+            continue
+        if any(chance_of_goal_only(lake_map, draws_from) > ONE_LOOK for draws_from in PREFERENCES):
             continue
         last_found = draw
-        tasks[key] = Task(
-            task_id=f"frozenlake-{split}-{seed}-{len(tasks):05d}",
-            main_query=QUERY,
-            env_type="frozenlake",
-            metadata={"map": lake_map, "max_turns": DEFAULT_MAX_TURNS},
-        )
+        task_id = f"frozenlake-{split}-{seed}-{len(tasks):05d}"
+        metadata = {"map": lake_map, "max_turns": DEFAULT_MAX_TURNS}
+        tasks[key] = Task(task_id=task_id, main_query=QUERY, env_type="frozenlake", metadata=metadata)
+    if split == "validation":
+        for task in tasks.values():
+            task.metadata["baseline"] = float(crosses(task, RULES[BEST_OF_ONE_LOOK]))
     return list(tasks.values())
+
+
+def chance_of_goal_only(lake_map: list[str], draws_from: Callable[[Sides], list[str]]) -> float:
+    """Return the chance to reach the goal by drawing each move from `draws_from(sides to the goal)`, blind to holes."""
+
+    def chance(row: int, column: int) -> float:
+        if lake_map[row][column] in "HG":
+            return float(lake_map[row][column] == "G")
+        ways = [MOVES[way] for way in draws_from(sides_to_goal(lake_map, (row, column)))]
+        return sum(chance(row + down, column + right) for down, right in ways) / len(ways)
+
+    return chance(*divmod("".join(lake_map).index("S"), SIZE))
 
 
 def split_of(lake_map: list[str]) -> Split:
     digest = hashlib.sha256("\n".join(lake_map).encode()).digest()
     return "validation" if digest[0] % HELD_OUT_PART == 0 else "train"
+
+
+def _drawn_map(draw: random.Random) -> list[str]:
+    """A map whose start and goal lie WAY moves apart and in no line; it may have no way between them."""
+    places = list(itertools.product(range(SIZE), repeat=2))
+    start = draw.choice(places)
+    apart = ((place, abs(place[0] - start[0]), abs(place[1] - start[1])) for place in places)
+    goal = draw.choice([place for place, rows, columns in apart if rows + columns == WAY and rows and columns])
+    tiles = {place: "F" if draw.random() < FROZEN else "H" for place in places} | {start: "S", goal: "G"}
+    return ["".join(tiles[row, column] for column in range(SIZE)) for row in range(SIZE)]
 
 
 def main() -> None:

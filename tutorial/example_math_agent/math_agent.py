@@ -1,44 +1,92 @@
-r"""An agent that solves GSM8K's word problems in one answer, written with AgentScope.
+r"""An agent that solves GSM8K's word problems with Python as a tool, written with AgentScope.
 
-It reasons in text and ends with `\boxed{...}`; `MathAnswerAsJudge` compares that with the row's reference answer. Two
-solved examples in its memory show a small model how: without them untrained SmolLM2-135M boxed no right answer in 192.
+It runs code with `execute_python_code`, in the sandbox, and ends with a structured result, `FinalResult`, whose boxed
+number the judge compares with the row's reference answer. Solved examples in its memory, with their tool calls, show a
+small model how.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 from agentscope.agent import ReActAgent
-from agentscope.formatter import OpenAIChatFormatter
-from agentscope.message import Msg
+from agentscope.formatter import DashScopeChatFormatter
+from agentscope.memory import InMemoryMemory
+from agentscope.message import Msg, TextBlock, ToolResultBlock, ToolUseBlock
+from agentscope.tool import Toolkit
+from pydantic import BaseModel, Field
 
 from astune.config.schema import AstuneConfig
 from astune.schema import Message
-from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
+from astune.workflow import AgentScopeLearnProtocol, AstuneProxy, execute_python_code
 
-SYSTEM_PROMPT = r"Solve the math problem step by step. End with the answer as \boxed{number}."
-
-EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
-    ("user", "A baker fills 4 trays with 6 rolls each and sells 15 rolls. How many rolls are left?"),
-    ("assistant", r"The baker has 4 * 6 = 24 rolls. After 15 are sold, 24 - 15 = 9 are left. \boxed{9}"),
-    ("user", "Lena reads 12 pages a day. How many days does she need for a book of 60 pages?"),
-    ("assistant", r"She needs 60 / 12 = 5 days. \boxed{5}"),
+SYSTEM_PROMPT = (
+    "You are an agent specialized in solving math problems with tools. Use `execute_python_code` to compute, and "
+    r"`print` what you want to read. Then call `generate_response` with the answer as \boxed{number}."
 )
+
+
+class FinalResult(BaseModel):
+    result: str = Field(
+        description=r"The final answer as \boxed{number}.", pattern=r"^\\boxed\{-?\d{1,12}(\.\d{1,6})?\}$"
+    )
 
 
 class ExampleMathLearn(AgentScopeLearnProtocol):
     async def agentscope_execute(
         self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig
     ) -> AstuneProxy:
+        toolkit = Toolkit()
+        toolkit.register_tool_function(execute_python_code)
         agent = ReActAgent(
-            name="mathematician",
+            name="math_react_agent",
             sys_prompt=SYSTEM_PROMPT,
             model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
-            formatter=OpenAIChatFormatter(),
-            toolkit=None,
+            formatter=DashScopeChatFormatter(),
+            toolkit=toolkit,
+            memory=InMemoryMemory(),
+            max_iters=config.rollout.multi_turn.max_steps,
         )
-        agent.set_console_output_enabled(False)
-        await agent.observe([Msg(role, text, role) for role, text in EXAMPLES])
-        reply = await agent(Msg("user", init_messages[-1]["content"], "user"))
-        astune_proxy.update_judge_input_dictionary(final_answer=reply.get_text_content() or "")
+        await agent.observe(solved_examples())
+        msg = Msg("user", init_messages[0]["content"], role="user")
+        result = await agent.reply(msg, structured_model=FinalResult)
+        astune_proxy.update_judge_input_dictionary(final_answer=(result.metadata or {}).get("result", ""))
         return astune_proxy
+
+
+EXAMPLES = (
+    (
+        "A baker fills 4 trays with 6 rolls each and sells 15 rolls. How many rolls are left?",
+        "baked = 4 * 6\nprint(baked - 15)",
+        "9",
+    ),
+    (
+        "Lena reads 12 pages a day. How many days does she need for a book of 60 pages?",
+        "print(60 / 12)",
+        "5.0",
+    ),
+)
+"""A question, code that solves it, and what that prints."""
+
+
+def solved_examples() -> list[Msg]:
+    """The examples as an AgentScope agent has them in its memory: each call, and below it what the tool gave."""
+    messages: list[Msg] = []
+    for number, (question, code, printed) in enumerate(EXAMPLES, start=1):
+        output = f"<returncode>0</returncode><stdout>{printed}\n</stdout><stderr></stderr>"
+        boxed = rf"\boxed{{{printed}}}"
+        messages += [
+            Msg("user", question, role="user"),
+            *_call(f"code-{number}", "execute_python_code", {"code": code}, output),
+            *_call(f"answer-{number}", "generate_response", {"result": boxed}, "Successfully generated response."),
+            Msg("math_react_agent", boxed, role="assistant"),
+        ]
+    return messages
+
+
+def _call(call_id: str, name: str, arguments: dict[str, Any], output: str) -> list[Msg]:
+    text = TextBlock(type="text", text=output)
+    return [
+        Msg("math_react_agent", [ToolUseBlock(type="tool_use", id=call_id, name=name, input=arguments)], "assistant"),
+        Msg("system", [ToolResultBlock(type="tool_result", id=call_id, name=name, output=[text])], "system"),
+    ]

@@ -54,7 +54,10 @@ async def train(
     checkpoint = run.checkpoints.latest()
     left_off = None if checkpoint is None else LeftOff.of(checkpoint, engine)
     job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, left_off)
-    run.rewind(-1 if left_off is None else left_off.step)  # nothing is dropped before all that going on needs is there
+    # Nothing that was recorded is moved before everything needed to resume is known to be there.
+    superseded = run.rewind(-1 if left_off is None else left_off.step)
+    if superseded is not None:
+        observer.on_note(str(superseded))
     measured = {line.step: line.metrics[SUCCESS] for line in run.metrics() if line.kind == "validation"}
     job = replace(job, measured=max(measured, default=-1))
     run.save_vocabulary(load_renderer(job.model_folder, config.model.path).vocabulary())

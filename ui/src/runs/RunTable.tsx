@@ -8,11 +8,12 @@ import type { Open, RunInfo } from '../data/types'
 import { openRun } from '../state/place'
 import { duration, integer, moment, number } from '../text/format'
 import { t } from '../text/translate'
-import { runsMeant } from './runsMeant'
+import { isOutside, runsMeant } from './runsMeant'
 
 export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] }) {
   const [wanted, setWanted] = useState('')
-  const shown = useMemo(() => runsMeant(runs, wanted, open?.root ?? ''), [runs, wanted, open])
+  const root = open?.root ?? ''
+  const shown = useMemo(() => runsMeant(runs, wanted, root), [runs, wanted, root])
   const choose = (event: SubmitEvent): void => {
     event.preventDefault()
     if (shown[0] && shown.length === 1) openRun(shown[0].run)
@@ -29,10 +30,10 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
           aria-label={t('find_run')}
           onInput={(event) => setWanted(event.currentTarget.value)}
         />
-        <span class="faint path">{open?.root}</span>
+        <span class="faint path">{root}</span>
       </form>
       {shown.length === 0 ? (
-        <Empty title={t(runs.length ? 'no_run_match' : 'no_runs')} hint={t(runs.length ? 'no_run_match_hint' : 'no_runs_hint')} />
+        <NothingShown outside={isOutside(wanted, root) ? wanted.trim() : ''} root={root} isFiltered={runs.length > 0} />
       ) : (
         <div class="table-scroller" tabIndex={0} role="region" aria-label={t('runs')}>
           <table class="run-table">
@@ -55,6 +56,12 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
       )}
     </main>
   )
+}
+
+/** Why no run is listed; a folder that is not served is opened by a viewer of its own. */
+function NothingShown({ outside, root, isFiltered }: { outside: string; root: string; isFiltered: boolean }) {
+  if (outside) return <Empty title={t('outside', { root })} hint={t('outside_hint', { command: `astune view ${outside}` })} />
+  return <Empty title={t(isFiltered ? 'no_run_match' : 'no_runs')} hint={t(isFiltered ? 'no_run_match_hint' : 'no_runs_hint')} />
 }
 
 function RunRow({ info }: { info: RunInfo }) {

@@ -4,7 +4,7 @@ import type { EpisodeRow, RunInfo } from '../data/types'
 import { matches, sorted } from '../data/embedded'
 import { PAGE, pagesOf } from '../episodes/pages'
 import { NO_FILTER } from '../state/place'
-import { runsMeant } from './runsMeant'
+import { isOutside, runsMeant } from './runsMeant'
 
 const RUNS = ['math/1', 'math/2', 'lake/1'].map((run) => ({ run, experiment: run.split('/')[0], name: run.split('/')[1], model: null }) as RunInfo)
 const names = (wanted: string): string[] => runsMeant(RUNS, wanted, '/log/launcher_record').map(({ run }) => run)
@@ -17,6 +17,12 @@ it('takes a folder at any level, and otherwise a part of a name', () => {
   expect(names('LAK')).toEqual(['lake/1'])
   expect(names('/etc')).toEqual([])
   expect(names('/log/launcher_record_of_old/math')).toEqual([])
+})
+
+it('knows a path of another folder', () => {
+  const outside = (wanted: string): boolean => isOutside(wanted, '/log/launcher_record')
+  expect(['/etc', '~/runs', '/log/launcher_record_of_old/math'].map(outside)).toEqual([true, true, true])
+  expect(['', 'math', '/', '/log/launcher_record', '/log/launcher_record/math'].map(outside)).toEqual([false, false, false, false, false])
 })
 
 it('filters and sorts a report as the server would', () => {

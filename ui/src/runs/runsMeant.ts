@@ -15,6 +15,12 @@ export function runsMeant(runs: RunInfo[], wanted: string, root: string): RunInf
   return runs.filter(({ run, experiment, name, model }) => `${run} ${experiment} ${name} ${model ?? ''}`.toLowerCase().includes(text))
 }
 
+/** Whether a text is a path that does not lie in the opened folder, whose runs are not served. */
+export function isOutside(wanted: string, root: string): boolean {
+  const path = wanted.trim()
+  return /^[/~]/.test(path) && withoutRoot(path, root) === path && path !== '/'
+}
+
 /** The opened folder may also be written from where it begins: `launcher_record/math`. */
 function withoutRoot(wanted: string, root: string): string {
   if (root !== '' && `${wanted}/`.startsWith(root.endsWith('/') ? root : `${root}/`)) return wanted.slice(root.length)

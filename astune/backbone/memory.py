@@ -1,0 +1,208 @@
+"""Memory that a run needs, estimated from the model's sizes and the experiment before anything is loaded.
+
+Sums of what the code keeps at once. What allocators, libraries and fragmentation add is one constant; nothing here was
+measured on the machine at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from astune.backbone.cluster.layers import of_user
+from astune.config.schema import AstuneConfig, ClusterEngine
+
+GIB = 2**30
+LIBRARIES = GIB
+"""Python with torch and transformers, or a GPU's context."""
+_LOGITS_AT_ONCE = 1 << 25
+"""Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
+_OPTIMISER_BYTES = 12
+"""A float32 gradient and AdamW's two moments."""
+_FLOAT32, _BFLOAT16 = 4, 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a decoder of attention and gated feed-forward layers; `queries` and `keys` are widths, all heads."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    queries: int
+    keys: int
+    vocabulary: int
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> ModelShape | None:
+        """The shape that a config.json describes; None for a model of another kind, as one with experts."""
+        sizes = config.get("text_config") or config
+        if any("expert" in name for name in sizes):
+            return None
+        try:
+            heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
+            width = sizes.get("head_dim") or hidden // heads
+            return cls(
+                layers=sizes["num_hidden_layers"],
+                hidden=hidden,
+                intermediate=sizes["intermediate_size"],
+                queries=heads * width,
+                keys=(sizes.get("num_key_value_heads") or heads) * width,
+                vocabulary=sizes["vocab_size"],
+                tied=sizes.get("tie_word_embeddings", config.get("tie_word_embeddings", False)),
+            )
+        except KeyError:
+            return None
+
+    @property
+    def parameters(self) -> int:
+        """All weights; biases are left out."""
+        layer = 2 * self.hidden * (self.queries + self.keys) + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        return self.embeddings + self.layers * layer + self.hidden
+
+    @property
+    def embeddings(self) -> int:
+        """Token embeddings and the head."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    def adapters(self, rank: int) -> int:
+        """Weights of LoRA adapters beside each linear layer but the head."""
+        attention = 2 * (self.hidden + self.queries) + 2 * (self.hidden + self.keys)
+        return self.layers * rank * (attention + 3 * (self.hidden + self.intermediate))
+
+    def activations(self, tokens: int) -> int:
+        """Elements that a backward pass needs of a forward pass, without gradient checkpointing."""
+        return tokens * self.layers * (4 * self.hidden + 3 * self.intermediate + 2 * (self.queries + self.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes at one `place`, by what they are for."""
+
+    place: str
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    def summary(self) -> str:
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in self.parts.items() if size >= 0.05 * GIB)
+        return f"{self.total / GIB:.1f} GiB {self.place} ({parts})"
+
+
+def estimates(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> list[Estimate]:
+    """What the experiment's backbone needs at each of its places.
+
+    Args:
+        on_gpu: whether the machines that train have GPUs.
+        in_bfloat16: what the local backbone computes in.
+    """
+    if config.backbone == "verl":
+        return _verl(config, shape, on_gpu=on_gpu)
+    if config.backbone == "trinity":
+        return _trinity(config, shape, on_gpu=on_gpu)
+    place = f"on the {'GPU' if on_gpu else 'CPU'}, in {'bfloat16' if in_bfloat16 else 'float32'}"
+    return [Estimate(place, _local(config, shape, _BFLOAT16 if in_bfloat16 else _FLOAT32))]
+
+
+def estimates_of(config: AstuneConfig) -> list[Estimate]:
+    """The same for the model at `model.path` and this machine; nothing where the sizes are not known before a run."""
+    from astune.engine.device import pick_device, pick_dtype
+    from astune.engine.model_files import read_sizes
+
+    shape = ModelShape.of(read_sizes(config.model.path) or {})
+    if shape is None or config.engine.type == "openai":
+        return []
+    device = pick_device(config.model.device)
+    in_bfloat16 = pick_dtype(config.model.dtype, device).itemsize == _BFLOAT16
+    return estimates(config, shape, on_gpu=device.type == "cuda", in_bfloat16=in_bfloat16)
+
+
+def _local(config: AstuneConfig, shape: ModelShape, width: int) -> dict[str, float]:
+    """Trainer and engine share one device."""
+    rank = config.model.lora.rank
+    trained = shape.adapters(rank) if rank else shape.parameters
+    engine = {}
+    if config.engine.type == "in_process":
+        engine = {"engine": shape.parameters * width, "keys and values": config.engine.kv_cache_gb * GIB}
+    if config.backbone == "debug":
+        return {"libraries": LIBRARIES, **engine}
+    all_tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
+    tokens = min(config.trainer.tokens_per_microbatch, all_tokens)
+    master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
+    start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
+    return {
+        "libraries": LIBRARIES,
+        "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
+        "gradients and AdamW": trained * _OPTIMISER_BYTES,
+        "starting weights": start * width,
+        "activations": shape.activations(tokens) * width,
+        "logits": _LOGITS_AT_ONCE * width,
+        **engine,
+    }
+
+
+def _verl(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool) -> list[Estimate]:
+    """FSDP2 spreads float32 weights, gradients and moments; vLLM sleeps on the same GPUs while they train."""
+    devices = int(_number(config, "verl", "trainer.n_gpus_per_node", 1) * _number(config, "verl", "trainer.nnodes", 1))
+    training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
+    sampling = _sampler(config, shape, on_gpu=on_gpu)
+    if not on_gpu:
+        return [Estimate("on this machine", _joined(training, sampling))]
+    each = "on the GPU" if devices == 1 else f"on each of {devices} GPUs"
+    share = _number(config, "verl", "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5)
+    taken = f"{each} while it samples, and vLLM takes {share:.0%} of the GPU for that"
+    return [Estimate(f"{each} while it trains", training), Estimate(taken, sampling)]
+
+
+def _trinity(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool) -> list[Estimate]:
+    """Trainer and vLLM have GPUs of their own."""
+    nodes, each = (_number(config, "trinity", f"cluster.{key}", 1) for key in ("node_num", "gpu_per_node"))
+    of_vllm = _number(config, "trinity", "explorer.rollout_model.engine_num", 1)
+    of_vllm *= _number(config, "trinity", "explorer.rollout_model.tensor_parallel_size", 1)
+    devices = max(1, int(nodes * each - of_vllm))
+    training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
+    sampling = _sampler(config, shape, on_gpu=on_gpu)
+    if not on_gpu:
+        return [Estimate("on this machine", _joined(training, sampling))]
+    where = "on the trainer's GPU" if devices == 1 else f"on each of the trainer's {devices} GPUs"
+    return [Estimate(where, training), Estimate("on vLLM's GPU", sampling)]
+
+
+def _number(config: AstuneConfig, engine: ClusterEngine, key: str, default: float) -> float:
+    """What the user's own section sets; the default where that is no number above 0, as an interpolation."""
+    value = of_user(config, engine, key)
+    return value if isinstance(value, int | float) and value > 0 else default
+
+
+def _cluster_trainer(config: AstuneConfig, shape: ModelShape, devices: int, *, on_gpu: bool) -> dict[str, float]:
+    """One device of verl's trainer, which Trinity trains with as well, as `default_config` sets it up."""
+    rank = config.model.lora.rank
+    trained = shape.adapters(rank) if rank else shape.parameters
+    width = _BFLOAT16 if on_gpu else _FLOAT32
+    tokens = max(config.trainer.tokens_per_microbatch, config.rollout.max_model_len)
+    start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
+    return {
+        "libraries": LIBRARIES,
+        "weights": (shape.parameters + (trained if rank else 0)) * _FLOAT32 / devices,
+        "gathered weights": (shape.embeddings + (shape.parameters - shape.embeddings) / shape.layers) * width,
+        "gradients and AdamW": trained * _OPTIMISER_BYTES / devices,
+        "starting weights": start * _FLOAT32 / devices,
+        "activations": shape.activations(tokens) * width,
+        "logits": tokens * shape.vocabulary * (width + _FLOAT32),
+    }
+
+
+def _sampler(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool) -> dict[str, float]:
+    """A vLLM server with keys and values for half of the episodes at once at their full length."""
+    width = _BFLOAT16 if on_gpu else _FLOAT32
+    episodes = min(config.rollout.max_env_worker, config.trainer.tasks_per_step * config.rollout.num_repeat)
+    keys_and_values = 2 * shape.layers * shape.keys * width * episodes * config.rollout.max_model_len / 2
+    return {"libraries": LIBRARIES, "weights": shape.parameters * width, "keys and values": keys_and_values}
+
+
+def _joined(training: dict[str, float], sampling: dict[str, float]) -> dict[str, float]:
+    return training | {f"vLLM's {name}": size for name, size in sampling.items()}

@@ -1,0 +1,38 @@
+"""An attempt after a prompt that did not fit: what fails since an answer is missing is no failure of its own.
+
+The attempt ends as truncated, with the judge's reward where there is one and else 0. What fails for another reason, as
+an environment or a service that the agent or the judge calls, stays an error.
+"""
+
+from __future__ import annotations
+
+from astune.schema import AstuneError, ContextOverflow, Episode, Reward, WorkflowError, causes_of, left_debugger
+
+_OF_A_MISSING_ANSWER = (LookupError, AttributeError, TypeError, ValueError, AssertionError)
+"""What code raises that reads an answer which is not there."""
+
+UNJUDGED = Reward(raw_reward=0.0, is_success=False)
+"""The reward of an episode whose judge misses the answer that did not fit."""
+
+
+def is_overflow(episode: Episode) -> bool:
+    """Whether the episode ended since a prompt did not fit; another attempt would meet the same limit."""
+    return (episode.error or "").startswith(ContextOverflow.__name__)
+
+
+def require_consequence(failure: AstuneError, overflow: ContextOverflow | None) -> None:
+    """Return where `failure` of an agent or judge follows from the overflow before it.
+
+    Raises:
+        AstuneError: `failure`, where nothing overflowed or a debugger was quit.
+        ContextOverflow: the judge says that it cannot judge, or failed for another reason than a missing answer; or the
+            agent failed at a file or a connection.
+    """
+    if overflow is None or left_debugger(failure):
+        raise failure
+    if isinstance(failure, WorkflowError):
+        follows = not any(isinstance(cause, OSError) for cause in causes_of(failure))
+    else:
+        follows = isinstance(failure.__cause__, _OF_A_MISSING_ANSWER)
+    if not follows:
+        raise ContextOverflow(f"{overflow.message}; then {failure.message}", hint=failure.hint) from failure

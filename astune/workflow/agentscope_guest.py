@@ -1,0 +1,87 @@
+"""What is arranged in AgentScope 1.x once it is imported, be that before a run or in the middle of an episode.
+
+Our models derive from its `ChatModelBase`, its agents print nothing, and its tools that act on this machine are held
+back inside episodes. AgentScope is never imported from here: a run without it does not pay for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from astune.context_tracker.agentscope import is_quiet
+from astune.workflow.held_tools import HELD_TOOLS, hold_back
+
+_PACKAGE = "agentscope"
+_lock = threading.Lock()
+_begun = False
+
+if TYPE_CHECKING:
+    from agentscope.model import ChatModelBase as ChatModel
+else:
+
+    class _Origin:
+        """Python changes the bases only of a class that does not derive from `object` itself."""
+
+    class ChatModel(_Origin):
+        """What our models derive from: AgentScope's `ChatModelBase` once that is imported, and nothing before."""
+
+
+def arrange_agentscope() -> None:
+    """Arrange AgentScope now, or as soon as somebody imports it; the first call in a process counts."""
+    global _begun
+    with _lock:
+        if _begun:
+            return
+        _begun = True
+    if _PACKAGE in sys.modules:
+        _arrange(importlib.import_module(_PACKAGE))  # waits for a thread that is importing it
+    else:
+        sys.meta_path.insert(0, _AfterImport())
+
+
+class _AfterImport(MetaPathFinder):
+    """Finds AgentScope as others do, and arranges it when it has been loaded.
+
+    It stays until then: who asks `importlib.util.find_spec` whether AgentScope is installed loads nothing.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _PACKAGE:
+            return None
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_arrange(module: ModuleType) -> None:
+            load(module)
+            sys.meta_path.remove(self)
+            _arrange(module)
+
+        spec.loader.exec_module = load_and_arrange
+        return spec
+
+
+def _arrange(agentscope: ModuleType) -> None:
+    if not str(getattr(agentscope, "__version__", "")).startswith("1."):
+        return
+    ChatModel.__bases__ = (agentscope.model.ChatModelBase,)
+    agentscope.agent.AgentBase.register_class_hook("pre_print", "astune_silence", _silence)
+    for name in HELD_TOOLS:
+        hold_back(getattr(agentscope.tool, name))
+
+
+def _silence(agent: Any, _message: dict[str, Any]) -> None:
+    """Also agents that were made before the run began, and those of 1.0.7 and 1.0.8, which know no variable."""
+    if is_quiet():
+        agent.set_console_output_enabled(False)

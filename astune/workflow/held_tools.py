@@ -1,0 +1,86 @@
+"""AgentScope's own tools that act on this machine, held back inside episodes: what they are told, a model wrote.
+
+    execute_python_code, execute_shell_command      run in the sandbox
+    write_text_file, insert_text_file               answer the model that they are not available
+
+An agent's file has imported them by name before a run begins, so the functions themselves are changed, and ask at every
+call whether an episode makes it. Calls from outside of episodes do what they always did.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, get_args
+
+from astune.config.schema import HeldTool
+from astune.workflow.safe_tools import (
+    ToolUse,
+    current_tool_use,
+    execute_python_code,
+    execute_shell_command,
+    tool_response,
+)
+
+if TYPE_CHECKING:
+    from agentscope.tool import ToolResponse
+
+Tool = Callable[..., Awaitable["ToolResponse"]]
+
+HELD_TOOLS: tuple[HeldTool, ...] = get_args(HeldTool)
+_IN_THE_SANDBOX: dict[str, Tool] = {
+    "execute_python_code": execute_python_code,
+    "execute_shell_command": execute_shell_command,
+}
+_KEY = "sandbox.unconfined_tools"
+_log = logging.getLogger(__name__)
+_said: set[str] = set()
+"""What this process has said already of a tool."""
+
+
+def hold_back(tool: Any) -> None:
+    """Change a tool of AgentScope for everybody who has imported it; its name, signature and description stay."""
+    signature = inspect.signature(tool)
+    own = FunctionType(tool.__code__, tool.__globals__, tool.__name__, tool.__defaults__)
+    own.__kwdefaults__ = tool.__kwdefaults__
+
+    async def held(*arguments: Any, **named: Any) -> ToolResponse:
+        use = current_tool_use()
+        return await (own if use is None else _chosen(tool.__name__, own, use))(*arguments, **named)
+
+    tool.__code__ = _call_held.__code__
+    tool.__defaults__, tool.__kwdefaults__ = None, {"astune_held": held}
+    tool.__signature__ = signature
+
+
+async def _call_held(*arguments: Any, astune_held: Tool, **named: Any) -> ToolResponse:
+    """The code of every held tool."""
+    return await astune_held(*arguments, **named)
+
+
+def _chosen(name: str, own: Tool, use: ToolUse) -> Tool:
+    """Return what runs in an episode. A model's call is no error of the run, so a refused tool answers the model."""
+    if name in use.config.unconfined_tools:
+        _say_once(f"AgentScope's {name} runs WITHOUT isolation, since {_KEY} names it")
+        return own
+    if name in _IN_THE_SANDBOX:
+        _say_once(f"AgentScope's {name} runs in the sandbox during episodes; {_KEY} lists the tools that shall not")
+        return _IN_THE_SANDBOX[name]
+    _say_once(
+        f"AgentScope's {name} is not available to the model during episodes, for it changes files of this machine; "
+        f"register a confined tool of your own, or allow it: --set {_KEY}=[{name}]"
+    )
+    return partial(_refused, name)
+
+
+async def _refused(name: str, *_arguments: Any, **_named: Any) -> ToolResponse:
+    return tool_response(f"Error: {name} is not available here. No file was changed.")
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        _log.warning("%s", text)

@@ -1,0 +1,192 @@
+"""The text of docs/en/api.md: what users import, from the docstrings of the source. Nothing is imported but names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from typing import Any
+
+INTRODUCTION = """# What you import
+
+<!-- Made from docstrings by `make docs`; changes made here are lost. -->
+
+The classes and functions that your files use. Whatever is not on this page may change without notice.
+"""
+
+PUBLIC = {
+    "Agents": ("astune.Workflow", "astune.WorkflowOutput", "astune.AgentScopeLearnProtocol", "astune.AstuneProxy"),
+    "Tasks": ("astune.Task", "astune.TaskReaderBase"),
+    "Judges": (
+        "astune.JudgeBase",
+        "astune.Reward",
+        "astune.task_judge.env_service_as_judge.EnvServiceJudge",
+        "astune.task_judge.env_service_as_judge.DenseEnvServiceJudge",
+        "astune.task_judge.math_answer_as_judge.MathAnswerAsJudge",
+        "astune.task_judge.math_answer_as_judge.MathAnswerAndLlmAsJudge",
+    ),
+    "Environments": ("astune.Environment", "astune.EnvState", "astune.EnvStep"),
+    "What an episode left": ("astune.Episode",),
+    "Code that a model wrote": (
+        "astune.workflow.execute_python_code",
+        "astune.workflow.run_python_code",
+        "astune.sandbox.Sandbox",
+    ),
+    "Debugging": ("astune.debug.bp",),
+    "Errors": (
+        "astune.schema.AstuneError",
+        "astune.schema.ConfigError",
+        "astune.schema.ContextOverflow",
+        "astune.schema.EngineError",
+        "astune.schema.EnvError",
+        "astune.schema.JudgeError",
+        "astune.schema.SandboxError",
+        "astune.schema.TaskReaderError",
+        "astune.schema.WorkflowError",
+    ),
+}
+_SECTION = re.compile(r"(Args|Returns|Raises|Yields|Source):\s*(.*)")
+
+
+def api_page() -> str:
+    parts = [INTRODUCTION]
+    for heading, names in PUBLIC.items():
+        parts.append(f"## {heading}\n")
+        parts += [_table_of_errors(names)] if heading == "Errors" else [_entry(name) for name in names]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
+
+
+def _table_of_errors(names: tuple[str, ...]) -> str:
+    lines = ["From `astune.schema`:", "", "| error | when |", "|---|---|"]
+    for name in names:
+        found = getattr(importlib.import_module("astune.schema"), name.rpartition(".")[2])
+        lines.append(f"| `{found.__name__}` | {' '.join((inspect.getdoc(found) or '').split())} |")
+    return "\n".join([*lines, ""])
+
+
+def _entry(name: str) -> str:
+    module, _, short = name.rpartition(".")
+    found = getattr(importlib.import_module(module), short)
+    lines = [f"### {short}", "", "```python", f"from {module} import {short}", "```", ""]
+    if inspect.isclass(found):
+        return "\n".join([*lines, *_class(found)])
+    node = _node(found)
+    return "\n".join([*lines, f"**`{_signature(node)}`**", "", *_text(node), ""])
+
+
+def _class(found: type) -> list[str]:
+    lines = [*_text(_node(found)), ""]
+    fields, methods = {}, {}
+    for base in reversed([each for each in found.__mro__ if each.__module__.startswith("astune.")]):
+        node = _node(base)
+        for member, following in zip(node.body, [*node.body[1:], None], strict=True):
+            name = _name(member)
+            if name is None or (name.startswith("_") and name != "__call__"):
+                continue
+            if isinstance(member, ast.AnnAssign):
+                fields[name] = (member, _string(following))
+            else:
+                methods[name] = member
+    if fields:
+        lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
+        lines += [_row(name, member, text) for name, (member, text) in fields.items()] + [""]
+    for name, node in methods.items():
+        lines += [f"**`{_signature(node)}`**", "", *_text(node, inherited=getattr(found, name, None)), ""]
+    return lines
+
+
+def _row(name: str, member: ast.AnnAssign, text: str) -> str:
+    default = "required" if member.value is None else f"`{_default(member.value)}`"
+    cells = [f"`{name}`", f"`{ast.unparse(member.annotation)}`", default, " ".join(text.split())]
+    return f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |"
+
+
+def _default(value: ast.expr) -> str:
+    """What stands for a default: the value itself, or the factory's of `field(...)` and `Field(...)`."""
+    if isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("field", "Field"):
+        given = {keyword.arg: keyword.value for keyword in value.keywords}
+        if "default_factory" in given:
+            return f"{ast.unparse(given['default_factory'])}()"
+        return ast.unparse(given.get("default", value.args[0] if value.args else value))
+    return ast.unparse(value)
+
+
+def _name(member: ast.stmt) -> str | None:
+    if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+        return member.name
+    if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+        return member.target.id
+    return None
+
+
+def _string(statement: ast.stmt | None) -> str:
+    """The docstring that stands below a field."""
+    if (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    ):
+        return statement.value.value
+    return ""
+
+
+def _node(found: Any) -> Any:
+    found = inspect.unwrap(getattr(found, "__func__", found))
+    node: Any = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
+    return node
+
+
+def _signature(node: Any) -> str:
+    kinds = [getattr(each, "id", getattr(each, "attr", "")) for each in node.decorator_list]
+    if "property" in kinds or "cached_property" in kinds:
+        return f"{node.name} -> {ast.unparse(node.returns)}" if node.returns else node.name
+    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(node.args))
+    word = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+    mark = "".join(f"@{kind} " for kind in kinds if kind in ("classmethod", "staticmethod"))
+    return f"{mark}{word} {node.name}({arguments}){f' -> {ast.unparse(node.returns)}' if node.returns else ''}"
+
+
+def _text(node: Any, inherited: Any = None) -> list[str]:
+    """A docstring as Markdown: indented examples in fences, sections such as `Args:` as lists."""
+    raw = _string(node.body[0])
+    if not raw:
+        return (inspect.getdoc(inherited) or "").splitlines()[:1]
+    indent = " " * node.body[0].col_offset
+    lines = [line.removeprefix(indent).rstrip() for line in raw.strip().splitlines()]
+    return _markdown(lines)
+
+
+def _markdown(lines: list[str]) -> list[str]:
+    written: list[str] = []
+    example: list[str] | None = None  # the lines of the example that is being read
+    in_list = False
+    for position, line in enumerate(lines):
+        if example is not None:
+            if not line or line.startswith("    "):
+                example.append(line[4:])
+                continue
+            written += _fenced(example)
+            example = None
+        section = _SECTION.fullmatch(line)
+        if section:
+            in_list = True
+            written += [line] if section[2] else [line, ""]
+        elif in_list and line.startswith("    "):
+            written.append(f"- {line[4:]}" if not line.startswith("        ") else f"  {line.strip()}")
+        elif line.startswith("    ") and not lines[position - 1]:
+            example = [line[4:]]
+        else:
+            in_list = in_list and not line
+            written.append(line)
+    return written + (_fenced(example) if example else [])
+
+
+def _fenced(example: list[str]) -> list[str]:
+    text = "\n".join(example).rstrip()
+    try:
+        ast.parse(text)
+    except SyntaxError:  # a table, or calls written as a drawing
+        return ["```", text, "```", ""]
+    return ["```python", text, "```", ""]

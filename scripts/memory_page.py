@@ -1,0 +1,53 @@
+"""The text of docs/en/memory.md: memory of common model sizes with each backbone, by `astune/backbone/memory.py`."""
+
+from __future__ import annotations
+
+from astune.backbone.memory import GIB, Estimate, ModelShape, estimates
+from astune.config import load_config
+
+SHAPES = {
+    "SmolLM2-135M": ModelShape(30, 576, 1536, 576, 192, 49152, tied=True),
+    "Qwen2.5-0.5B": ModelShape(24, 896, 4864, 896, 128, 151936, tied=True),
+    "Qwen2.5-1.5B": ModelShape(28, 1536, 8960, 1536, 256, 151936, tied=True),
+    "Qwen2.5-3B": ModelShape(36, 2048, 11008, 2048, 256, 151936, tied=True),
+    "Qwen2.5-7B": ModelShape(28, 3584, 18944, 3584, 512, 152064, tied=False),
+    "Qwen2.5-14B": ModelShape(48, 5120, 13824, 5120, 1024, 152064, tied=False),
+    "Qwen2.5-32B": ModelShape(64, 5120, 27648, 5120, 1024, 152064, tied=False),
+}
+COLUMNS = {
+    "`local`, one GPU": ("backbone=local",),
+    "`local`, LoRA": ("backbone=local", "model.lora.rank=32"),
+    "`verl`, each of 8 GPUs": ("backbone=verl", "verl.trainer.n_gpus_per_node=8"),
+    "`trinity`, each of 4 trainer GPUs": ("backbone=trinity", "trinity.cluster.gpu_per_node=5"),
+}
+INTRODUCTION = """# Memory
+
+<!-- Made from astune/backbone/memory.py by `make docs`; changes made here are lost. -->
+
+GiB that training needs, **estimated and not yet measured on GPUs**: weights, float32 gradients and AdamW's moments,
+activations without gradient checkpointing, logits, and 1 GiB for libraries. `astune doctor --conf FILE.yaml` prints
+the same for your experiment and the model at its `model.path`, part by part, and `--dry-run` for its backbone.
+"""
+NOTES = """
+With the default `trainer.tokens_per_microbatch` of {tokens:,}, which activations and logits grow with: lower it where
+memory is short. In bfloat16, as on GPUs; on a CPU without bfloat16 instructions weights and activations are float32.
+`local` holds the engine's copy of the weights and {kv:g} GiB of keys and values beside the trainer
+(`engine.kv_cache_gb`). With `verl` vLLM uses the same GPUs while nothing is trained. With `trinity` it has GPUs of
+its own, which hold the weights in bfloat16 and the keys and values. LoRA is of rank 32. What is counted is in
+`astune/backbone/memory.py`; its sums of weights, optimiser and activations are compared with a real trainer's tensors
+by a test. Allocators add to it.
+"""
+
+
+def memory_page() -> str:
+    config = load_config(None)
+    lines = [INTRODUCTION, f"| model | parameters | {' | '.join(COLUMNS)} |", f"|---|---|{'---|' * len(COLUMNS)}"]
+    for name, shape in SHAPES.items():
+        totals = [f"{_training(shape, overrides).total / GIB:.0f}" for overrides in COLUMNS.values()]
+        lines.append(f"| {name} | {shape.parameters / 1e9:.2f} B | {' | '.join(totals)} |")
+    notes = NOTES.format(tokens=config.trainer.tokens_per_microbatch, kv=config.engine.kv_cache_gb)
+    return "\n".join([*lines, notes])
+
+
+def _training(shape: ModelShape, overrides: tuple[str, ...]) -> Estimate:
+    return estimates(load_config(None, overrides), shape, on_gpu=True, in_bfloat16=True)[0]

@@ -1,0 +1,121 @@
+"""Estimated memory: the formula against published sizes, and against the tensors of a real trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from trainer_helpers import episode, group, node
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from astune.backbone.memory import ModelShape, estimates
+from astune.config import load_config
+from astune.config.schema import ModelConfig, OptimConfig
+from astune.trainer.microbatch import pack
+from astune.trainer.policy_model import PolicyModel
+from astune.trainer.samples import weigh
+
+LLAMA = {
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 128,
+    "tie_word_embeddings": False,
+}
+QWEN_7B = {
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+}
+"""Qwen2.5-7B, which is published with 7,615,616,512 parameters, biases among them."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def shape_of(config: dict) -> ModelShape:
+    shape = ModelShape.of(config)
+    assert shape is not None
+    return shape
+
+
+def test_parameters_are_those_that_are_published():
+    assert shape_of(QWEN_7B).parameters == pytest.approx(7_615_616_512, rel=1e-4)
+    assert ModelShape.of(QWEN_7B | {"num_experts": 64}) is None
+    assert ModelShape.of({"model_type": "other"}) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank"), [("float32", 0), ("bfloat16", 0), pytest.param("bfloat16", 8, marks=pytest.mark.slow)]
+)
+def test_weights_gradients_and_moments_are_those_of_the_trainer(dtype: str, rank: int, folder: Path):
+    settings = ModelConfig.model_validate({"device": "cpu", "dtype": dtype, "lora": {"rank": rank}})
+    model = PolicyModel.load(folder, settings, seed=0)
+    model.masters.step(OptimConfig(), 1e-6)
+    state = model.masters.state_dict(OptimConfig())
+    held = {each.untyped_storage().data_ptr(): each for each in (*model.module.parameters(), *tensors_in(state))}
+    held |= {each.data_ptr(): each for each in model.masters.gradients().values()}
+    overrides = [f"model.lora.rank={rank}", "engine.type=vllm"]
+    (estimate,) = estimates(load_config(None, overrides), shape_of(LLAMA), on_gpu=False, in_bfloat16=dtype != "float32")
+    n_bytes = sum(each.nbytes for each in held.values())
+    assert estimate.parts["weights"] + estimate.parts["gradients and AdamW"] == pytest.approx(n_bytes, rel=0.01)
+
+
+def tensors_in(state: object) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    below = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return [tensor for each in below for tensor in tensors_in(each)]
+
+
+def test_activations_are_those_that_the_backward_pass_keeps(folder: Path):
+    model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
+    token_ids = [number * 37 % 128 for number in range(800)]
+    members = [
+        episode([node(0, None, token_ids[:400]), node(1, 0, token_ids[400 + n :], sampled=200)], name=str(n))
+        for n in range(2)
+    ]
+    batch = pack(weigh([group(members)], [[1.0, -1.0]], "episode"), torch.device("cpu"))
+    weights = {each.untyped_storage().data_ptr() for each in model.module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.hidden(batch)
+    assert sum(kept.values()) == pytest.approx(4 * shape_of(LLAMA).activations(len(batch.token_ids_T)), rel=0.1)
+
+
+def test_more_gpus_share_what_is_sharded():
+    def total(*overrides: str) -> float:
+        (training, *_) = estimates(load_config(None, overrides), shape_of(QWEN_7B), on_gpu=True, in_bfloat16=True)
+        return training.total
+
+    one, eight = total("backbone=verl"), total("backbone=verl", "verl.trainer.n_gpus_per_node=8")
+    assert one - eight == pytest.approx(7 / 8 * 16 * shape_of(QWEN_7B).parameters)
+    trinity = total("backbone=trinity", "trinity.cluster.gpu_per_node=9")
+    assert trinity == eight  # one of the nine is vLLM's
+
+
+@pytest.mark.parametrize("gpus", ["0", "${oc.env:GPUS}"])
+def test_a_number_that_the_engine_works_out_itself_counts_as_its_default(gpus: str):
+    one, other = (
+        estimates(load_config(None, ["backbone=verl", *more]), shape_of(QWEN_7B), on_gpu=True, in_bfloat16=True)
+        for more in ([], [f"verl.trainer.n_gpus_per_node={gpus}"])
+    )
+    assert one == other

@@ -1,0 +1,30 @@
+"""What `make bench-learning` measures a trained calculator on, and how sure it is of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import transfer
+
+
+def test_an_interval_is_as_wide_as_templates_differ():
+    assert transfer.success({"solved": (50, 50), "not solved": (0, 50)}) == (0.5, 0.0, 1.0)
+    rate, low, high = transfer.success({f"template {n}": (9, 10) for n in range(10)})
+    assert (rate, low, high) == (0.9, 0.9, 0.9)
+
+
+def test_the_sets_are_problems_that_no_run_trains_or_measures_on(gsm8k: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ASTUNE_GSM8K", str(gsm8k))
+    sets = transfer.task_sets()
+    assert {name: len(tasks) for name, tasks in sets.items()} == {
+        transfer.FRESH: 400,
+        transfer.HELD_OUT: 400,
+        transfer.STORIES: 400,
+        transfer.GSM8K: 65,
+        transfer.GSM8K_SIGNS: 17,
+    }
+    trained = {task.main_query for task in transfer.make_tasks("train", 1000)}
+    measured = {task.main_query for task in transfer.make_tasks("validation", 96)}
+    assert not [task for tasks in sets.values() for task in tasks if task.main_query in trained | measured]

@@ -1,0 +1,1 @@
+"""Training adapters in place of all weights."""
