@@ -18,7 +18,7 @@ import os
 import pdb
 import re
 import sys
-import time
+import threading
 from functools import cache
 from types import FrameType
 
@@ -26,6 +26,7 @@ from astune.schema import ConfigError, start_in_thread
 
 VARIABLE = "ASTUNE_DB"
 _LOOKS_S = 0.05
+_nobody_comes = threading.Event()
 
 
 def arm(tags: str) -> None:
@@ -37,6 +38,7 @@ def arm(tags: str) -> None:
     if not _parsed(tags):
         raise ConfigError(f"--db {tags!r} names no tag", hint="name those of your bp(...) calls: --db='TAG1|TAG2'")
     os.environ[VARIABLE] = tags
+    _nobody_comes.clear()
 
 
 def armed() -> frozenset[str]:
@@ -49,14 +51,17 @@ def bp(tag: str) -> None:
         _stop(sys._getframe(1), tag)
 
 
-def is_waiting(frame: FrameType) -> bool:
-    """Whether this frame waits until somebody debugs: at pdb's prompt, or for a debugger to attach."""
-    at_prompt = frame.f_code.co_name == "_cmdloop" and isinstance(frame.f_locals.get("self"), bdb.Bdb)
-    return at_prompt or frame.f_code is _wait_for_debugger.__code__
+def is_at_prompt(frame: FrameType) -> bool:
+    """Whether this frame is pdb's prompt."""
+    return frame.f_code.co_name == "_cmdloop" and isinstance(frame.f_locals.get("self"), bdb.Bdb)
 
 
 def detach() -> None:
-    """Let a debugger go, if there is one: threads that it has stopped go on."""
+    """Let a debugger go, if there is one: threads that it has stopped go on, and one that waits for it gives up.
+
+    Giving up is a flag and no exception out of a signal's handler: pydevd's trace function would swallow that one.
+    """
+    _nobody_comes.set()
     pydevd = sys.modules.get("pydevd")
     debugger = pydevd.get_global_debugger() if pydevd is not None else None
     if debugger is not None:  # it takes locks that this thread may hold
@@ -99,8 +104,9 @@ def _wait_for_debugger(tag: str) -> None:
     host, port = _listening()
     sys.stderr.write(f"breakpoint {tag}: process {os.getpid()} waits for a debugger on {host}:{port}\n")
     sys.stderr.flush()
-    while not debugpy.is_client_connected():  # debugpy's own wait swallows what a signal raises
-        time.sleep(_LOOKS_S)
+    while not debugpy.is_client_connected():
+        if _nobody_comes.wait(_LOOKS_S):
+            raise bdb.BdbQuit
     debugpy.wait_for_client()
 
 

@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from astune.cli._errors import EXIT_INTERRUPTED
-from astune.debug import detach, is_waiting
+from astune.debug import detach, is_at_prompt
 from astune.schema import DebuggerLeft, is_users
 
 SAYS_WHAT_HOLDS_AFTER_S = 5.0
@@ -75,7 +75,7 @@ class Interrupts:
             _leave_at_once()
         sys.stderr.write("\nending cleanly, which may take a moment; Ctrl-C again ends at once\n")
         threading.Thread(target=self._say_what_holds, name="astune-interrupts", daemon=True).start()
-        if _at_breakpoint(frame):
+        if _at_prompt(frame):
             with suppress(KeyboardInterrupt):  # pdb would take it for itself
                 self._end()
             raise bdb.BdbQuit
@@ -92,10 +92,10 @@ async def until_interrupted() -> None:
     await asyncio.Event().wait()
 
 
-def _at_breakpoint(frame: FrameType | None) -> bool:
-    """Whether the thread that has the signal waits until somebody debugs."""
+def _at_prompt(frame: FrameType | None) -> bool:
+    """Whether the thread that has the signal stands at pdb's prompt."""
     while frame is not None:
-        if is_waiting(frame):
+        if is_at_prompt(frame):
             return True
         frame = frame.f_back
     return False
