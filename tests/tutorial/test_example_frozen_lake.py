@@ -25,15 +25,16 @@ def maps(tasks) -> list[tuple[str, ...]]:
     return [tuple(task.metadata["map"]) for task in tasks]
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_every_lake_can_be_crossed_within_the_turns(split):
-    for task in make_tasks(split, 40):
+@pytest.mark.parametrize(("split", "ways"), [("train", [2, 3, 4]), ("train", [4]), ("validation", [4])])
+def test_every_lake_can_be_crossed_within_the_turns(split, ways):
+    for task in make_tasks(split, 40, ways=ways):
         environment = FrozenLake(task, seed=0)
         environment.get_init_state()
         steps = [
             environment.step({"role": "assistant", "content": way}) for way in shortest_way(task.metadata["map"]) or []
         ]
         assert steps[-1].is_terminated
+        assert len(steps) == task.metadata["way"]
         assert environment.evaluate() == 1.0
 
 
@@ -78,6 +79,11 @@ def test_more_lakes_than_there_are_is_an_error(monkeypatch):
         make_tasks("validation", 100)
 
 
+def test_a_way_that_no_lake_has_is_an_error():
+    with pytest.raises(TaskReaderError, match=r"ways are \[2, 5\]"):
+        make_tasks("train", 10, ways=[2, 5])
+
+
 def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path):
     path = tmp_path / "lakes.jsonl"
     arguments = ["--split", "train", "--number", "15", "--seed", "3", "--output", str(path)]
@@ -90,6 +96,8 @@ def test_the_configuration_names_tasks_that_can_be_read():
     splits = open_task_reader(tutorial_config(CONF).task_reader).read()
     assert len(splits.validation) >= 96
     assert {task.env_type for task in splits.training} == {"frozenlake"}
+    assert {task.metadata["way"] for task in splits.training} == {2, 3, 4}
+    assert {task.metadata["way"] for task in splits.validation} == {4}
     assert 0.1 < (mean_baseline(splits.validation) or 0) < 0.25
 
 

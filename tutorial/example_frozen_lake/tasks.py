@@ -1,8 +1,9 @@
 """Frozen lakes from a seed: `python -m tutorial.example_frozen_lake.tasks --help`.
 
-The goal is four moves away, in two directions, and holes lie between: who heeds only where the goal is meets one in at
-least three of four walks, and who heeds only what is safe wanders. Each map is there once, and belongs to one split for
-ever: a hash of the map decides, so that no held-out map is ever trained on, whatever the seeds.
+The goal of a held-out lake is four moves away, in two directions, and holes lie between: who heeds only where it is
+meets one in at least three of four walks, and who heeds only what is safe wanders. Training lakes may be shorter, so
+that a move is rewarded sooner. Each map is there once, and belongs to one split for ever: a hash of the map decides, so
+that no held-out map is ever trained on, whatever the seeds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -31,9 +32,9 @@ SIZE = 5
 FROZEN = 0.75
 """Chance of each other tile to be ice."""
 WAY = 4
-"""Moves from start to goal."""
-ONE_LOOK = 0.25
-"""Lakes that a walker who heeds only the goal crosses more often are left out, whichever side he prefers."""
+"""Moves from start to goal, unless `ways` says otherwise."""
+ONE_LOOK = {2: 0.5, 3: 0.5, WAY: 0.25}
+"""By moves: lakes that a walker who heeds only the goal crosses more often are left out, whichever side he prefers."""
 HELD_OUT_PART = 5
 """One map in five is held out."""
 
@@ -49,24 +50,33 @@ PREFERENCES: tuple[Callable[[Sides], list[str]], ...] = (
 
 
 class FrozenLakeTaskReader(TaskReaderBase):
-    """Makes the lakes when a run starts; `task_reader.params`: `training` and `validation`, how many, and `seed`.
+    """Make the lakes when a run starts.
+
+    `task_reader.params`: `training` and `validation`, how many; `seed`; `ways`, from start to goal in training, 2 to 4
+    moves (default: 4, as in held-out lakes), in turn. `metadata['way']` has it, for `stratify_by`.
 
     Held-out lakes say as `baseline` whether the best rule of one look crosses them.
     """
 
     def training_tasks(self) -> list[Task]:
-        return self._make("train", "training", 500)
+        return self._make("train", "training", 500, self.config.params.get("ways", [WAY]))
 
     def validation_tasks(self) -> list[Task]:
-        return self._make("validation", "validation", 96)
+        return self._make("validation", "validation", 96, [WAY])
 
-    def _make(self, split: Split, count_key: str, default: int) -> list[Task]:
+    def _make(self, split: Split, count_key: str, default: int, ways: Sequence[int]) -> list[Task]:
         params = self.config.params
-        return make_tasks(split, int(params.get(count_key, default)), seed=int(params.get("seed", 0)))
+        return make_tasks(split, int(params.get(count_key, default)), seed=int(params.get("seed", 0)), ways=ways)
 
 
-def make_tasks(split: Split, number: int, *, seed: int = 0) -> list[Task]:
-    """Return `number` different lakes, each to be crossed in four moves by one who heeds the goal and the holes."""
+def make_tasks(split: Split, number: int, *, seed: int = 0, ways: Sequence[int] = (WAY,)) -> list[Task]:
+    """Return `number` different lakes, each to be crossed in so many moves by one who heeds the goal and the holes.
+
+    Raises:
+        TaskReaderError: there are not so many, or a way is not between 2 and 4.
+    """
+    if not ways or not set(ways) <= ONE_LOOK.keys():
+        raise TaskReaderError(f"ways are {[*ways]}", hint="name ways of 2, 3 or 4 moves, as in [2, 3, 4]")
     tasks: dict[str, Task] = {}
     last_found = 0
     for draw in itertools.count():
@@ -74,15 +84,16 @@ def make_tasks(split: Split, number: int, *, seed: int = 0) -> list[Task]:
             break
         if draw - last_found > PATIENCE:
             raise TaskReaderError(f"only {len(tasks)} of {number} different lakes were found", hint="ask for fewer")
-        lake_map = _drawn_map(random.Random(f"{seed}/{draw}"))
+        way = ways[len(tasks) % len(ways)]
+        lake_map = _drawn_map(random.Random(f"{seed}/{draw}"), way)
         key = "\n".join(lake_map)
-        if key in tasks or split_of(lake_map) != split or len(shortest_way(lake_map) or []) != WAY:
+        if key in tasks or split_of(lake_map) != split or len(shortest_way(lake_map) or []) != way:
             continue
-        if any(chance_of_goal_only(lake_map, draws_from) > ONE_LOOK for draws_from in PREFERENCES):
+        if any(chance_of_goal_only(lake_map, draws_from) > ONE_LOOK[way] for draws_from in PREFERENCES):
             continue
         last_found = draw
         task_id = f"frozenlake-{split}-{seed}-{len(tasks):05d}"
-        metadata = {"map": lake_map, "max_turns": DEFAULT_MAX_TURNS}
+        metadata = {"map": lake_map, "max_turns": DEFAULT_MAX_TURNS, "way": way}
         tasks[key] = Task(task_id=task_id, main_query=QUERY, env_type="frozenlake", metadata=metadata)
     if split == "validation":
         for task in tasks.values():
@@ -107,12 +118,12 @@ def split_of(lake_map: list[str]) -> Split:
     return "validation" if digest[0] % HELD_OUT_PART == 0 else "train"
 
 
-def _drawn_map(draw: random.Random) -> list[str]:
-    """A map whose start and goal lie WAY moves apart and in no line; it may have no way between them."""
+def _drawn_map(draw: random.Random, way: int) -> list[str]:
+    """A map whose start and goal lie `way` moves apart and in no line; it may have no way between them."""
     places = list(itertools.product(range(SIZE), repeat=2))
     start = draw.choice(places)
     apart = ((place, abs(place[0] - start[0]), abs(place[1] - start[1])) for place in places)
-    goal = draw.choice([place for place, rows, columns in apart if rows + columns == WAY and rows and columns])
+    goal = draw.choice([place for place, rows, columns in apart if rows + columns == way and rows and columns])
     tiles = {place: "F" if draw.random() < FROZEN else "H" for place in places} | {start: "S", goal: "G"}
     return ["".join(tiles[row, column] for column in range(SIZE)) for row in range(SIZE)]
 
