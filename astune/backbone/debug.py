@@ -15,12 +15,12 @@ from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.text_renderer import TextRenderer
 from astune.rollout import RolloutObserver, RolloutPool
-from astune.runs import RunDirectory, balance_metrics
+from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, stepped
-from astune.trainer.measures import PhaseClock, engine_metrics, episode_metrics
+from astune.trainer.ledger import RolloutResult, StepLedger
+from astune.trainer.measures import PhaseClock
 
 NOT_TRAINED = "debug run"
-STEP = 0
 _A_DAY_S = 86_400.0
 
 
@@ -48,11 +48,14 @@ async def debug(
         with run.open_episodes() as episodes, run.open_metrics() as metrics, stepped():
             recorder = Recorder(episodes, observer)
             pool = RolloutPool(engine, model.renderer, parts.workflow, parts.judge, model.config, recorder)
+            ledger = StepLedger(
+                config, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, n_validation_tasks=0
+            )
             before = engine.stats()
             with clock.phase("rollout"):
                 groups = await pool.run_groups(
                     parts.training_tasks[: config.debug.debug_first_n_tasks],
-                    step=STEP,
+                    step=ledger.step,
                     split="train",
                     num_repeat=1,
                     temperature=config.rollout.temperature,
@@ -60,11 +63,9 @@ async def debug(
             after = engine.stats()
             for group in groups:
                 group.dropped = group.dropped or NOT_TRAINED
-                for episode in group.episodes:
-                    episodes.annotate(episode.episode_id, not_trained=NOT_TRAINED)
-            measures = episode_metrics(groups) | engine_metrics(before, after, clock["rollout"]) | clock.metrics()
-            episodes.flush()
-            metrics.append(STEP, "train", measures | balance_metrics(pool.balance(groups, before, after)))
+            balance = pool.balance(groups, before, after)
+            rollouts = RolloutResult(groups, before, after, clock.seconds["rollout"], balance)
+            ledger.record_untrained(rollouts, seconds=clock.seconds)
     return groups
 
 

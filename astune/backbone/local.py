@@ -19,8 +19,10 @@ from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
 from astune.task_reader import TaskOrder, how_to_hold_out
 from astune.trainer.handover_proof import prove_handover
-from astune.trainer.local import LocalTrainer, LoopState, TrainingObserver
+from astune.trainer.ledger import StepLedger
+from astune.trainer.local import LocalTrainer, TrainingObserver
 from astune.trainer.policy import PolicyTrainer
+from astune.trainer.resume_point import ResumePoint
 
 
 class RunObserver(RolloutObserver, TrainingObserver, Protocol):
@@ -44,34 +46,41 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
         require_trainable(model)
         policy = PolicyTrainer.load(model_folder(config), config)
         engine = model.engine
-        checkpoint, state = run.checkpoints.latest(), LoopState()
+        checkpoint, resumed = run.checkpoints.latest(), None
         if checkpoint is not None:
-            state = LoopState.of(checkpoint)
+            resumed = ResumePoint.read(checkpoint)
             policy.load_state(checkpoint.state)
-            order.load_state_dict(state.order)
+            order.load_state_dict(resumed.order)
         if model.apart:
             observer.on_phase("proving that weights reach the engine")
             await prove_handover(engine, policy)
-        elif checkpoint is not None:
+        elif resumed is not None:
             await engine.load_weights(policy.weights)
         # Nothing that was recorded is moved before everything needed to resume is known to be there.
-        superseded = run.rewind(state.step if checkpoint is not None else -1)
+        superseded = run.rewind(-1 if resumed is None else resumed.step)
         if superseded is not None:
             observer.on_note(str(superseded))
         run.save_vocabulary(model.renderer.vocabulary())
         with run.open_episodes() as episodes, run.open_metrics() as metrics:
+            validation_tasks = parts.validation_tasks[: config.trainer.validation.max_tasks]
+            ledger = StepLedger(
+                config,
+                episodes=episodes,
+                metrics=metrics,
+                checkpoints=run.checkpoints,
+                n_validation_tasks=len(validation_tasks),
+                resumed=resumed,
+                on_record=observer.on_record,
+            )
             trainer = LocalTrainer(
                 config,
                 policy=policy,
                 engine=engine,
                 rollouts=_rollouts(model, parts, Recorder(episodes, observer)),
                 order=order,
-                validation_tasks=parts.validation_tasks,
-                episodes=episodes,
-                metrics=metrics,
-                checkpoints=run.checkpoints,
+                validation_tasks=validation_tasks,
+                ledger=ledger,
                 observer=observer,
-                state=state,
             )
             await trainer.fit()
 

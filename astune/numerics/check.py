@@ -20,8 +20,8 @@ from astune.numerics.draws import Draws
 from astune.numerics.limits import FLOAT32, Limits, rounding_limits
 from astune.numerics.reading import Reading
 from astune.numerics.suspects import Suspects, Trial, name_of, rounding_of
-from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
-from astune.trainer.advantages import advantages_of
+from astune.schema import EpisodeGroup, TrainerError
+from astune.trainer.ledger import batch_of
 from astune.trainer.local import Rollouts, TaskSource
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.mismatch import Mismatch
@@ -155,8 +155,7 @@ class NumericsCheck:
     def _measure(self, step: int, groups: list[EpisodeGroup], calls: list[RecordedCall]) -> StepNumerics:
         """A training step with a learning rate of zero, and where the tokens lie in the trainer's distributions."""
         version = self._policy.version
-        advantages = advantages_of(groups, normalise=self._config.trainer.loss.normalise_advantages)
-        report = self._policy.step(TrainingBatch(step, groups, advantages))
+        report = self._policy.step(batch_of(step, groups, self._config))
         model, temperature = self._policy.model, self._config.rollout.temperature
         microbatches = self._packed(calls)
         draws = Draws.of(Reading.of(model, microbatches), model.head(temperature))

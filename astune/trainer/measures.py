@@ -93,12 +93,7 @@ class PhaseClock:
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def __getitem__(self, name: str) -> float:
-        return self._seconds[name]
-
     @property
-    def total_s(self) -> float:
-        return sum(self._seconds.values())
-
-    def metrics(self) -> dict[str, float]:
-        return {f"time/{name}_s": seconds for name, seconds in self._seconds.items()}
+    def seconds(self) -> dict[str, float]:
+        """Duration of each phase so far."""
+        return dict(self._seconds)

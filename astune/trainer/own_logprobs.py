@@ -5,14 +5,18 @@ A step computes them for its loss in the order of its micro-batches. Nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from astune.schema import Episode
-from astune.trainer.microbatch import MicroBatch
+from astune.schema import Episode, EpisodeGroup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from astune.trainer.microbatch import MicroBatch
 
 Floats = NDArray[np.float32]
 OwnLogprobs = dict[str, dict[int, Floats]]
@@ -49,3 +53,25 @@ def of_sampled(episode: Episode, messages: Mapping[int, Floats]) -> Floats:
         if node.sampled
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+def engine_correlation(groups: Iterable[EpisodeGroup], logprobs: OwnLogprobs, version: int) -> float | None:
+    """Pearson's correlation of the probabilities that engine and trainer give to the tokens that `version` sampled.
+
+    1 where either does not vary; None where `version` sampled none of the trained tokens. Above 0.99 with the same
+    weights on both sides.
+    """
+    trained = [
+        (node.logprobs, messages[node.node_id])
+        for group in groups
+        for episode in group.episodes
+        if (messages := logprobs.get(episode.episode_id))
+        for node in episode.forest.nodes
+        if node.node_id in messages and node.weights_version == version
+    ]
+    if not trained:
+        return None
+    engine, ours = (np.exp(np.concatenate(parts).astype(np.float64)) for parts in zip(*trained, strict=True))
+    if engine.std() == 0 or ours.std() == 0:
+        return 1.0
+    return float(np.corrcoef(engine, ours)[0, 1])

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -26,23 +25,12 @@ from astune.trainer.fingerprints import Fingerprints
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import LossSums
 from astune.trainer.microbatch import MicroBatch, pack, split
-from astune.trainer.mismatch import Mismatch
-from astune.trainer.own_logprobs import OwnLogprobs, by_message
+from astune.trainer.own_logprobs import by_message
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import WeightedTimeline, account, weigh
+from astune.trainer.samples import WeightedTimeline, weigh
+from astune.trainer.step_report import StepReport
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What one step did. `trained_tokens` and the metric `masked_fraction` account for every sampled token."""
-
-    metrics: dict[str, float]
-    trained_tokens: int
-    mismatch: Mismatch
-    logprobs: OwnLogprobs
-    """The trainer's, of every trained token, under the weights that the step began with."""
 
 
 class PolicyTrainer:
@@ -116,12 +104,10 @@ class PolicyTrainer:
             TrainerError: there is nothing to train on, or a number is not finite; the weights are as before, or, where
                 an earlier one of several updates had been made already, `version` says that they are not.
         """
-        start = time.perf_counter()
-        accounts = account(batch)
         version = self._version
         updates = self._updates(batch)
         lr = learning_rate(self._config.trainer.optim, batch.step, self._config.trainer.total_steps)
-        report: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         total: LossSums | None = None
         norms: list[float] = []
         for microbatches in self._with_old_logprobs(updates):
@@ -133,26 +119,22 @@ class PolicyTrainer:
                 self._version += 1
             norms.append(norm)
             total = sums if total is None else total + sums
-            report["computed_tokens"] += sum(len(microbatch.token_ids_T) for microbatch in microbatches)
-            report["read_tokens"] += sum(microbatch.n_read for microbatch in microbatches)
-            report["microbatches"] += len(microbatches)
+            counts["computed_tokens"] += sum(len(microbatch.token_ids_T) for microbatch in microbatches)
+            counts["read_tokens"] += sum(microbatch.n_read for microbatch in microbatches)
+            counts["microbatches"] += len(microbatches)
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
-        mismatch = total.mismatch
-        metrics = {
-            **total.metrics(),
-            **mismatch.metrics(),
-            **mismatch.metrics_by_age(version),
-            "masked_fraction": accounts.masked.total() / (accounts.trained + accounts.masked.total()),
-            "loss": float(total.loss) / len(updates),
-            "grad_norm": math.fsum(norms) / len(norms),
-            "lr": lr,
-            "trained_tokens": float(accounts.trained),
-            **{name: float(count) for name, count in report.items()},
-            "train_tokens_per_s": accounts.trained / (time.perf_counter() - start),
-        }
-        logprobs = by_message(mismatch.difference_E, [microbatch for update in updates for microbatch in update])
-        return StepReport(metrics, accounts.trained, mismatch, logprobs)
+        logprobs = by_message(total.mismatch.difference_E, [one for update in updates for one in update])
+        return StepReport.of(
+            batch,
+            total,
+            logprobs,
+            version=version,
+            loss=float(total.loss) / len(updates),
+            grad_norm=math.fsum(norms) / len(norms),
+            lr=lr,
+            **counts,
+        )
 
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""

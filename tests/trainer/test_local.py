@@ -14,8 +14,10 @@ from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import EpisodeStore, RunDirectory
 from astune.schema import EngineError, EpisodeGroup, Split, Task, TokenBalance
-from astune.trainer.local import LocalTrainer, LoopState
+from astune.trainer.ledger import StepLedger
+from astune.trainer.local import LocalTrainer
 from astune.trainer.policy import PolicyTrainer
+from astune.trainer.resume_point import ResumePoint
 
 TASKS = [Task(task_id=f"held-out-{number}", main_query="?") for number in range(4)]
 
@@ -98,9 +100,17 @@ async def fit(
     *,
     measured: int = 4,
     breaks_at: int | None = None,
-    state: LoopState | None = None,
+    resumed: ResumePoint | None = None,
 ) -> None:
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
+        ledger = StepLedger(
+            settings,
+            episodes=episodes,
+            metrics=metrics,
+            checkpoints=run.checkpoints,
+            n_validation_tasks=len(TASKS),
+            resumed=resumed,
+        )
         trainer = LocalTrainer(
             settings,
             policy=PolicyTrainer.load(folder, settings),
@@ -108,11 +118,8 @@ async def fit(
             rollouts=Rollouts(episodes, measured),
             order=Order(),
             validation_tasks=TASKS,
-            episodes=episodes,
-            metrics=metrics,
-            checkpoints=run.checkpoints,
+            ledger=ledger,
             observer=Observer(),
-            state=state,
         )
         await trainer.fit()
 
@@ -183,7 +190,7 @@ async def test_a_completed_measurement_is_not_made_again_on_resuming(small_folde
     with run.open_metrics() as metrics:
         metrics.append(2, "validation", {"reward/success_of_all": 0.75})
     settings = config(tasks_per_step=1, total_steps=2, test_freq=1, validation={"stop_at_success": 0.7})
-    await fit(small_folder, run, settings, measured=4, state=LoopState(step=2))
+    await fit(small_folder, run, settings, measured=4, resumed=ResumePoint(step=2))
     assert [(line.step, line.kind) for line in run.metrics()] == [(2, "validation")]
     best = run.checkpoints.best()
     assert best is not None

@@ -15,9 +15,10 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from astune.config.schema import LoraConfig, ModelConfig, OptimConfig
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer.microbatch import pack
-from astune.trainer.policy import PolicyTrainer, StepReport, learning_rate
+from astune.trainer.policy import PolicyTrainer, learning_rate
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import weigh
+from astune.trainer.step_report import StepReport
 
 
 def tensors(trainer: PolicyTrainer) -> dict[str, Tensor]:

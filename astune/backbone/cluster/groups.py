@@ -20,8 +20,7 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
-from astune.trainer.advantages import advantages_of, teaches_nothing
-from astune.trainer.local import NO_VARIANCE
+from astune.trainer.ledger import NO_VARIANCE, drop_without_variance, episode_advantages
 
 
 class Groups:
@@ -84,14 +83,11 @@ class Groups:
 
     def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
         """One that stands for it, of a group that teaches nothing or could not be completed."""
+        drop_without_variance([group], self.config)
         if group.dropped is not None:
-            return [self._standing(step, dropped=True)]
-        loss = self.config.trainer.loss
-        [advantages] = advantages_of([group], normalise=loss.normalise_advantages)
-        if teaches_nothing(advantages):
-            group.dropped = NO_VARIANCE
-            return [self._standing(step)]
-        return rows_of(group, advantages, loss.token_weights) or [self._standing(step)]
+            return [self._standing(step, dropped=group.dropped != NO_VARIANCE)]
+        [advantages] = episode_advantages([group], self.config)
+        return rows_of(group, advantages, self.config.trainer.loss.token_weights) or [self._standing(step)]
 
     def _standing(self, step: int, *, dropped: bool = False) -> Row:
         return quiet_row(self._token_id, max(0, step - 1), dropped=dropped)

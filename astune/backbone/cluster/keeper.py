@@ -40,7 +40,8 @@ from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metri
 from astune.schema import AstuneError, Episode, EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.advantages import advantages_of
 from astune.trainer.empty_steps import EmptySteps
-from astune.trainer.local import NO_VARIANCE, TrainingObserver, require_zero
+from astune.trainer.ledger import NO_VARIANCE, require_zero
+from astune.trainer.local import TrainingObserver
 from astune.trainer.loss import kl_to_start
 from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.mismatch import Mismatch
@@ -306,7 +307,7 @@ class Keeper:
         mismatch = Mismatch(torch.from_numpy(ours - engine), torch.from_numpy(versions.astype(np.int64)))
         oldest, fresh = int(step - 1 - versions.min()), versions == step - 1
         of_step = mismatch.metrics() | mismatch.metrics_by_age(step - 1)
-        of_step |= {"entropy": float(entropy.mean()), "versions_behind_max": float(oldest)}
+        of_step |= {"entropy": float(entropy.mean())}
         if _START in rows[0]:
             start = torch.from_numpy(_joined(rows, _START))
             of_step["kl_to_start"] = float(kl_to_start(torch.from_numpy(ours), start).mean())

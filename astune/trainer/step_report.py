@@ -1,0 +1,44 @@
+"""The report of an update: what one step of any trainer learnt from, under the names that every backbone reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from astune.schema import TrainingBatch
+from astune.trainer.loss import LossSums
+from astune.trainer.mismatch import Mismatch
+from astune.trainer.own_logprobs import OwnLogprobs, engine_correlation
+from astune.trainer.samples import account
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did. `trained_tokens` and the metric `masked_fraction` account for every sampled token."""
+
+    metrics: dict[str, float]
+    trained_tokens: int
+    mismatch: Mismatch
+    logprobs: OwnLogprobs
+    """The trainer's, of every trained token, under the weights that the step began with."""
+
+    @classmethod
+    def of(cls, batch: TrainingBatch, sums: LossSums, logprobs: OwnLogprobs, *, version: int, **more: float) -> Self:
+        """The report of an update on `batch`.
+
+        Args:
+            version: of the weights that were updated.
+            more: what only the trainer knows, as its gradient norm; replaces a common metric of the same name.
+        """
+        accounts, mismatch = account(batch), sums.mismatch
+        correlation = engine_correlation(batch.groups, logprobs, version)
+        metrics = {
+            **sums.metrics(),
+            **mismatch.metrics(),
+            **mismatch.metrics_by_age(version),
+            **({} if correlation is None else {"engine_correlation": correlation}),
+            "masked_fraction": accounts.masked.total() / (accounts.trained + accounts.masked.total()),
+            "trained_tokens": float(accounts.trained),
+            **{name: float(value) for name, value in more.items()},
+        }
+        return cls(metrics, accounts.trained, mismatch, logprobs)
