@@ -7,10 +7,15 @@ a breakpoint takes their time, so deadlines are a day.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
 
+from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.engines import open_model
+from astune.backbone.memory import Estimate, ModelShape, engine_memory
 from astune.backbone.parts import UserParts
+from astune.backbone.plan import agent, folder_of, known_when_asked
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.text_renderer import TextRenderer
@@ -22,6 +27,47 @@ from astune.trainer.measures import PhaseClock
 
 NOT_TRAINED = "debug run"
 _A_DAY_S = 86_400.0
+
+
+class DebugBackbone(Backbone):
+    """A few episodes, by `debug` of this module; nothing is trained."""
+
+    trains: ClassVar[bool] = False
+
+    def plan(
+        self,
+        config: AstuneConfig,
+        parts: UserParts,
+        *,
+        run_path: Path | None = None,
+        memory: Sequence[Estimate] = (),
+        starts_ray: bool = False,
+    ) -> list[tuple[str, str]]:
+        n_tasks, first_n = len(parts.training_tasks), config.debug.debug_first_n_tasks
+        tasks = f"the first {min(first_n, n_tasks)} of {n_tasks} training tasks"
+        if not n_tasks:
+            tasks = f"the first {first_n} {known_when_asked(config)}"
+        at_once = config.debug.debug_max_parallel if parts.workflow.is_async() else 1
+        return [
+            ("backbone", f"debug: nothing is trained, one thread, no deadlines; answers from {config.model.path}"),
+            *agent(config),
+            ("episodes", f"{tasks}, one episode each, {at_once} at once"),
+            ("saved", f"in {folder_of(config)}"),
+        ]
+
+    def memory(self, config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> list[Estimate]:
+        return [engine_memory(config, shape, on_gpu=on_gpu, in_bfloat16=in_bfloat16)]
+
+    async def train(
+        self,
+        config: AstuneConfig,
+        parts: UserParts,
+        run: RunDirectory,
+        observer: RunObserver,
+        *,
+        base_dir: Path | None = None,
+    ) -> None:
+        await debug(config, parts, run, observer, observer.on_note)
 
 
 async def debug(

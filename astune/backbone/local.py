@@ -1,36 +1,55 @@
 """The local backbone: rollouts and training in one process on one machine.
 
-It puts the rooms together and owns their lifetimes; what happens in a step is in `astune/trainer/local.py`.
+It puts the rooms together and owns their lifetimes; what happens in a step is in `astune/trainer/local.py`. Nothing
+here imports torch before something is trained or compared.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
+from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.engines import OpenModel, model_folder, open_model
+from astune.backbone.memory import Estimate, ModelShape, local_memory
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
 from astune.engine.publication import PublishedWeights
-from astune.numerics.check import NumericsCheck, NumericsReport
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
 from astune.task_reader import TaskOrder, how_to_hold_out
-from astune.trainer.handover_proof import prove_handover
-from astune.trainer.ledger import StepLedger
-from astune.trainer.local import LocalTrainer, TrainingObserver
-from astune.trainer.policy import PolicyTrainer
-from astune.trainer.resume_point import ResumePoint
+
+if TYPE_CHECKING:
+    from astune.numerics.check import NumericsReport
 
 
-class RunObserver(RolloutObserver, TrainingObserver, Protocol):
-    """Is told everything that happens in a run."""
+class LocalBackbone(Backbone):
+    """Rollouts and training in one process, by `train` of this module."""
 
-    def on_note(self, line: str) -> None:
-        """Show a line that the user is to read."""
-        ...
+    hands_over_weights: ClassVar[bool] = True
+
+    def check(self, config: AstuneConfig) -> None:
+        check_settings(config)
+
+    def check_tasks(self, config: AstuneConfig, parts: UserParts) -> None:
+        check_tasks(config, parts)
+
+    def memory(self, config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> list[Estimate]:
+        return [local_memory(config, shape, on_gpu=on_gpu, in_bfloat16=in_bfloat16)]
+
+    async def train(
+        self,
+        config: AstuneConfig,
+        parts: UserParts,
+        run: RunDirectory,
+        observer: RunObserver,
+        *,
+        base_dir: Path | None = None,
+    ) -> None:
+        await train(config, parts, run, observer)
 
 
 async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
@@ -39,6 +58,12 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     Raises:
         AstuneError: something that only the user can mend; everything up to the last whole step is on disk.
     """
+    from astune.trainer.handover_proof import prove_handover
+    from astune.trainer.ledger import StepLedger
+    from astune.trainer.local import LocalTrainer
+    from astune.trainer.policy import PolicyTrainer
+    from astune.trainer.resume_point import ResumePoint
+
     check_trainable(config, parts)
     observer.on_phase("loading the model")
     order = task_order(config, parts)
@@ -103,6 +128,9 @@ async def check_numerics(
     config: AstuneConfig, parts: UserParts, observer: RunObserver, *, steps: int, tasks: int
 ) -> NumericsReport:
     """Compare the engine's log-probabilities with the trainer's on real rollouts; no file stays."""
+    from astune.numerics.check import NumericsCheck
+    from astune.trainer.policy import PolicyTrainer
+
     check_trainable(config, parts)
     if tasks * steps > len(parts.training_tasks):
         raise ConfigError(
@@ -140,6 +168,11 @@ def without_learning(config: AstuneConfig) -> AstuneConfig:
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     """Refuse what could run but not train, before anything expensive starts."""
     check_settings(config)
+    check_tasks(config, parts)
+
+
+def check_tasks(config: AstuneConfig, parts: UserParts) -> None:
+    """Refuse too few tasks for a step, or tasks that have no order."""
     if len(parts.training_tasks) < config.trainer.tasks_per_step + config.trainer.dynamic_sampling.max_extra_tasks:
         raise ConfigError(
             f"a step takes {config.trainer.tasks_per_step} tasks and up to "

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from astune.backbone.cluster.layers import of_user
-from astune.config.schema import AstuneConfig, ClusterEngine
+from astune.backbone.base import find_backbone
+from astune.config.schema import AstuneConfig
 
 GIB = 2**30
 LIBRARIES = GIB
@@ -100,12 +100,7 @@ def estimates(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloa
         on_gpu: whether the machines that train have GPUs.
         in_bfloat16: what the local backbone computes in.
     """
-    if config.backbone == "verl":
-        return _verl(config, shape, on_gpu=on_gpu)
-    if config.backbone == "trinity":
-        return _trinity(config, shape, on_gpu=on_gpu)
-    place = f"on the {'GPU' if on_gpu else 'CPU'}, in {'bfloat16' if in_bfloat16 else 'float32'}"
-    return [Estimate(place, _local(config, shape, _BFLOAT16 if in_bfloat16 else _FLOAT32))]
+    return find_backbone(config.backbone).memory(config, shape, on_gpu=on_gpu, in_bfloat16=in_bfloat16)
 
 
 def estimates_of(config: AstuneConfig) -> list[Estimate]:
@@ -121,61 +116,69 @@ def estimates_of(config: AstuneConfig) -> list[Estimate]:
     return estimates(config, shape, on_gpu=device.type == "cuda", in_bfloat16=in_bfloat16)
 
 
-def _local(config: AstuneConfig, shape: ModelShape, width: int) -> dict[str, float]:
-    """Trainer and engine share one device."""
+def engine_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
+    """The engine in this process, without a trainer."""
+    width = _BFLOAT16 if in_bfloat16 else _FLOAT32
+    return Estimate(_place(on_gpu, in_bfloat16), {"libraries": LIBRARIES, **_engine(config, shape, width)})
+
+
+def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
+    """Trainer and engine, which share one device."""
+    width = _BFLOAT16 if in_bfloat16 else _FLOAT32
     rank = config.model.lora.rank
     trained = shape.adapters(rank) if rank else shape.parameters
-    engine = {}
-    if config.engine.type == "in_process":
-        engine = {"engine": shape.parameters * width, "keys and values": config.engine.kv_cache_gb * GIB}
-    if config.backbone == "debug":
-        return {"libraries": LIBRARIES, **engine}
     all_tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     tokens = min(config.trainer.tokens_per_microbatch, all_tokens)
     master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
     start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
-    return {
+    parts = {
         "libraries": LIBRARIES,
         "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
         "gradients and AdamW": trained * _OPTIMISER_BYTES,
         "starting weights": start * width,
         "activations": shape.activations(tokens) * width,
         "logits": _LOGITS_AT_ONCE * width,
-        **engine,
+        **_engine(config, shape, width),
     }
+    return Estimate(_place(on_gpu, in_bfloat16), parts)
 
 
-def _verl(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool) -> list[Estimate]:
-    """FSDP2 spreads float32 weights, gradients and moments; vLLM sleeps on the same GPUs while they train."""
-    devices = int(_number(config, "verl", "trainer.n_gpus_per_node", 1) * _number(config, "verl", "trainer.nnodes", 1))
+def _place(on_gpu: bool, in_bfloat16: bool) -> str:
+    return f"on the {'GPU' if on_gpu else 'CPU'}, in {'bfloat16' if in_bfloat16 else 'float32'}"
+
+
+def _engine(config: AstuneConfig, shape: ModelShape, width: int) -> dict[str, float]:
+    """The engine's own weights and cache, where it is in this process."""
+    if config.engine.type != "in_process":
+        return {}
+    return {"engine": shape.parameters * width, "keys and values": config.engine.kv_cache_gb * GIB}
+
+
+def colocated_memory(
+    config: AstuneConfig, shape: ModelShape, *, devices: int, sampler_share: float, on_gpu: bool
+) -> list[Estimate]:
+    """FSDP2 spreads float32 weights, gradients and moments; vLLM sleeps on the same GPUs while they train.
+
+    Args:
+        sampler_share: part of a GPU that vLLM takes while it samples.
+    """
     training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
     sampling = _sampler(config, shape, on_gpu=on_gpu)
     if not on_gpu:
         return [Estimate("on this machine", _joined(training, sampling))]
     each = "on the GPU" if devices == 1 else f"on each of {devices} GPUs"
-    share = _number(config, "verl", "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5)
-    taken = f"{each} while it samples, and vLLM takes {share:.0%} of the GPU for that"
+    taken = f"{each} while it samples, and vLLM takes {sampler_share:.0%} of the GPU for that"
     return [Estimate(f"{each} while it trains", training), Estimate(taken, sampling)]
 
 
-def _trinity(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool) -> list[Estimate]:
-    """Trainer and vLLM have GPUs of their own."""
-    nodes, each = (_number(config, "trinity", f"cluster.{key}", 1) for key in ("node_num", "gpu_per_node"))
-    of_vllm = _number(config, "trinity", "explorer.rollout_model.engine_num", 1)
-    of_vllm *= _number(config, "trinity", "explorer.rollout_model.tensor_parallel_size", 1)
-    devices = max(1, int(nodes * each - of_vllm))
+def separate_memory(config: AstuneConfig, shape: ModelShape, *, devices: int, on_gpu: bool) -> list[Estimate]:
+    """The same where vLLM has GPUs of its own, beside `devices` of the trainer."""
     training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
     sampling = _sampler(config, shape, on_gpu=on_gpu)
     if not on_gpu:
         return [Estimate("on this machine", _joined(training, sampling))]
     where = "on the trainer's GPU" if devices == 1 else f"on each of the trainer's {devices} GPUs"
     return [Estimate(where, training), Estimate("on vLLM's GPU", sampling)]
-
-
-def _number(config: AstuneConfig, engine: ClusterEngine, key: str, default: float) -> float:
-    """What the user's own section sets; the default where that is no number above 0, as an interpolation."""
-    value = of_user(config, engine, key)
-    return value if isinstance(value, int | float) and value > 0 else default
 
 
 def _cluster_trainer(config: AstuneConfig, shape: ModelShape, devices: int, *, on_gpu: bool) -> dict[str, float]:

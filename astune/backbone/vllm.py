@@ -23,8 +23,12 @@ _TOKENS_A_STEP = 4096
 """Of prompts that a CPU reads in one step; at least one whole prompt must fit."""
 
 
-def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> Companion | None:
+def vllm_server(
+    config: AstuneConfig, folder: Path, *, takes_weights: bool, few_episodes: bool = False
+) -> Companion | None:
     """The server of the model in `folder`; None where the configuration wants none started.
+
+    For a few episodes nothing is compiled, which would outlast them.
 
     Its log-probabilities have the temperature applied, as the contract of engines asks, and nothing of the model's own
     generation_config.json changes what is sampled from. One that takes weights can be made to do anything by whoever
@@ -48,7 +52,7 @@ def vllm_server(config: AstuneConfig, folder: Path, *, takes_weights: bool) -> C
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
         *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-prompt-tokens-details"),
-        *(("--enforce-eager",) if config.backbone == "debug" else ()),  # compiling would outlast a few episodes
+        *(("--enforce-eager",) if few_episodes else ()),
         *_for_its_device(config),
         "--disable-uvicorn-access-log",  # the last lines of its log are for what went wrong
         *(("--worker-extension-cls", "astune_weights.TakesWeights") if takes_weights else ()),

@@ -52,6 +52,7 @@ def made_ready(
     load: Callable[[], UserParts],
     *,
     takes_weights: bool,
+    few_episodes: bool = False,
     experiment: Path | None = None,
 ) -> Iterator[Ready]:
     """Load what the user brings and start the companions, in the order in which mistakes show soonest; end them after.
@@ -59,6 +60,7 @@ def made_ready(
     Args:
         load: makes the user's parts; called before anything slow starts, unless tasks may come from a companion.
         takes_weights: whether a server that we start is trained with.
+        few_episodes: whether it answers for a few episodes only.
         experiment: the folder of the experiment's runs, where it is not the configuration's.
 
     Raises:
@@ -72,7 +74,7 @@ def made_ready(
         if early is None:
             require_engine(config)
         # The model is fetched before a new run's folder hides the experiment's last good one.
-        companions += engine_server(config, console, takes_weights=takes_weights)
+        companions += engine_server(config, console, takes_weights=takes_weights, few_episodes=few_episodes)
         with started(companions, experiment, console) as beside:
             yield Ready(early or load(), beside, interrupts)
 
@@ -149,7 +151,9 @@ def experiment_of(config: AstuneConfig) -> Path:
     return config.record_dir.resolve() / config.experiment_name
 
 
-def engine_server(config: AstuneConfig, console: Console, *, takes_weights: bool) -> list[Companion]:
+def engine_server(
+    config: AstuneConfig, console: Console, *, takes_weights: bool, few_episodes: bool
+) -> list[Companion]:
     """The server that answers, where we start it; in any case the model's files are looked for, and fetched."""
     if config.engine.type == "openai":
         return []
@@ -158,7 +162,7 @@ def engine_server(config: AstuneConfig, console: Console, *, takes_weights: bool
 
     with console.status(f"looking for the model {config.model.path}"):
         folder = model_folder(config)
-    server = vllm_server(config, folder, takes_weights=takes_weights)
+    server = vllm_server(config, folder, takes_weights=takes_weights, few_episodes=few_episodes)
     return [] if server is None else [server]
 
 

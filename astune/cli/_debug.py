@@ -6,10 +6,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich import box
@@ -20,16 +20,16 @@ from rich.text import Text
 from astune.cli._episode_text import draw_episode, unit_of
 from astune.cli._report import visible
 from astune.cli._traceback import users_traceback
-from astune.config import AstuneConfig
 from astune.runs import RunDirectory
-from astune.schema import AstuneError, Episode, EpisodeGroup, Task
+from astune.schema import AstuneError, Episode, Split, Task
 
 if TYPE_CHECKING:
+    from astune.backbone.base import RunObserver
     from astune.cli._beside import Ready
 
 
 def debug_episodes(
-    config: AstuneConfig,
+    work: Callable[[RunDirectory, RunObserver], Coroutine[Any, Any, None]],
     ready: Ready,
     recorded: AbstractContextManager[RunDirectory],
     console: Console,
@@ -38,26 +38,22 @@ def debug_episodes(
     """Run the episodes and print them.
 
     Args:
+        work: runs them.
         show: is called at the end with the run's folder and its first episode, also where every episode failed.
 
     Raises:
         AstuneError: every one of them ended in an error.
     """
-    from astune.backbone.debug import debug
 
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    groups: list[EpisodeGroup] = []
     narrator = Narrator(console)
     with ExitStack() as in_the_end, recorded as run, told_tracebacks(console):
         say(f"debug run {run.path}")
 
-        async def work() -> None:
-            groups.extend(await debug(config, ready.parts, run, narrator, say))
-
-        ready.run(work())
-        episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+        ready.run(work(run, narrator))
+        episodes = narrator.episodes
         in_the_end.callback(show, run.path, episodes[0].episode_id)
         in_the_end.callback(_sum_up, episodes, narrator, console)
         if all(episode.status == "error" for episode in episodes):
@@ -73,15 +69,22 @@ def _sum_up(episodes: Sequence[Episode], narrator: Narrator, console: Console) -
 
 
 class Narrator:
-    """Says what happens to episodes; a `RolloutObserver`."""
+    """Prints what happens to episodes; a `RunObserver`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._asking: set[str] = set()
+        self._ended: dict[str, Episode | None] = {}
         self.first_answer_s: float | None = None
         """Seconds from the start of the process to the first answer of the model."""
 
+    @property
+    def episodes(self) -> list[Episode]:
+        """Those that have ended, in the order in which they began."""
+        return [episode for episode in self._ended.values() if episode is not None]
+
     def on_started(self, episode_id: str, task: Task) -> None:
+        self._ended[episode_id] = None
         self._console.print(Text(f"episode {visible(episode_id)} begins", style="dim"), soft_wrap=True)
 
     def on_waits_for(self, episode_id: str, what: str) -> None:
@@ -91,10 +94,18 @@ class Narrator:
             self.first_answer_s = process_age_s()
 
     def on_finished(self, episode: Episode) -> None:
+        self._ended[episode.episode_id] = episode
         self._console.print(draw_episode(episode))
 
     def on_attempt_failed(self, episode: Episode) -> None:
-        self._console.print(draw_episode(episode))
+        self.on_finished(episode)
+
+    def on_phase(self, phase: str) -> None: ...
+
+    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
+
+    def on_note(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def episodes_table(episodes: Sequence[Episode]) -> Table:

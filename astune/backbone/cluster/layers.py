@@ -149,11 +149,6 @@ def of_user(config: AstuneConfig, engine: ClusterEngine, key: str, default: Any 
     return _users(config, engine).get(key, default)
 
 
-def measures(config: AstuneConfig) -> bool:
-    """Whether a run can measure held-out tasks: Trinity's explorer pauses for that where it pauses to take weights."""
-    return config.backbone != "trinity" or of_user(config, "trinity", "synchronizer.sync_style") != "fully_async"
-
-
 def precision(config: AstuneConfig, *, servers: str, trainers: Sequence[str]) -> dict[str, Any]:
     """What follows from `model.dtype`: of what matrix products are made; nothing where it is auto.
 

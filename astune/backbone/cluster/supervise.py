@@ -15,7 +15,6 @@ import orjson
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.job import Job, LeftOff, StepsToCome
 from astune.backbone.cluster.keeper import Keeper
-from astune.backbone.cluster.layers import measures
 from astune.backbone.cluster.process import EVERYWHERE
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
 from astune.backbone.engines import model_folder
@@ -49,7 +48,6 @@ async def train(
     Raises:
         AstuneError: the run cannot go on, with the cause; everything up to the last whole step is on disk.
     """
-    check_settings(config, engine)
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.latest()
     left_off = None if checkpoint is None else LeftOff.of(checkpoint, engine)
@@ -110,39 +108,6 @@ def resolved_plan(engine: ClusterEngine, config: AstuneConfig, parts: UserParts,
     return asked.stdout.decode()
 
 
-def check_settings(config: AstuneConfig, engine: ClusterEngine) -> None:
-    """Refuse what the engine would do otherwise than the configuration says."""
-    loss, trainer = config.trainer.loss, config.trainer
-    refused = {
-        "trainer.loss.updates_per_step": (
-            loss.updates_per_step > 1,
-            f"{engine} splits batches by rows, not by groups",
-            "1",
-        ),
-        "trainer.loss.constrained_tokens": (
-            config.constrained_tokens == "replay",
-            "servers keep answers to a form by masks of their own, which cannot be computed again",
-            "null",
-        ),
-        "trainer.dynamic_sampling.max_extra_tasks": (
-            trainer.dynamic_sampling.max_extra_tasks > 0,
-            f"which tasks a step has is {engine}'s to say",
-            "0",
-        ),
-        "model.lora.rank": (
-            config.model.lora.rank > 0 and engine == "trinity",
-            "Trinity's models take adapters from its checkpoints, which was not tried",
-            "0, or train with verl",
-        ),
-        "model.device": (config.model.device != "auto", "the machines that train decide", "auto"),
-        "deterministic": (config.deterministic, f"{engine}'s servers schedule requests as they come", "false"),
-    }
-    for key, (given, why, value) in refused.items():
-        if given:
-            raise ConfigError(f"{key} cannot be used with backbone {engine}: {why}", hint=f"set it to {value}")
-    interpreter(config, engine)
-
-
 def _job(
     engine: ClusterEngine,
     config: AstuneConfig,
@@ -151,14 +116,13 @@ def _job(
     folder: Path,
     left_off: LeftOff | None,
 ) -> Job:
-    held_out = parts.validation_tasks if measures(config) else []
     return Job(
         engine,
         config,
         base_dir,
         model_folder(config),
         StepsToCome.of(config, parts.training_tasks, left_off),
-        held_out[: config.trainer.validation.max_tasks],
+        parts.validation_tasks[: config.trainer.validation.max_tasks],
         folder,
         left_off,
     )

@@ -1,0 +1,89 @@
+"""The plan of a run that trains, in words, for `--dry-run`: labelled lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astune.config.schema import AstuneConfig
+
+if TYPE_CHECKING:
+    from astune.backbone.memory import Estimate
+    from astune.backbone.parts import UserParts
+
+Rows = list[tuple[str, str]]
+
+
+def training_plan(
+    config: AstuneConfig,
+    parts: UserParts,
+    *,
+    particulars: Iterable[tuple[str, str]] = (),
+    unmeasured: str = "",
+    run_path: Path | None = None,
+    memory: Sequence[Estimate] = (),
+) -> Rows:
+    """What a run that trains will do; `particulars` are lines that its backbone adds.
+
+    Args:
+        unmeasured: why the backbone cannot measure held-out tasks; empty where it can.
+        run_path: the run that is resumed; None for a new one.
+    """
+    trainer, rollout = config.trainer, config.rollout
+    episodes = trainer.tasks_per_step * rollout.num_repeat
+    tasks, epochs = known_when_asked(config), ""
+    if n_tasks := len(parts.training_tasks):
+        tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
+    trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
+    rows: Rows = [
+        ("backbone", f"{config.backbone}, {trained} of {config.model.path}"),
+        *agent(config),
+        (
+            "training",
+            f"{tasks}; {trainer.total_steps} steps of {trainer.tasks_per_step} tasks"
+            f" x {rollout.num_repeat} episodes = {episodes} episodes a step{epochs}",
+        ),
+        *(("memory", f"about {each.summary()}; estimated, not measured") for each in memory),
+        *_loss_terms(config),
+        *particulars,
+        ("held out", f"nothing is measured: {unmeasured}" if unmeasured else _measured(config, parts)),
+        ("saved", f"every {trainer.save_freq} steps, in {run_path or folder_of(config)}"),
+    ]
+    if trainer.validation.stop_at_success is not None and parts.validation_tasks:
+        rows.append(("ends early", f"at {trainer.validation.stop_at_success:.0%} held-out success"))
+    return rows
+
+
+def agent(config: AstuneConfig) -> Rows:
+    """Workflow and reward."""
+    judge = config.task_judge.judge_protocol or "the workflow's own"
+    return [("workflow", config.rollout.workflow), ("reward", judge)]
+
+
+def known_when_asked(config: AstuneConfig) -> str:
+    """Tasks that a companion brings, which does not run yet."""
+    return f"tasks: known when {config.task_reader.env_service.env_url} answers"
+
+
+def folder_of(config: AstuneConfig) -> str:
+    """Where a new run is written."""
+    return f"{config.record_dir}/{config.experiment_name}/<time>/"
+
+
+def _loss_terms(config: AstuneConfig) -> Rows:
+    loss = config.trainer.loss
+    terms = (("KL divergence from the weights at the start", loss.kl_coef), ("entropy", loss.entropy_coef))
+    named = ", ".join(f"{term} x {weight:g}" for term, weight in terms if weight)
+    return [("loss", f"with {named}")] if named else []
+
+
+def _measured(config: AstuneConfig, parts: UserParts) -> str:
+    trainer = config.trainer
+    if not parts.training_tasks and config.task_reader.env_service.validation_split:
+        return known_when_asked(config)
+    held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
+    if not held_out:
+        return "no tasks: nothing is measured"
+    when = f"before training, every {trainer.test_freq} steps and at the end"
+    return f"{held_out} task{'s' * (held_out > 1)} x {trainer.validation.num_repeat} {when}"
