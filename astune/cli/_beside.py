@@ -17,8 +17,8 @@ from astune.config import AstuneConfig
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
 from astune.launcher.companions import Companions
 from astune.launcher.end_message import missing_gateway, send_end_message, send_start_message
-from astune.launcher.guarded_process import GRACE_S
-from astune.launcher.process_registry import forget, record
+from astune.processes.guarded import GRACE_S
+from astune.processes.records import forget, record
 from astune.runs import RunDirectory
 from astune.schema import Faults
 

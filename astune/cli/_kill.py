@@ -10,7 +10,7 @@ from rich.text import Text
 
 from astune.cli._errors import EXIT_FAILED
 from astune.debug import split_at_bars
-from astune.launcher.kill import GRACE_S, Target, end, find_targets
+from astune.processes.kill import GRACE_S, Target, end, find_targets
 from astune.schema import ConfigError
 
 

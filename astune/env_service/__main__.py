@@ -8,18 +8,22 @@ import logging
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import uvicorn
 
 from astune.env_service._places import Places
 from astune.env_service._service import Service
-from astune.env_service._workers import WorkerPool
 from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
 from astune.env_service.server import new_app
+from astune.processes.pool import WorkerPool
+from astune.processes.worker import Worker
 from astune.schema import AstuneError, ConfigError, is_loopback
 
 BACKLOG = 1024
+WORKER = "astune.env_service._worker"
+"""The server's own process never runs an environment's code; a process of this module hosts each live instance."""
 REQUESTS_END_S = 2
 """Seconds that answers have to leave when the server ends."""
 
@@ -47,7 +51,8 @@ async def serve(given: argparse.Namespace) -> None:
         AstuneError: the environment cannot be hosted, or the port is taken.
     """
     listening = _listen(given.portal, given.port)
-    pool = WorkerPool(given.env, warm=min(given.warm, given.max_instances))
+    start = partial(Worker.start, WORKER, given.env, name="the environment's process")
+    pool = WorkerPool(start, warm=min(given.warm, given.max_instances))
     service = Service(
         Places(pool, given.max_instances),
         env=given.env,

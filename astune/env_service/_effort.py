@@ -6,8 +6,9 @@ import time
 
 import httpx
 
-from astune.env_service._wire import HOSTS, shortened
+from astune.env_service._wire import HOSTS
 from astune.schema import EnvError, retry_after_s
+from astune.schema.plain_json import shortened
 
 UNHEARD_S = 10.0
 """Seconds without any answer after which a server is given up: one that is started anew knows no instance of before."""

@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from astune.env_service._wire import shortened
-from astune.env_service._workers import CallFailed, Worker, WorkerLost, WorkerPool
+from astune.processes.pool import WorkerPool
+from astune.processes.worker import CallFailed, Worker, WorkerLost
 from astune.schema import EnvError, Message, Task
+from astune.schema.plain_json import shortened
 
 RETRY_AFTER_S = 1
 """What a client is told to wait for a place; instances of short episodes end many times a second."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from astune.env_service._places import Instance, Places, Refusal, refusal
 from astune.env_service._wire import ANY_ENV, HOSTS, Request
-from astune.env_service._workers import CallFailed, WorkerLost
+from astune.processes.worker import CallFailed, WorkerLost
 from astune.schema import EnvError, Message, Task, stable_seed
 
 LOOK_FOR_IDLE_S = 1.0

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from datetime import date, time
-from decimal import Decimal
 from typing import Any
 
 from astune.env_service.base import EnvState, EnvStep
 from astune.schema import EnvError, Message
+from astune.schema.plain_json import encoded, shortened
 
 STEP_INDEX = "Step-Index"
 """Header of a service that applies a repeated step once: the index that the instance's next step has."""
@@ -26,8 +25,6 @@ ANY_ENV = "default"
 """The `env_type` of clients that leave it to the server."""
 HOSTS = "this server hosts"
 """How a server begins to say that it has no environment of the `env_type` that is asked for."""
-
-MAX_DETAIL = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +40,6 @@ class Request:
     def to_json(self) -> bytes:
         body = {name: getattr(self, name) for name in ("env_type", "task_id", "instance_id", "messages", "params")}
         return encoded(body)
-
-
-def encoded(value: Any) -> bytes:
-    """JSON without blanks, whole numbers of any size among it; numpy's numbers and arrays are numbers and lists, dates
-    and decimals are text. Half a character, which models and programs write and no tokenizer reads, becomes �.
-
-    Raises:
-        TypeError, ValueError: something in it has no place in JSON, as NaN.
-    """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 class MalformedRequest(ValueError):
@@ -135,12 +118,6 @@ def read_ids(data: Any, what: str) -> list[str]:
     return [str(task_id) for task_id in data]
 
 
-def shortened(text: str) -> str:
-    """One line of at most `MAX_DETAIL` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_DETAIL else f"{line[: MAX_DETAIL - 3]}..."
-
-
 def _messages(data: dict[str, Any], what: str) -> list[Message]:
     messages = data.get("state")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
@@ -160,14 +137,6 @@ def _unlike(what: str, expected: str, found: Any) -> EnvError:
         f"{what}: expected {expected}, found {shortened(repr(found))}",
         hint="what answers there does not keep to the protocol in docs/en/env_service.md",
     )
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, date | time | Decimal):  # in rows of data sets
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
 def _typed(given: dict[str, Any], name: str, kind: type) -> Any:

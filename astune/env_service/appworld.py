@@ -20,8 +20,8 @@ import re
 from typing import Any, ClassVar
 
 from astune.env_service import _appworld_engine as engine
-from astune.env_service._forked import Ended, Forked, Raised
 from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
+from astune.processes.forked import Ended, Forked, Raised
 from astune.schema import EnvError, Message, Task
 
 OPENING_S = 60.0

@@ -26,11 +26,11 @@ from astune.env_service._wire import (
     read_state,
     read_step,
     read_text,
-    shortened,
 )
 from astune.env_service.base import EnvState, EnvStep
 from astune.env_service.handle import EnvironmentHandle
 from astune.schema import EnvError, Message, Task, is_loopback, start_in_thread
+from astune.schema.plain_json import shortened
 
 T = TypeVar("T")
 

@@ -24,9 +24,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from astune.launcher.companion import Companion
-from astune.launcher.guarded_process import GRACE_S, GuardedProcess
 from astune.launcher.health import describe_listener, origin_of, port_is_free, port_of, why_not_answering
-from astune.launcher.process_registry import started_at
+from astune.processes.ending import how_it_ended
+from astune.processes.guarded import GRACE_S, GuardedProcess
+from astune.processes.records import started_at
 from astune.schema import AstuneError, CompanionError, DeadlineExceeded
 
 _log = logging.getLogger(__name__)
@@ -214,10 +215,7 @@ class Companions:
 
     def _death(self, companion: Companion, process: GuardedProcess) -> CompanionError:
         status = process.status
-        if status is None:
-            how = "was ended together with its guardian process"
-        else:
-            how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        how = "was ended together with its guardian process" if status is None else how_it_ended(status)
         return CompanionError(
             f"companion {companion.name} {how}; {self._last_lines(companion)}", hint=self._hint(companion, status)
         )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from astune.config.schema import SandboxLimits
+from astune.processes.ending import kill_group
 from astune.sandbox._interpreter import FOLDER, command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import EndedBy, SandboxResult, result_of
@@ -54,7 +53,7 @@ class _ProgramBackend:
             output.let_go()
             ended = asyncio.ensure_future(process.wait())
             await _watch(process.pid, ended, stopped, limits)
-            _end_group(process)
+            kill_group(process.pid)  # what left its group, only a PID namespace ends
             async with boundary(SandboxError, f"the end of {name} in the sandbox", timeout_s=_END_S):
                 await ended
             await asyncio.wait([asyncio.ensure_future(output.ended())], timeout=_LEFT_OVER_S)
@@ -62,7 +61,7 @@ class _ProgramBackend:
             status = _wait_status(process.returncode or 0)
         finally:
             if process is not None:
-                _end_group(process)
+                kill_group(process.pid)
             output.close()
             os.close(ready_write)
             os.close(ready_read)
@@ -170,12 +169,6 @@ def _read_ready(descriptor: int) -> bool:
 def _settle(stopped: asyncio.Future[EndedBy], reason: EndedBy) -> None:
     if not stopped.done():
         stopped.set_result(reason)
-
-
-def _end_group(process: asyncio.subprocess.Process) -> None:
-    """The process and its session's first group; what left both, only a PID namespace ends."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait_status(returncode: int) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.schema import SandboxLimits
+from astune.processes.ending import wait_or_kill
 from astune.sandbox._interpreter import command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import SandboxResult, result_of
@@ -128,11 +129,7 @@ class ZygoteBackend:
             self._control.close()
             self._control = None
         if self._process is not None:
-            try:
-                self._process.wait(timeout=_REPORT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            wait_or_kill(self._process, _REPORT_S)
             self._process = None
             shutil.rmtree(self._base, ignore_errors=True)  # its keeper did, unless it was killed
 

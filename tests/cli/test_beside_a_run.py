@@ -171,12 +171,12 @@ def test_a_companions_death_ends_the_run_with_its_name_and_last_lines(start, mar
     out, err = process.communicate(timeout=10)
     assert process.returncode == 1
     assert out == "cleans up\n"
-    assert err.startswith("error: CompanionError: companion tools was ended by signal 9; its last lines")
+    assert err.startswith("error: CompanionError: companion tools was ended by SIGKILL; its last lines")
     assert "  Starting server on 1" in err
     assert "Traceback" not in err
     assert with_marker(marker) == []
     assert status_of(tmp_path)["status"] == "failed"
-    assert "companion tools was ended by signal 9" in status_of(tmp_path)["message"]
+    assert "companion tools was ended by SIGKILL" in status_of(tmp_path)["message"]
 
 
 def test_kill_ends_a_run_that_hangs_with_all_that_it_started(start, marker, tmp_path, monkeypatch, capsys):

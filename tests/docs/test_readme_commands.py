@@ -44,7 +44,7 @@ RUN_ELSEWHERE = {
     "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",
     "astune clean": "tests/cli/test_a_whole_run.py",
     "astune view": "tests/viewer, every test of which starts it or its server",
-    "astune --kill": "tests/launcher/test_process_registry.py",
+    "astune --kill": "tests/processes/test_records.py",
     "astune doctor": "tests/cli/test_doctor.py",
     ".venv-verl/bin/ray start": "tests/backbone/tiny_runs.py starts Ray's nodes so, with a port of their own",
     "python -m vllm.entrypoints.openai.api_server": "tests/backbone/test_e2e_vllm.py, as a run starts it",

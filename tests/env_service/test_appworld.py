@@ -302,8 +302,8 @@ for number in range(3, 64):
 @pytest.mark.parametrize(
     ("code", "how"),
     [
-        ("posix._exit(3)", "the code's world ended with status 3"),
-        ("modules['ctypes'].string_at(0)", "the code's world ended by SIGSEGV"),
+        ("posix._exit(3)", "the code's world ended with exit status 3"),
+        ("modules['ctypes'].string_at(0)", "the code's world was ended by SIGSEGV"),
         (FORGE % "b'[' * 200_000", "the code's world stopped answering"),
         (FORGE % """b'{"data": 1}'""", "the code's world gave another answer than the engine's"),
         (

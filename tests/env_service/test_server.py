@@ -246,7 +246,7 @@ class TestInstances:
         ("action", "said"),
         [
             ("raise", "RuntimeError: the world broke"),
-            ("exit", "step: the environment's process ended with status 3"),
+            ("exit", "step: the environment's process ended with exit status 3"),
             ("kill", "step: the environment's process was ended by SIGKILL"),
             ("nan", "ValueError: Out of range float values are not JSON compliant"),
             ("bad_info", "TypeError: Counter has no place in JSON"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
+import pytest
 
 T = TypeVar("T")
 
@@ -23,6 +27,22 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handle
 server.serve_forever()
 """
 """Answers at /healthz on the port that is its first argument."""
+
+
+@pytest.fixture(autouse=True)
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "astune" / "processes"
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """An argument that no other process has; what still has it afterwards is ended."""
+    found = f"marker-{uuid.uuid4().hex}"
+    yield found
+    for process in with_marker(found):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def eventually(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:

@@ -22,7 +22,7 @@ from astune.backbone.parts import UserParts
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.context_tracker import load_renderer
-from astune.launcher.guarded_process import GuardedProcess
+from astune.processes.guarded import GuardedProcess
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, DeadlineExceeded, TrainerError
 from astune.trainer.measures import SUCCESS

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from launcher_helpers import commands_with, eventually, python, with_marker
 
-from astune.launcher.guarded_process import GuardedProcess
+from astune.processes.guarded import GuardedProcess
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ time.sleep(600)
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from astune.launcher.guarded_process import GuardedProcess
+from astune.processes.guarded import GuardedProcess
 process = GuardedProcess("family", sys.argv[2:], Path(sys.argv[1]), grace_s=0.5)
 print(process.pid, flush=True)
 time.sleep(600)

@@ -1,7 +1,7 @@
 """A channel between two processes: frames of JSON, each preceded by its length, and who answers what comes over it.
 
 A request is `{"call": name, "given": {...}}`, an answer `{"data": ...}`, or `{"refused": text}` for a typed error that
-says what to do, or `{"failed": text}`. It knows nothing of environments.
+says what to do, or `{"failed": text}`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import struct
 import time
 from typing import Any
 
-from astune.env_service._wire import encoded, shortened
 from astune.schema import AstuneError
+from astune.schema.plain_json import encoded, shortened
 
 LENGTH = struct.Struct(">Q")
 

@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 TICK_S = 0.1
 KILL_S = 5.0
 """Seconds that the kernel gets for what was killed."""
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Guardian:
@@ -105,7 +105,7 @@ def become(log: str, command: list[str]) -> NoReturn:
     """Turn this forked process into the command."""
     try:
         os.setsid()
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # should the guardian itself be killed
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # should the guardian itself be killed
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored would be inherited
         nothing = os.open(os.devnull, os.O_RDONLY)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -155,7 +155,7 @@ def main() -> None:
     guardian = Guardian(int(sys.argv[1]), float(sys.argv[2]))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, guardian.on_signal)  # handlers, unlike ignoring, are not inherited by the command
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     guardian.start(sys.argv[3], sys.argv[4:])
     guardian.watch()
     guardian.end_everything()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from astune.launcher.process_registry import ProcessRecord, forget, recorded
+from astune.processes.records import ProcessRecord, command_line, forget, recorded
 
 GRACE_S = 15.0
 """Seconds between SIGTERM and SIGKILL: a run that ends cleanly first writes down where it is."""
@@ -36,14 +36,14 @@ def find_targets(words: Sequence[str]) -> list[Target]:
     for record in recorded():
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(record.pid)
-            if not any(word.lower() in f"{record.command} {_command(process)}".lower() for word in words):
+            if not any(word.lower() in f"{record.command} {command_line(process.pid)}".lower() for word in words):
                 continue
             below = process.children(recursive=True)
             if record.pid not in spared:
                 found[record.pid] = Target(process, record.command, record)
             for child in below:
                 if child.pid not in spared and child.pid not in found:
-                    found[child.pid] = Target(child, _command(child), None)
+                    found[child.pid] = Target(child, command_line(child.pid), None)
     return list(found.values())
 
 
@@ -62,10 +62,3 @@ def end(targets: Sequence[Target], *, grace_s: float = GRACE_S) -> list[Target]:
         if target.record is not None and target not in left:
             forget(target.record)
     return left
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()) or process.name()
-    except psutil.Error:
-        return ""

@@ -13,9 +13,9 @@ import pytest
 from launcher_helpers import eventually, python, with_marker
 
 from astune.cli._app import run
-from astune.launcher.guarded_process import GuardedProcess
-from astune.launcher.kill import end, find_targets
-from astune.launcher.process_registry import forget, record, recorded, started_at
+from astune.processes.guarded import GuardedProcess
+from astune.processes.kill import end, find_targets
+from astune.processes.records import forget, record, recorded, started_at
 
 SLEEPER = "import time; time.sleep(600)"
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]); {SLEEPER}"
@@ -84,6 +84,14 @@ def test_a_folder_that_cannot_be_written_stops_nothing(registry, sleeper):
 def test_the_start_of_a_process_is_read(sleeper):
     assert started_at(sleeper.pid) == started_at(sleeper.pid) != started_at(os.getpid())
     assert started_at(2**22 + 1) is None
+
+
+def test_a_process_is_still_the_same_after_the_clock_was_set(registry, sleeper, monkeypatch):
+    found = record(sleeper.pid, name="sleeper")
+    boot, created = psutil.boot_time(), psutil.Process(sleeper.pid).create_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot + 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: created + 3600)
+    assert recorded() == [found]
 
 
 def test_a_recorded_process_is_ended_with_its_children_and_nothing_else(sleeper, marker):
@@ -160,7 +168,7 @@ def test_a_flag_without_a_word_is_an_error(pattern, capsys):
 
 
 def test_registry_folder_follows_the_users_state_folder(monkeypatch):
-    from astune.launcher.process_registry import registry_folder
+    from astune.processes.records import registry_folder
 
     monkeypatch.delenv("XDG_STATE_HOME")
     assert registry_folder() == Path("~/.local/state/astune/processes").expanduser()

@@ -7,22 +7,20 @@ finds them. What the process is for, and whether it is ready, is not known here.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from astune.launcher import _guardian
-from astune.launcher.process_registry import ProcessRecord, forget, record
+from astune.processes import _guardian
+from astune.processes.ending import kill_group, wait_or_kill
+from astune.processes.records import ProcessRecord, forget, record
 from astune.schema import CompanionError, start_in_thread
 
 GRACE_S = 10.0
@@ -106,15 +104,8 @@ class GuardedProcess:
         if self._guardian.stdin is not None:
             self._guardian.stdin.close()
         self._guardian.terminate()  # a process forked from this one may hold the pipe open
-        deadline = time.monotonic() + self._grace_s + _guardian.KILL_S + 5.0
-        try:
-            self._guardian.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._guardian.kill()
-            self._guardian.wait()
-        if self._guardian.returncode != 0:  # somebody killed it: what it guarded is ours to end
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
+        if wait_or_kill(self._guardian, self._grace_s + _guardian.KILL_S + 5.0) != 0:  # killed before it was done
+            kill_group(self.pid)
         for each in self._records:
             forget(each)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from astune.env_service._forked import Ended, Forked, Raised
-from astune.env_service._link import LENGTH
+from astune.processes.forked import Ended, Forked, Raised
+from astune.processes.link import LENGTH
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its descriptors are looked for in /proc")
 

@@ -18,12 +18,14 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process. `start` is opaque: the machine's boot and the clock ticks since then."""
+    """One process; `start` is as `started_at` has it."""
 
     pid: int
     start: str
@@ -50,7 +52,8 @@ def record(pid: int, *, name: str, command: str = "", run: str = "") -> ProcessR
     start = started_at(pid)
     if start is None:
         return None
-    found = ProcessRecord(pid, start, socket.gethostname(), name, command or command_line(pid), run, time.time())
+    command = command or command_line(pid)
+    found = ProcessRecord(pid, start, socket.gethostname(), name, command, run, time.time())
     path = _path(found)
     temporary = path.with_suffix(".tmp")
     try:
@@ -90,33 +93,26 @@ def recorded() -> list[ProcessRecord]:
 
 
 def started_at(pid: int) -> str | None:
-    """When the process started, in a form that only serves to be compared; None where there is none."""
+    """Return when the process started, to be compared only; None where there is none.
+
+    Under Linux psutil adds the boot time, which moves when the clock is set; it is subtracted again.
+    """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return _started_at_elsewhere(pid) if not Path("/proc/self").exists() else None
-    return None if fields[0] == b"Z" else f"{boot}/{int(fields[19])}"
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return f"{process.create_time() - (psutil.boot_time() if psutil.LINUX else 0.0):.2f}"
+    except psutil.Error:
+        return None
 
 
 def command_line(pid: int) -> str:
-    """Program and arguments as the system has them now; empty for a process that is gone."""
-    import psutil
-
+    """Return program and arguments as the system has them now; empty for a process that is gone."""
     try:
-        return " ".join(psutil.Process(pid).cmdline())
+        process = psutil.Process(pid)
+        return " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return ""
-
-
-def _started_at_elsewhere(pid: int) -> str | None:
-    """The same where there is no /proc."""
-    import psutil
-
-    try:
-        return repr(psutil.Process(pid).create_time())
-    except psutil.Error:
-        return None
 
 
 def _path(process: ProcessRecord) -> Path:

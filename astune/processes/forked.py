@@ -1,7 +1,7 @@
 """A process forked from this one: it has what was imported and computed here, and what it does stays there.
 
 The parent believes nothing that it says but its answers, and waits no longer than it is told to. It ends with the
-parent. It knows nothing of environments.
+parent.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 from typing import Any, NoReturn
 
-from astune.env_service._link import Link, serve
-from astune.env_service._wire import encoded
-from astune.sandbox.inside import libc
+from astune.processes._guardian import PR_SET_PDEATHSIG, prctl
+from astune.processes.ending import how_it_ended
+from astune.processes.link import Link, serve
 from astune.schema import EnvError
+from astune.schema.plain_json import encoded
 
 LARGEST_ANSWER = 1 << 24
 """Bytes of one answer."""
@@ -89,7 +89,7 @@ class Forked:
             return Ended("stopped answering")
         if status == -signal.SIGKILL:
             return EnvError(f"{self._name} was killed", hint="the system kills processes when memory is short")
-        return Ended(f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}")
+        return Ended(how_it_ended(status))
 
     def _status(self) -> int | None:
         """Its exit status, or below 0 the signal that ended it; None where it has not ended."""
@@ -122,8 +122,7 @@ def _leave_standard_streams() -> None:
 def _serve(channel: int, target: object, parent: int) -> NoReturn:
     """What the child does, until its channel is closed; nothing of the parent's own work is done again."""
     try:
-        if sys.platform == "linux":
-            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             close_all_but(channel)
             _leave_standard_streams()
