@@ -6,7 +6,8 @@ went, metrics, annotations, the best model, when the run is over and where it re
     rollouts of a step    -> batch -> the backbone's update -> record_step     metrics, annotations, resume point
     validation rollouts   -> record_validation -> rate, save                   scores, best model, early stop
 
-The ledger is the only writer of metrics. It knows neither engines nor gradients.
+The ledger is the only writer of metrics. It knows neither engines nor gradients,
+and imports no torch: a debug run has none where its model is behind a server.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
 from astune.schema import Advantage, Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
-from astune.trainer.advantages import advantages_of, teaches_nothing
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
-from astune.trainer.step_report import StepReport
+
+if TYPE_CHECKING:
+    from astune.trainer.step_report import StepReport
 
 NO_VARIANCE = "group has no variance"
 OnRecord = Callable[[int, Split, dict[str, float]], None]
@@ -52,11 +54,15 @@ class RolloutResult:
 
 def episode_advantages(groups: Sequence[EpisodeGroup], config: AstuneConfig) -> list[list[Advantage]]:
     """The advantages that the configured algorithm gives: [groups][episodes]."""
+    from astune.trainer.advantages import advantages_of  # imports torch, which runs that only roll out can do without
+
     return advantages_of(groups, normalise=config.trainer.loss.normalise_advantages)
 
 
 def drop_without_variance(groups: Iterable[EpisodeGroup], config: AstuneConfig) -> None:
     """Mark groups that nothing can be learnt from, since all their advantages are zero, as dropped."""
+    from astune.trainer.advantages import teaches_nothing
+
     for group in groups:
         if group.dropped is None and teaches_nothing(episode_advantages([group], config)[0]):
             group.dropped = NO_VARIANCE
