@@ -30,7 +30,7 @@ from benchmarks.report import describe, machine, markdown_table, write_results
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-appworld" / "bin" / "python"
 MAKE_WORLD = ROOT / "tests" / "env_service" / "make_small_appworld.py"
-SERVER = ROOT / "tutorial" / "example_appworld" / "appworld_server.py"
+SERVER = ROOT / "astune" / "env_service" / "appworld_server.py"
 TASK = "groceries_1"
 CODES = ("print(6 * 7)", "print(apis.supervisor.show_profile()['email'])") * 5
 """Code alone, and with one call of an app."""

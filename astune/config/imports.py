@@ -20,13 +20,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from astune.config._suggestions import Place, suggestion
+from astune.config.tutorials import TUTORIALS_IN
 from astune.schema import ConfigError, described, install_extra, is_users
 
 T = TypeVar("T")
 
 _ARROW = "->"
-_INSTALLED_IN = Path(__file__).parents[2]
-"""Where astune and its tutorials lie side by side."""
 _FORMS = "`module->Class` or `path/file.py->Class`"
 _EXTRAS = {
     "agentscope": "agentscope",
@@ -175,19 +174,20 @@ def _load_module(named: _Named) -> ModuleType:
 def _uncover(parts: Sequence[str], folders: Sequence[Path]) -> None:
     """Have a module found although another folder has the name of its package.
 
-    Python takes an installed `tutorial` for the user's folder `tutorial` where that has no `__init__.py`, or where the
-    installed one was imported before; and the user's for ours where it has one. Both are then one package, the user's
-    modules first.
+    Python takes our `tutorial` for the user's folder `tutorial` where that has no `__init__.py`, or where ours was
+    imported before; and the user's for ours where it has one. Both are then one package, the user's modules first.
     """
-    for folder in (*folders, _INSTALLED_IN) if parts[0] != "astune" else ():
+    for folder in (*folders, TUTORIALS_IN) if parts[0] != "astune" else ():
         module = folder.joinpath(*parts)
         if not (module.with_name(f"{parts[-1]}.py").is_file() or (module / "__init__.py").is_file()):
             continue
+        if folder == TUTORIALS_IN:
+            _let_import_from(folder, first=False)
         for length in range(1, len(parts)):
             package: Any = importlib.import_module(".".join(parts[:length]))
             own, others = str(folder.joinpath(*parts[:length])), list(package.__path__)
             if own not in others:
-                package.__path__ = [*others, own] if folder == _INSTALLED_IN else [own, *others]
+                package.__path__ = [*others, own] if folder == TUTORIALS_IN else [own, *others]
         return
 
 

@@ -1,6 +1,7 @@
-"""The tutorials that are installed beside astune: their files, found by place and not by the name `tutorial`.
+"""The tutorials that come with astune: their files, found by place and not by the name `tutorial`.
 
-A folder of the user's may have that name as well, and imports then find either.
+They are the folder `tutorial` of a clone. A wheel holds the same folder as data in `astune/shipped`, and so installs
+no package of that name, which a folder of the user's may have as well.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from pathlib import Path
 
 from astune.schema import ConfigError
 
-_TUTORIALS = Path(__file__).parents[2] / "tutorial"
+_ASTUNE = Path(__file__).parents[1]
+TUTORIALS_IN = _ASTUNE / "shipped" if (_ASTUNE / "shipped").is_dir() else _ASTUNE.parent
+"""The folder that holds `tutorial`."""
+TUTORIALS = TUTORIALS_IN / "tutorial"
 
 
 def tutorial_file(name: str) -> Path:
-    """The file, such as `example_calculator/calculator.yaml`.
+    """Return the path of a tutorial's file, such as `example_calculator/calculator.yaml`.
 
     Raises:
         ConfigError: it was not installed.
     """
-    path = _TUTORIALS / name
+    path = TUTORIALS / name
     if not path.is_file():
         raise ConfigError(
             f"the tutorial {name} is not installed: there is no {path}",

@@ -1,7 +1,7 @@
 """AppWorld: an agent acts for a person on nine apps (mail, payments, music, ...) by writing Python.
 
 It needs AppWorld's own Python, so a service hosts it: `astune --with-appworld`, which starts
-`tutorial/example_appworld/appworld_server.py`. Engine, tasks and tests are AppWorld's; this file only translates. One
+`appworld_server.py`. Engine, tasks and tests are AppWorld's; this file only translates. One
 message is one piece of code:
 
     a block between ```python and ```    is run, and what it printed is the answer; of several blocks, the first. One

@@ -28,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from astune.config.tutorials import TUTORIALS
 from astune.schema import RunStoreError
 
 GIT_TIMEOUT_S = 20.0
@@ -123,7 +124,7 @@ def _source_files(classes: Sequence[type]) -> dict[Path, Path]:
             file = Path(inspect.getfile(each)).resolve()
         except (TypeError, OSError):  # built in, or defined in an interactive session
             continue
-        if own_package in file.parents:
+        if own_package in file.parents and TUTORIALS not in file.parents:
             continue
         root = file.parent
         while (root / "__init__.py").is_file() and (root.parent / "__init__.py").is_file():

@@ -19,7 +19,6 @@ from urllib.parse import quote, urlsplit
 
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, CompanionConfig
-from astune.config.tutorials import tutorial_file
 from astune.launcher.health import why_not_answering
 from astune.schema import ConfigError
 
@@ -32,6 +31,7 @@ SUCCESS_MESSAGES = (
 )
 """What servers write once they have started, where there is no address to ask."""
 APPWORLD_URL = "http://127.0.0.1:8080"
+APPWORLD_SERVER = Path(__file__).parents[1] / "env_service" / "appworld_server.py"
 LOGVIEW_PORT = 8181
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _FLAGS = ("ray", "appworld", "logview")
@@ -214,10 +214,9 @@ def appworld_command(url: str, environ: Mapping[str, str]) -> tuple[str, ...]:
             f"--with-appworld: APPWORLD_PATH is {environ['APPWORLD_PATH']}, which is no folder",
             hint="name the folder that holds AppWorld's `data`; see docs/en/appworld.md",
         )
-    script = tutorial_file("example_appworld/appworld_server.py")
     parts = urlsplit(url)
     arguments = ["--portal", parts.hostname or "127.0.0.1", "--port", str(parts.port or 80)]
-    return in_shell(f"{environ['APPWORLD_ACTIVATION']} && exec python {shlex.join([str(script), *arguments])}")
+    return in_shell(f"{environ['APPWORLD_ACTIVATION']} && exec python {shlex.join([str(APPWORLD_SERVER), *arguments])}")
 
 
 def in_shell(line: str) -> tuple[str, ...]:

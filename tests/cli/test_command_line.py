@@ -204,6 +204,30 @@ def test_a_dry_run_prints_the_configuration_and_the_plan_and_starts_nothing(fold
     assert (status, "--dry-run=full" in err) == (2, True)
 
 
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with what a wheel installs."""
+    site = tmp_path / "site"
+    (site / "astune" / "shipped").mkdir(parents=True)
+    for path in (ROOT / "astune").iterdir():
+        (site / "astune" / path.name).symlink_to(path)
+    (site / "astune" / "shipped" / "tutorial").symlink_to(ROOT / "tutorial")
+    return site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("users", [None, "tutorial/notes.py", "tutorial/__init__.py"])
+def test_an_installed_astune_has_its_tutorials_also_beside_a_folder_of_that_name(users, installed, folder):
+    if users is not None:
+        (folder / users).parent.mkdir()
+        (folder / users).write_text("")
+    words = (sys.executable, "-P", "-m", "astune", "demo", "--dry-run")
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert "tutorial.example_calculator.calculator->ExampleCalculatorLearn" in done.stdout, done.stderr
+    assert done.returncode == 0
+
+
 @pytest.mark.slow
 def test_a_folder_called_tutorial_hides_no_tutorial_of_ours(folder):
     (folder / "tutorial").mkdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service_stage import ROOT, Service, running
 
-SCRIPT = ROOT / "tutorial" / "example_appworld" / "appworld_server.py"
+SCRIPT = ROOT / "astune" / "env_service" / "appworld_server.py"
 
 SECRET = "the-servers-key"
 

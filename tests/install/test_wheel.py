@@ -62,11 +62,13 @@ def uv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_code_tutorials_defaults_and_licence(wheel, checkout):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("astune", "tutorial"):
+    for folder, inside in (("astune", ""), ("tutorial", "astune/shipped/")):
         for path in (checkout / folder).rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
-                assert str(path.relative_to(checkout)) in names
-    assert {"astune/default_config/default.yaml", "tutorial/example_calculator/calculator.yaml"} <= names
+                assert f"{inside}{path.relative_to(checkout)}" in names
+    assert "astune/default_config/default.yaml" in names
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"astune", "vsdb.py"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
 

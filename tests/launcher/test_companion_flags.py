@@ -132,7 +132,7 @@ def appworld_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     """AppWorld's folder and an activation that puts its own Python first; stands in for the real environment."""
     script = tmp_path / "appworld_server.py"
     script.write_text("")
-    monkeypatch.setattr(companion_module, "tutorial_file", lambda _: script)
+    monkeypatch.setattr(companion_module, "APPWORLD_SERVER", script)
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text('#!/bin/sh\necho "$APPWORLD_PATH: own python $*"\n')

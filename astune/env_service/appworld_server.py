@@ -22,10 +22,10 @@ def main() -> int:
     if data:
         os.environ["APPWORLD_PATH"] = str(Path(data).expanduser().absolute())
     with tempfile.TemporaryDirectory(prefix="astune-appworld-") as folder:
-        (Path(folder) / "astune").symlink_to(HERE.parents[1] / "astune")
+        (Path(folder) / "astune").symlink_to(HERE.parent)
         os.environ.update(PYTHONPATH=folder, PYTHONSAFEPATH="1", TMPDIR=folder)
         tempfile.tempdir = folder
-        os.chdir(folder)  # where nothing else is called `appworld`, as the agent in this file's folder is
+        os.chdir(folder)  # where nothing else is called `appworld`, as the environment in this file's folder is
         sys.path[:] = [folder, *(place for place in sys.path if Path(place).resolve() not in (HERE, Path(folder)))]
         from astune.env_service.__main__ import main as serve
 
