@@ -13,6 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from episode_pictures import forest_svg, timelines_svg
+from tree_picture import NamedRow, tree_svg
+
 from astune import AstuneProxy, Episode, Task, Workflow, WorkflowOutput
 from astune.backbone.engines import open_model
 from astune.backbone.recorder import Recorder
@@ -24,7 +27,6 @@ from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, Message
 from astune.trainer.samples import weigh
 from astune.trainer.trie import build_tree
-from astune.viewer import NamedRow, forest_svg, timelines_svg, tree_svg
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
 CONFIG = {

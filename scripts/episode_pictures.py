@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
-from astune.schema import Forest, MessageNode, Span, Timeline, trained_and_masked
-from astune.viewer._drawing import (
+from svg_drawing import (
     BASELINE,
     BOX,
     CAUSE,
@@ -27,6 +26,8 @@ from astune.viewer._drawing import (
     Look,
     text_width,
 )
+
+from astune.schema import Forest, MessageNode, Span, Timeline, trained_and_masked
 
 _INDENT, _MOST_INDENT = 28.0, 400.0
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from astune.viewer._drawing import BASELINE, BOX, FAINT, MARGIN, PLAIN, SHARED, SIZE, TOP, WIDTH, Drawing, text_width
+from svg_drawing import BASELINE, BOX, FAINT, MARGIN, PLAIN, SHARED, SIZE, TOP, WIDTH, Drawing, text_width
 
 _ROW = BOX + 10
 _BEHIND = 240.0

@@ -9,12 +9,13 @@ from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
+from episode_pictures import forest_svg, timelines_svg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tree_picture import NamedRow, tree_svg
 
 from astune.schema import Forest, MessageNode
 from astune.trainer.trie import build_tree
-from astune.viewer import NamedRow, forest_svg, timelines_svg, tree_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 CAUSES = ("message edited", "sampled again", "another agent", "template rewrote history")
