@@ -133,7 +133,7 @@ _FOUND = {
 
 def assert_finds_out_what_is_faked(engine: str, folder: Path, fake: str) -> None:
     """`untrue_<engine>.py` gives servers the weights of the first step, in one of two ways."""
-    modules = f"astune.backbone.verl.cpu,untrue_{engine}"
+    modules = f"astune.backbone.cpu_clusters.verl_on_cpu,untrue_{engine}"
     path = f"{ROOT}:{Path(__file__).parent}"
     process = begin(engine, folder, VERL_USE_EXTERNAL_MODULES=modules, PYTHONPATH=path, ASTUNE_TEST_FAKE=fake)
     out, _ = process.communicate(timeout=2400)

@@ -12,8 +12,12 @@ from cluster_stage import LOSSES, local_gradient, local_timelines, recorded, sai
 
 from astune.trainer.samples import TokenWeights
 
-STARTUP = Path("astune/backbone/trinity/startup").absolute()
-ON_CPU = {"PYTHONPATH": str(STARTUP), "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu", "VERL_PLATFORM": "cpu"}
+STARTUP = Path("astune/backbone/cpu_clusters/startup").absolute()
+ON_CPU = {
+    "PYTHONPATH": str(STARTUP),
+    "VERL_USE_EXTERNAL_MODULES": "astune.backbone.cpu_clusters.verl_on_cpu",
+    "VERL_PLATFORM": "cpu",
+}
 PYTHON = Path(".venv-trinity/bin/python")
 SIDE = Path(__file__).parent / "trinity_side.py"
 READER = Path(__file__).parent / "trinity_reader_side.py"

@@ -16,7 +16,7 @@ import sys
 from dataclasses import fields as fields_in
 from typing import Any
 
-os.environ |= {"VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu", "VERL_PLATFORM": "cpu"}
+os.environ |= {"VERL_USE_EXTERNAL_MODULES": "astune.backbone.cpu_clusters.verl_on_cpu", "VERL_PLATFORM": "cpu"}
 
 import numpy as np
 import torch

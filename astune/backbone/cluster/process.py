@@ -32,7 +32,7 @@ EVERYWHERE = {
 }
 """What each process of an engine has in its environment."""
 _ON_CPU = {
-    "VERL_USE_EXTERNAL_MODULES": "astune.backbone.verl.cpu",
+    "VERL_USE_EXTERNAL_MODULES": "astune.backbone.cpu_clusters.verl_on_cpu",
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

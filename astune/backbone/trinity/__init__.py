@@ -3,7 +3,7 @@
 What runs beside it is in `../cluster`; these modules run on Ray, in Trinity's environment, and import trinity.
 
     __main__.py    the process that starts Trinity's explorer and trainer, and waits for both
-    settings.py    Trinity's configuration; cpu.py  what it needs where there is no GPU, found by startup/
+    settings.py    Trinity's configuration
     workflow.py    a group of episodes, on engine.py, as a workflow of Trinity's
     samples.py     groups as experiences, and the strategy that reads whole ones
     algorithm.py   the loss, and advantages that are there already

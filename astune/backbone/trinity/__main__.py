@@ -16,13 +16,13 @@ from typing import Any
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.process import main
 
-_STARTUP = str(Path(__file__).parent / "startup")
+_STARTUP = str(Path(__file__).parents[1] / "cpu_clusters" / "startup")
 
 
 def on_cpu_first() -> None:
-    from astune.backbone.trinity import cpu
+    from astune.backbone.cpu_clusters import trinity_on_cpu
 
-    cpu.install()
+    trinity_on_cpu.install()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTUP, os.environ.get("PYTHONPATH")]))
 
 

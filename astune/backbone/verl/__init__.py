@@ -3,9 +3,8 @@
 What runs beside it is in `../cluster`; these modules run on Ray, in verl's environment, and import verl.
 
     __main__.py    the process that calls verl's run_ppo
-    settings.py    verl's configuration, with megatron.py; cpu.py  what verl needs where there is no GPU
+    settings.py    verl's configuration, with megatron.py
     workers.py     groups of episodes, on engine.py, as verl's agent loops
     estimator.py   advantages, which ../cluster/rows.py has made; loss.py  terms that verl does not weigh by token
     trainer.py     verl's trainers, with our books, and sampler.py, which gives a step its own groups
-    gloo.py        weights to servers of their own, where there is no GPU
 """

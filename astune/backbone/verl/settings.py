@@ -37,7 +37,7 @@ _SEPARATE_ON_CPU = {
     "actor_rollout_ref.rollout.nnodes": 1,
     "actor_rollout_ref.rollout.n_gpus_per_node": 1,
     "actor_rollout_ref.rollout.checkpoint_engine.backend": "gloo",
-    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "astune.backbone.verl.gloo",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "astune.backbone.cpu_clusters.verl_gloo",
 }
 """What servers of their own need where there is no GPU."""
 _CPU_TOKENS = 1024

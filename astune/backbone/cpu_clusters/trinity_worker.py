@@ -1,6 +1,6 @@
 """vLLM's worker on a CPU that takes weights from Trinity's checkpoints, without a process group of GPUs.
 
-vLLM imports it as `trinity.common.models.vllm_worker`; `cpu.py` says so.
+vLLM imports it as `trinity.common.models.vllm_worker`; `trinity_on_cpu.py` says so.
 """
 
 # pyright: reportMissingImports=false
@@ -86,6 +86,6 @@ class TrinityGPUWorker(CPUWorker):
     def load_model(self, *arguments: Any, **named: Any) -> None:
         if "checkpoint" not in WeightTransferEngineFactory._registry:
             WeightTransferEngineFactory.register_engine(
-                "checkpoint", "astune.backbone.trinity.worker_on_cpu", CheckpointWeightTransferEngine.__name__
+                "checkpoint", "astune.backbone.cpu_clusters.trinity_worker", CheckpointWeightTransferEngine.__name__
             )
         super().load_model(*arguments, **named)
