@@ -97,6 +97,15 @@ def test_the_larger_number_comes_first_in_a_story_whatever_it_asks_for(split):
     assert kinds == dict.fromkeys(KINDS, 100)
 
 
+def test_stories_are_trained_on_beside_problems_whose_words_say_what_to_do():
+    splits = open_task_reader(tutorial_config("example_calculator/stories.yaml").task_reader).read()
+    assert Counter(task.metadata["kind"] for task in splits.training) == {
+        **dict.fromkeys(KINDS, 200),
+        **dict.fromkeys(["cued addition", "cued subtraction"], 300),
+    }
+    assert {task.metadata["kind"] for task in splits.validation} == set(KINDS)
+
+
 def test_a_rule_on_words_solves_the_held_out_problems_and_half_of_the_held_out_stories():
     assert part_solved(make_tasks("validation", 400), cue_words) == 1.0
     held_out = make_stories("validation", 600)

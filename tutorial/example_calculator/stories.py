@@ -1,9 +1,8 @@
 """Word problems whose operation no cue word tells: only what happens in them does.
 
 `rules.py` solves all held-out problems of `tasks.py`, for their closing words say what to do; it solves half of these.
-Held-out stories have words of their own (`wordings.py`) and the held-out numbers. A model trained on `tasks.py` is
-measured on them. Training on them, with StoryTaskReader and `stratify_by: kind`, has not been made to work yet:
-docs/en/decisions.md says how far it got.
+Held-out stories have words of their own (`wordings.py`) and the held-out numbers. `stories.yaml` trains on them beside
+problems with closing words: those teach first how the calculator is used and what a sign is for.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, get_args
 from astune.env_service.arithmetic import calculate, format_number
 from astune.schema import Task
 from tutorial.example_calculator.rules import cue_words
-from tutorial.example_calculator.tasks import CalculatorTaskReader, Split, different_tasks, numbers_of
+from tutorial.example_calculator.tasks import CalculatorTaskReader, Split, different_tasks, make_tasks, numbers_of
 from tutorial.example_calculator.wordings import TRAIN, VALIDATION, Kind, Wording
 
 WORDINGS: dict[Split, Wording] = {"train": TRAIN, "validation": VALIDATION}
@@ -25,7 +24,17 @@ CUED = 0.5
 
 
 class StoryTaskReader(CalculatorTaskReader):
-    """Makes stories instead; `task_reader.params`: `training` and `validation`, how many, and `seed`."""
+    """Make stories instead; `task_reader.params`: `training` and `validation`, how many, and `seed`.
+
+    `cued` problems of `tasks.py` are added to the training stories; `metadata['kind']` tells all kinds apart.
+    """
+
+    def training_tasks(self) -> list[Task]:
+        params = self.config.params
+        cued = make_tasks("train", int(params.get("cued", 0)), seed=int(params.get("seed", 0)))
+        for task in cued:
+            task.metadata["kind"] = f"cued {task.metadata['operation']}"
+        return [*super().training_tasks(), *cued]
 
     def _make(self, split: Split, count_key: str, default: int) -> list[Task]:
         params = self.config.params
