@@ -120,7 +120,9 @@ class Bench:
         import torch
         from transformers import AutoModelForCausalLM
 
+        from astune.algorithm import GRPO
         from astune.config.schema import LossConfig, ModelConfig
+        from astune.trainer.loss import PolicyLoss
         from astune.trainer.policy_model import PolicyModel
 
         self._model = PolicyModel.load(folder, ModelConfig(device=device, dtype="bfloat16"), seed=0)
@@ -130,18 +132,18 @@ class Bench:
         self._plain.eval().to(self._model.device)
         self._tokens = tokens_per_microbatch
         self._measured = measured
-        self._loss = LossConfig()
+        self._loss = PolicyLoss(GRPO(), LossConfig())
 
     @property
     def vocabulary(self) -> int:
         return self._plain.config.vocab_size
 
     def measure(self, name: str, groups: Sequence[Any], *, branching: bool, repetitions: int, share: float) -> Trace:
-        from astune.trainer.advantages import advantages_of
+        from astune.algorithm import advantages_of
         from astune.trainer.microbatch import Layout
         from astune.trainer.samples import weigh
 
-        timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
+        timelines = weigh(groups, advantages_of(self._loss.algorithm, groups), "episode")
         samples = list(samples_of(groups))
         layouts: tuple[Layout | None, ...] = (
             None,
@@ -208,7 +210,7 @@ class Bench:
     def _naive_pass(self, batch: Sequence[Sample]) -> None:
         import torch
 
-        from astune.trainer.loss import LossInputs, policy_loss
+        from astune.trainer.loss import LossInputs
 
         longest = max(len(sample.token_ids) for sample in batch)
         said = max(sample.n_said for sample in batch)
@@ -227,10 +229,9 @@ class Bench:
         logprob_EV = logits_BSV[trained_BS].float().log_softmax(-1)
         logprob_E = logprob_EV.gather(1, ids_BT[:, -said:][trained_BS][:, None])[:, 0]
         ones_E = torch.ones_like(logprob_E).detach()
-        inputs = LossInputs(
-            ones_E, ones_E / len(ones_E), logprob_E.detach(), torch.zeros_like(ones_E, dtype=torch.long)
-        )
-        policy_loss(logprob_E, torch.zeros_like(ones_E), inputs, self._loss)[0].backward()
+        zeros_E = torch.zeros_like(ones_E, dtype=torch.long)
+        inputs = LossInputs(ones_E, ones_E / len(ones_E), logprob_E.detach(), zeros_E, zeros_E)
+        self._loss(logprob_E, torch.zeros_like(ones_E), inputs)[0].backward()
 
     def _peak_mib(self, work: Callable[[], object]) -> float | None:
         """What `work` needs above what was held before: of the device's memory, or of this process on a CPU."""

@@ -24,6 +24,7 @@ from astune.rollout.observer import RolloutObserver
 from astune.schema import Split
 
 if TYPE_CHECKING:
+    from astune.algorithm import Algorithm
     from astune.backbone.memory import Estimate, ModelShape
     from astune.backbone.parts import UserParts
     from astune.runs import RunDirectory
@@ -88,6 +89,9 @@ class Backbone(ABC):
 
     def check_tasks(self, config: AstuneConfig, parts: UserParts) -> None:  # noqa: B027
         """Refuse tasks that a run cannot be made of. Raises ConfigError or TaskReaderError."""
+
+    def check_algorithm(self, config: AstuneConfig, algorithm: Algorithm) -> None:  # noqa: B027
+        """Refuse an algorithm that this backbone cannot train with. Raises ConfigError."""
 
     def plan(
         self,

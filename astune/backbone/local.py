@@ -69,7 +69,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     order = task_order(config, parts)
     async with open_model(config, PublishedWeights(run.path / "weights")) as model:
         require_trainable(model)
-        policy = PolicyTrainer.load(model_folder(config), config)
+        policy = PolicyTrainer.load(model_folder(config), config, parts.algorithm)
         engine = model.engine
         checkpoint, resumed = run.checkpoints.latest(), None
         if checkpoint is not None:
@@ -140,7 +140,7 @@ async def check_numerics(
     config = without_learning(config)
     observer.on_phase("loading the model")
     folder = model_folder(config)
-    policy = PolicyTrainer.load(folder, config)
+    policy = PolicyTrainer.load(folder, config, parts.algorithm)
     # Whether they arrive is what is to be found out, so nothing stops where they do not.
     weights = PublishedWeights(config.record_dir / f".weights-{os.getpid()}", compared=False)
     async with open_model(config, weights) as model:

@@ -1,4 +1,4 @@
-"""The user's parts, made from the configuration: tasks, workflow and judge, all before any model is loaded."""
+"""The user's parts, made from the configuration before a model is loaded: tasks, workflow, judge and algorithm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from astune.algorithm import Algorithm, load_algorithm
 from astune.config.imports import import_class
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, Faults, Task
@@ -25,6 +26,7 @@ class UserParts:
     validation_tasks: list[Task]
     workflow: type[Workflow]
     judge: JudgeBase | None
+    algorithm: Algorithm
 
 
 def load_parts(
@@ -45,10 +47,11 @@ def load_parts(
     faults = Faults()
     workflow = faults.collect(lambda: _workflow(config, base_dir))
     judge = faults.collect(lambda: load_judge(config, base_dir=base_dir))
+    algorithm = faults.collect(lambda: load_algorithm(config, base_dir))
     tasks = faults.collect(lambda: _tasks(config, base_dir, tell, with_tasks))
-    if faults or workflow is None or tasks is None:
+    if faults or workflow is None or algorithm is None or tasks is None:
         raise faults.error()
-    return UserParts(tasks.training, tasks.validation, workflow, judge)
+    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm)
 
 
 def _workflow(config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:

@@ -74,8 +74,10 @@ def folder_of(config: AstuneConfig) -> str:
 def _loss_terms(config: AstuneConfig) -> Rows:
     loss = config.trainer.loss
     terms = (("KL divergence from the weights at the start", loss.kl_coef), ("entropy", loss.entropy_coef))
+    algorithm = config.trainer.algorithm.type
+    rows = [] if algorithm == "grpo" else [("algorithm", algorithm)]
     named = ", ".join(f"{term} x {weight:g}" for term, weight in terms if weight)
-    return [("loss", f"with {named}")] if named else []
+    return [*rows, ("loss", f"with {named}")] if named else rows
 
 
 def _measured(config: AstuneConfig, parts: UserParts) -> str:

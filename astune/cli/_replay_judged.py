@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from astune.runs import EpisodeReader, RunDirectory, resolve_run
 from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split
+
+if TYPE_CHECKING:
+    from astune.algorithm import Algorithm
 
 _SHOWN = 20
 """Differences that are printed; the rest is counted."""
@@ -31,6 +35,7 @@ class _Outcome:
 
 def replay_run(run: str, overrides: Sequence[str]) -> int:
     """Print what judge and policy make of the run's episodes now; 0 whatever that is."""
+    from astune.algorithm import load_algorithm
     from astune.config import load_config
     from astune.context_tracker import load_renderer
     from astune.context_tracker.text_renderer import renderer_of
@@ -42,7 +47,8 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     directory = RunDirectory.open(resolve_run(run))
     config = load_config(directory.config_path, overrides)
     written = config_path_of(directory.backup)
-    judge = load_judge(config, base_dir=written.parent if written is not None else None)
+    base_dir = written.parent if written is not None else None
+    judge, algorithm = load_judge(config, base_dir=base_dir), load_algorithm(config, base_dir)
     console = Console()
     renderer = load_renderer(resolve_model(config.model.path))
     outcomes: defaultdict[tuple[Split, int], _Outcome] = defaultdict(_Outcome)
@@ -63,8 +69,7 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
                 if result.kept is not None:
                     kept[result.kept] += 1
                 progress.advance(bar)
-            normalise = config.trainer.loss.normalise_advantages
-            advantages = zip(_advantages(then, normalise), _advantages(now, normalise), strict=True)
+            advantages = zip(_advantages(then, algorithm), _advantages(now, algorithm), strict=True)
             for old, new, (was, is_now) in zip(then, now, advantages, strict=True):
                 _count(outcomes[old.split, old.step], old, new)
                 differences += _differences(old, new, was, is_now)
@@ -103,10 +108,10 @@ def groups_of(reader: EpisodeReader) -> Iterator[EpisodeGroup]:
         yield EpisodeGroup(episodes[0].task, sorted(episodes, key=lambda episode: episode.repeat))
 
 
-def _advantages(episodes: Sequence[Episode], normalise: bool) -> list[Advantage]:
-    from astune.trainer.advantages import advantages_of
+def _advantages(episodes: Sequence[Episode], algorithm: Algorithm) -> list[Advantage]:
+    from astune.algorithm import advantages_of
 
-    return advantages_of([EpisodeGroup(episodes[0].task, list(episodes))], normalise=normalise)[0]
+    return advantages_of(algorithm, [EpisodeGroup(episodes[0].task, list(episodes))])[0]
 
 
 def _count(outcome: _Outcome, old: Episode, new: Episode) -> None:

@@ -164,6 +164,7 @@ def _parts(start: _Start, console: Console, *, with_tasks: bool = True) -> UserP
         faults.collect(lambda: start.backbone.check(config))
         if faults or parts is None:
             raise faults.error()
+        start.backbone.check_algorithm(config, parts.algorithm)
         if with_tasks:
             start.backbone.check_tasks(config, parts)
     return parts

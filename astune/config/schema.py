@@ -240,26 +240,40 @@ class OptimConfig(StrictModel):
     """Gradients are scaled down to this L2 norm."""
 
 
-class LossConfig(StrictModel):
-    """The policy loss."""
+class AlgorithmConfig(StrictModel):
+    """The RL algorithm: advantages, token weights and the loss of a token (docs/en/algorithms.md)."""
 
-    normalise_advantages: bool = True
-    """Divide a group's advantages by their standard deviation (GRPO). Dr. GRPO does not; it also gives every token the
-    same weight, which is `token_weights: token`. With either value, rewards that differ by at most 1e-5 of the group's
+    type: str = "grpo"
+    """`grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`, `gspo`, `cispo`, `dapo`, or your own: `module->Class` or
+    `path/file.py->Class`. `trainer.algorithm: gspo` is short for it."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for its class, such as `{clip_high: 0.3}`."""
+
+
+class LossConfig(StrictModel):
+    """The terms of the loss that every algorithm shares, and how tokens weigh in it."""
+
+    normalise_advantages: bool | None = None
+    """The algorithm's parameter of that name, as `clip_low` and `clip_high` are; null leaves the algorithm's own value.
+    Set here or in `algorithm.params`; an algorithm that has no such parameter refuses it. True divides a group's
+    advantages by their standard deviation (GRPO). With either value, rewards that differ by at most 1e-5 of the group's
     largest (1e-5 where all are below 1) count as equal: that is rounding or a judge's noise, and the group teaches
     nothing."""
-    clip_low: float = Field(default=0.2, gt=0, le=1)
-    """The policy ratio is clipped below 1 - clip_low."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """The policy ratio is clipped above 1 + clip_high; larger than clip_low leaves rare tokens room to grow (DAPO)."""
+    clip_low: float | None = Field(default=None, gt=0, le=1)
+    """The policy ratio is clipped below 1 - clip_low; GRPO's own value is 0.2."""
+    clip_high: float | None = Field(default=None, gt=0)
+    """The policy ratio is clipped above 1 + clip_high; larger than clip_low leaves rare tokens room to grow (DAPO).
+    GRPO's own value is 0.28."""
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the starting weights; above 0 it costs a forward pass and a copy of them. It is
     estimated by k3 from the sampled tokens: unbiased as a value, while its gradient pulls as the divergence in the
     other direction does, from the starting weights to these."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus; positive keeps exploration alive."""
-    token_weights: Literal["episode", "timeline", "token"] = "episode"
-    """What weighs the same: each episode, however long or branched; each timeline; or each token."""
+    token_weights: Literal["episode", "timeline", "token", "constant"] | None = None
+    """What has the same weight: each episode, however long or branched; each timeline; each token; or, with `constant`,
+    each token of a group's episodes, their sum divided by `rollout.max_response_length_in_one_turn`. Null leaves the
+    algorithm's own; that of GRPO is `episode`."""
     importance_cap: float | None = Field(default=2.0, gt=0)
     """Truncation of the ratio of trainer to engine probabilities, which corrects for their different arithmetic;
     null switches the correction off, with a warning."""
@@ -312,10 +326,16 @@ class TrainerConfig(StrictModel):
     with more `verl` and `trinity` sample that many steps ahead. Importance is corrected; `local` always takes turns."""
     tokens_per_microbatch: int = Field(default=8192, ge=1)
     """Tokens computed in one forward and backward pass, shared prompts counted once; bounds memory, not the result."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
     optim: OptimConfig = OptimConfig()
     loss: LossConfig = LossConfig()
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     validation: ValidationConfig = ValidationConfig()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
 
 
 class DebugConfig(StrictModel):

@@ -155,7 +155,7 @@ class NumericsCheck:
     def _measure(self, step: int, groups: list[EpisodeGroup], calls: list[RecordedCall]) -> StepNumerics:
         """A training step with a learning rate of zero, and where the tokens lie in the trainer's distributions."""
         version = self._policy.version
-        report = self._policy.step(batch_of(step, groups, self._config))
+        report = self._policy.step(batch_of(step, groups, self._policy.algorithm))
         model, temperature = self._policy.model, self._config.rollout.temperature
         microbatches = self._packed(calls)
         draws = Draws.of(Reading.of(model, microbatches), model.head(temperature))

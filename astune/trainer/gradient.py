@@ -8,18 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from astune.config.schema import LossConfig
 from astune.schema import TrainerError
-from astune.trainer.head import TokenLoss
-from astune.trainer.loss import LossInputs, LossSums, policy_loss
+from astune.trainer.head import ChunkLoss
+from astune.trainer.loss import LossInputs, LossSums, PolicyLoss
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.policy_model import PolicyModel
 
 
 def accumulate_gradient(
-    model: PolicyModel, microbatches: Sequence[MicroBatch], config: LossConfig, temperature: float
+    model: PolicyModel, microbatches: Sequence[MicroBatch], loss: PolicyLoss, temperature: float
 ) -> LossSums:
     """Add the gradient of all of `microbatches` to the buffers of the model's masters.
+
+    A ratio of sequences is known before any token's loss: a pass of the head alone over the same hidden states finds
+    it, so that the head's chunks and the prefix tree stay sums over tokens. A micro-batch holds whole timelines.
 
     Raises:
         TrainerError: the loss is not finite, or there is nothing to train on; the buffers are clear.
@@ -28,11 +30,14 @@ def accumulate_gradient(
     total: LossSums | None = None
     for microbatch in microbatches:
         hidden_RD = model.hidden(microbatch)
+        inputs = microbatch.inputs
+        if loss.algorithm.needs_sequence_ratio:
+            inputs = inputs.with_sequence_ratios(head.logprobs(hidden_RD.detach(), microbatch.targets))
         sums, grad_RD = head.loss_and_gradient(
             hidden_RD.detach(),
             microbatch.targets,
-            _token_loss(microbatch.inputs, config),
-            entropy_has_gradient=config.entropy_coef != 0,
+            _token_loss(inputs, loss),
+            entropy_has_gradient=loss.terms.entropy_coef != 0,
         )
         if not math.isfinite(sums.loss):
             model.masters.zero_gradients()
@@ -44,8 +49,8 @@ def accumulate_gradient(
     return total
 
 
-def _token_loss(inputs: LossInputs, config: LossConfig) -> TokenLoss:
-    return lambda logprob_E, entropy_E, tokens: policy_loss(logprob_E, entropy_E, inputs.select(tokens), config)
+def _token_loss(inputs: LossInputs, loss: PolicyLoss) -> ChunkLoss:
+    return lambda logprob_E, entropy_E, tokens: loss(logprob_E, entropy_E, inputs.select(tokens))
 
 
 def _not_finite(loss: float, hidden_RD: Tensor) -> TrainerError:

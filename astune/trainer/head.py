@@ -26,7 +26,7 @@ LOGITS_PER_CHUNK = 1 << 25
 LOGITS_PER_BLOCK = 1 << 20
 """Elements of what is float32 at once; 4 MiB stay near the cores."""
 
-TokenLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]]
+ChunkLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]]
 """(log-probability [E], entropy [E], which targets) of a chunk -> the chunk's part of the loss."""
 
 
@@ -117,7 +117,7 @@ class Head:
 
     @torch.no_grad()
     def loss_and_gradient(
-        self, hidden_RD: Tensor, targets: Targets, loss: TokenLoss, *, entropy_has_gradient: bool
+        self, hidden_RD: Tensor, targets: Targets, loss: ChunkLoss, *, entropy_has_gradient: bool
     ) -> tuple[LossSums, Tensor]:
         """The loss's sums and its gradient [R, D]; adds the head's own gradient to its buffers."""
         grad_RD = torch.empty_like(hidden_RD)

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astune.algorithm import Algorithm, advantages_of, without_variance
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
-from astune.schema import Advantage, Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
+from astune.schema import Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
@@ -52,27 +53,17 @@ class RolloutResult:
         return episode_metrics(self.groups) | engine_metrics(self.before, self.after, self.seconds)
 
 
-def episode_advantages(groups: Sequence[EpisodeGroup], config: AstuneConfig) -> list[list[Advantage]]:
-    """The advantages that the configured algorithm gives: [groups][episodes]."""
-    from astune.trainer.advantages import advantages_of  # imports torch, which runs that only roll out can do without
-
-    return advantages_of(groups, normalise=config.trainer.loss.normalise_advantages)
-
-
-def drop_without_variance(groups: Iterable[EpisodeGroup], config: AstuneConfig) -> None:
+def drop_without_variance(groups: Iterable[EpisodeGroup], algorithm: Algorithm) -> None:
     """Mark groups that nothing can be learnt from, since all their advantages are zero, as dropped."""
-    from astune.trainer.advantages import teaches_nothing
-
-    for group in groups:
-        if group.dropped is None and teaches_nothing(episode_advantages([group], config)[0]):
-            group.dropped = NO_VARIANCE
+    for group in without_variance(algorithm, [group for group in groups if group.dropped is None]):
+        group.dropped = NO_VARIANCE
 
 
-def batch_of(step: int, groups: Sequence[EpisodeGroup], config: AstuneConfig) -> TrainingBatch:
+def batch_of(step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> TrainingBatch:
     """The groups of a step that are trained, with their advantages."""
     used = [group for group in groups if group.dropped is None]
-    without_variance = sum(group.dropped == NO_VARIANCE for group in groups)
-    return TrainingBatch(step, used, episode_advantages(used, config), n_without_variance=without_variance)
+    n_without_variance = sum(group.dropped == NO_VARIANCE for group in groups)
+    return TrainingBatch(step, used, advantages_of(algorithm, used), n_without_variance=n_without_variance)
 
 
 def is_measured(config: AstuneConfig, step: int) -> bool:
@@ -146,14 +137,14 @@ class StepLedger:
         """Whether validation tasks are run with the weights of `step`."""
         return self._n_validation_tasks > 0 and is_measured(self._config, step)
 
-    def batch(self, step: int, groups: Sequence[EpisodeGroup]) -> TrainingBatch:
+    def batch(self, step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> TrainingBatch:
         """The batch that a step trains, of all groups that were rolled out for it.
 
         Raises:
             TrainerError: no episode finished, in the first step or in several one after the other.
         """
         self._empty_steps.look_at(groups, at_start=step == 1)
-        return batch_of(step, groups, self._config)
+        return batch_of(step, groups, algorithm)
 
     def record_step(
         self,

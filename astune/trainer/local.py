@@ -96,7 +96,7 @@ class LocalTrainer:
         before = self._engine.stats()
         with self._clock.phase("rollout"):
             groups = await self._collect(step)
-        batch = self._ledger.batch(step, groups)
+        batch = self._ledger.batch(step, groups, self._policy.algorithm)
         rollouts = self._rolled_out(groups, before, "rollout")
         _, cancelled = await to_the_end(self._learn_and_record(batch, rollouts))
         if cancelled:
@@ -130,7 +130,7 @@ class LocalTrainer:
         groups = await self._rollouts.run_groups(
             tasks, step=step, split="train", num_repeat=rollout.num_repeat, temperature=rollout.temperature
         )
-        drop_without_variance(groups, self._config)
+        drop_without_variance(groups, self._policy.algorithm)
         return groups
 
     async def _measure(self) -> None:

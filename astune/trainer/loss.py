@@ -1,12 +1,17 @@
-"""The policy loss, defined once: a weighted sum over trained tokens, however they were computed (law 4)."""
+"""The policy loss, defined once: a weighted sum over trained tokens, however they were computed (law 4).
+
+The loss of a token is the algorithm's. What every algorithm shares is added here: the correction for what the engine
+sampled with, the KL term and the entropy bonus.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from astune.algorithm import Algorithm, Tokens
 from astune.config.schema import LossConfig
 from astune.trainer.mismatch import Limits, Mismatch
 
@@ -18,72 +23,85 @@ LARGEST_LOG_RATIO = 10.0
 class LossInputs:
     """What is known of E trained tokens besides what the policy says of them now; parallel tensors.
 
-    All are float32 but `version_E`, the weights version that sampled each token.
-    `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
-    the first; `start_logprob_E` those of the starting weights, None without a KL term.
+    All are float32 but `version_E`, the weights version that sampled each token, and `sequence_E`, the number of its
+    timeline. `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
+    the first; `start_logprob_E` those of the starting weights, None without a KL term. `mean_log_ratio_E` is None where
+    the algorithm does not ask for it: see `with_sequence_ratios`.
     """
 
     advantage_E: Tensor
     weight_E: Tensor
     engine_logprob_E: Tensor
     version_E: Tensor
+    sequence_E: Tensor
     old_logprob_E: Tensor | None = None
     start_logprob_E: Tensor | None = None
+    mean_log_ratio_E: Tensor | None = None
 
     def select(self, where: slice) -> LossInputs:
-        return LossInputs(
-            self.advantage_E[where],
-            self.weight_E[where],
-            self.engine_logprob_E[where],
-            self.version_E[where],
-            self.old_logprob_E[where] if self.old_logprob_E is not None else None,
-            self.start_logprob_E[where] if self.start_logprob_E is not None else None,
-        )
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return LossInputs(**{name: value[where] for name, value in values.items() if value is not None})
+
+    def with_sequence_ratios(self, logprob_E: Tensor) -> LossInputs:
+        """The same with the mean log ratio of each token's timeline, all of whose trained tokens have to be here.
+
+            timeline   0     0     1              log ratio 0.02 0.04 -0.01
+            mean       0.03  0.03  -0.01
+
+        Args:
+            logprob_E: the policy's present log-probabilities.
+        """
+        if self.old_logprob_E is None:
+            return replace(self, mean_log_ratio_E=torch.zeros_like(logprob_E))
+        log_ratio_E = (logprob_E - self.old_logprob_E).detach()
+        _, number_E, count_S = self.sequence_E.unique(return_inverse=True, return_counts=True)
+        sum_S = torch.zeros_like(count_S, dtype=log_ratio_E.dtype).index_add_(0, number_E, log_ratio_E)
+        return replace(self, mean_log_ratio_E=(sum_S / count_S)[number_E])
 
 
-def policy_loss(
-    logprob_E: Tensor, entropy_E: Tensor, inputs: LossInputs, config: LossConfig
-) -> tuple[Tensor, LossSums]:
-    """Clipped policy gradient with truncated importance correction, KL term and entropy bonus.
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """The loss of trained tokens.
 
-        loss = sum of weight * (- importance * min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)
-                                + kl_coef * KL - entropy_coef * entropy)
-        ratio      = policy / old policy, both by the trainer's arithmetic; 1 on the first update of a step
-        importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained
-        KL         = exp(d) - d - 1 with d = log start - log policy: see `kl_to_start`
-
-    Args:
-        logprob_E: the policy's log-probability of each trained token, with the sampling temperature.
-        entropy_E: the policy's entropy at each trained token.
-
-    Source: Schulman et al. 2017, arXiv 1707.06347, eq. 7; Yu et al. 2025, arXiv 2503.14476 for the asymmetric
-    clip; Schulman 2020, "Approximating KL divergence", for k3.
+    loss = sum of weight * (importance * the algorithm's loss + kl_coef * KL - entropy_coef * entropy)
+    importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained
+    KL         = exp(d) - d - 1 with d = log start - log policy: see `kl_to_start`
     """
-    old_E = inputs.old_logprob_E if inputs.old_logprob_E is not None else logprob_E.detach()
-    ratio_E = (logprob_E - old_E).exp()
-    clipped_E = ratio_E.clamp(1 - config.clip_low, 1 + config.clip_high)
-    advantage_E = inputs.advantage_E
-    gain_E = torch.minimum(ratio_E * advantage_E, clipped_E * advantage_E)
-    correction_E = (old_E - inputs.engine_logprob_E).exp()
-    importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E, dtype=torch.bool)
-    if config.importance_cap is not None:
-        importance_E = correction_E.clamp(max=config.importance_cap)
-        capped_E = importance_E < correction_E
-    token_loss_E = -importance_E * gain_E - config.entropy_coef * entropy_E
-    kl_E = torch.zeros_like(logprob_E)
-    if inputs.start_logprob_E is not None:
-        kl_E = kl_to_start(logprob_E, inputs.start_logprob_E)
-        token_loss_E = token_loss_E + config.kl_coef * kl_E
-    loss = (inputs.weight_E * token_loss_E).sum()
-    with torch.no_grad():
-        limits = Limits(capped_E, ratio_E * advantage_E > clipped_E * advantage_E)
-        sums = LossSums(
-            n_tokens=logprob_E.numel(),
-            sums=_exact(torch.stack([entropy_E.sum(), importance_E.sum(), kl_E.sum()])),
-            loss=_exact(loss.detach()),
-            mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E, limits),),
-        )
-    return loss, sums
+
+    algorithm: Algorithm
+    terms: LossConfig
+
+    def __call__(self, logprob_E: Tensor, entropy_E: Tensor, inputs: LossInputs) -> tuple[Tensor, LossSums]:
+        """The loss of E tokens, with a gradient, and what the metrics are made of.
+
+        Args:
+            logprob_E: the policy's log-probability of each trained token, with the sampling temperature.
+            entropy_E: the policy's entropy at each trained token.
+        """
+        terms = self.terms
+        old_E = inputs.old_logprob_E if inputs.old_logprob_E is not None else logprob_E.detach()
+        of_tokens = Tokens(logprob_E, old_E, inputs.advantage_E, inputs.mean_log_ratio_E)
+        algorithm_loss_E, clipped_E = self.algorithm.token_loss(of_tokens)
+        correction_E = (old_E - inputs.engine_logprob_E).exp()
+        importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E, dtype=torch.bool)
+        if terms.importance_cap is not None:
+            importance_E = correction_E.clamp(max=terms.importance_cap)
+            capped_E = importance_E < correction_E
+        token_loss_E = importance_E * algorithm_loss_E - terms.entropy_coef * entropy_E
+        kl_E = torch.zeros_like(logprob_E)
+        if inputs.start_logprob_E is not None:
+            kl_E = kl_to_start(logprob_E, inputs.start_logprob_E)
+            token_loss_E = token_loss_E + terms.kl_coef * kl_E
+        loss = (inputs.weight_E * token_loss_E).sum()
+        with torch.no_grad():
+            limits = Limits(capped_E, torch.zeros_like(capped_E) if clipped_E is None else clipped_E)
+            sums = LossSums(
+                n_tokens=logprob_E.numel(),
+                sums=_exact(torch.stack([entropy_E.sum(), importance_E.sum(), kl_E.sum()])),
+                loss=_exact(loss.detach()),
+                mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E, limits),),
+            )
+        return loss, sums
 
 
 def _exact(tensor: Tensor) -> Tensor:

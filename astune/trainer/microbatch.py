@@ -92,6 +92,7 @@ def pack(
             weight_E=per_token([[t.token_weight] * len(t.positions) for t in timelines], np.float32),
             engine_logprob_E=per_token([t.engine_logprobs for t in timelines], np.float32),
             version_E=per_token([t.versions for t in timelines], np.int64),
+            sequence_E=per_token([[number] * len(t.positions) for number, t in enumerate(timelines)], np.int64),
         ),
         n_read=n_read,
         timelines=timelines,

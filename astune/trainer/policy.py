@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from astune.algorithm import Algorithm, load_algorithm
 from astune.config.schema import AstuneConfig, OptimConfig
 from astune.engine.context_bounds import require_within_bounds
 from astune.engine.fingerprint import Fingerprint
@@ -23,7 +24,7 @@ from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
 from astune.trainer.fingerprints import Fingerprints
 from astune.trainer.gradient import accumulate_gradient
-from astune.trainer.loss import LossSums
+from astune.trainer.loss import LossSums, PolicyLoss
 from astune.trainer.microbatch import MicroBatch, pack, split
 from astune.trainer.own_logprobs import by_message
 from astune.trainer.policy_model import PolicyModel
@@ -39,8 +40,9 @@ class PolicyTrainer:
     `fingerprints` takes those of any weights of its model.
     """
 
-    def __init__(self, model: PolicyModel, config: AstuneConfig, folder: Path) -> None:
+    def __init__(self, model: PolicyModel, config: AstuneConfig, folder: Path, algorithm: Algorithm) -> None:
         self._model = model
+        self._loss = PolicyLoss(algorithm, config.trainer.loss)
         self._config = config
         self._folder = folder
         self._grammars = Grammars(folder, model.vocab_size)
@@ -55,8 +57,11 @@ class PolicyTrainer:
             )
 
     @classmethod
-    def load(cls, folder: Path, config: AstuneConfig) -> PolicyTrainer:
+    def load(cls, folder: Path, config: AstuneConfig, algorithm: Algorithm | None = None) -> PolicyTrainer:
         """Load the model in `folder`, ready for its first step.
+
+        Args:
+            algorithm: the configured one where None is given.
 
         Raises:
             TrainerError: the model cannot be trained here, with the reason.
@@ -70,12 +75,16 @@ class PolicyTrainer:
         model = PolicyModel.load(folder, config.model, seed=config.seed)
         text_config = model.causal_lm.config.get_text_config()
         require_within_bounds(text_config, config.rollout.max_model_len, windows=model.takes_trees)
-        return cls(model, config, folder)
+        return cls(model, config, folder, algorithm or load_algorithm(config))
 
     @property
     def version(self) -> int:
         """Optimiser steps that the weights have taken."""
         return self._version
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self._loss.algorithm
 
     @property
     def model(self) -> PolicyModel:
@@ -111,9 +120,7 @@ class PolicyTrainer:
         total: LossSums | None = None
         norms: list[float] = []
         for microbatches in self._with_old_logprobs(updates):
-            sums = accumulate_gradient(
-                self._model, microbatches, self._config.trainer.loss, self._config.rollout.temperature
-            )
+            sums = accumulate_gradient(self._model, microbatches, self._loss, self._config.rollout.temperature)
             norm = self._model.masters.step(self._config.trainer.optim, lr)
             if not norms:  # from the first update on, the weights are others
                 self._version += 1
@@ -166,7 +173,13 @@ class PolicyTrainer:
         for number in range(n_updates):
             part = slice(number, None, n_updates)
             share = min(1.0, len(batch.groups[part]) * trainer.loss.updates_per_step / n_groups)
-            timelines = weigh(batch.groups[part], batch.advantages[part], trainer.loss.token_weights, share=share)
+            timelines = weigh(
+                batch.groups[part],
+                batch.advantages[part],
+                self.algorithm.token_weights,
+                share=share,
+                constant=self.algorithm.max_response_tokens,
+            )
             if timelines:
                 updates.append(self._with_start(timelines))
         return updates

@@ -10,8 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+from astune.algorithm import TokenWeights
 from astune.schema import (
     Advantage,
     Constraint,
@@ -22,8 +22,6 @@ from astune.schema import (
     TrainingBatch,
     trained_and_masked,
 )
-
-TokenWeights = Literal["episode", "timeline", "token"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +73,15 @@ def weigh(
     scheme: TokenWeights,
     *,
     share: float = 1.0,
+    constant: int = 1,
 ) -> list[WeightedTimeline]:
-    """Flatten groups into timelines whose token weights sum to 1.
+    """Flatten groups into timelines whose token weights sum to 1, unless the scheme is "constant".
 
         a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, a token weighs
         episode    1/2 of a group, 1/2 of an episode: 1/40, 1/120, 1/80, 1/160
         timeline   1/4 of a timeline: the same here; an episode of two timelines would weigh twice
         token      1/100, all of them
+        constant   1/2 of a group, 1/2 of an episode, divided by `constant`, 50: 1/200, all of them
 
     An episode without a reward (NaN advantage) weighs nothing and is left out of its group's count.
 
@@ -89,6 +89,7 @@ def weigh(
         share: the part of the update's groups that `groups` are; advantages are multiplied by it. Groups without
             variance are not computed, but their advantages of zero belong into the mean: otherwise the last group that
             varies would move the weights as far as all of them did. Entropy and KL terms have no zeros there.
+        constant: what the scheme "constant" divides an episode's tokens by, in place of their number.
     """
     timelines: list[WeightedTimeline] = []
     members = [
@@ -110,6 +111,7 @@ def weigh(
                     "episode": n_groups * len(episodes) * in_episode,
                     "timeline": n_timelines * timeline.n_trained,
                     "token": n_tokens,
+                    "constant": n_groups * len(episodes) * constant,
                 }
                 timelines.append(_weighted(timeline, episode, advantage, share, 1 / parts[scheme], group))
     return timelines

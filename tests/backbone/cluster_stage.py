@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from trainer_helpers import episode, group, node
 
+from astune.algorithm import GRPO, TokenWeights, advantages_of
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.config.schema import LossConfig
 from astune.schema import Episode, EpisodeGroup, MessageNode
-from astune.trainer.advantages import advantages_of
-from astune.trainer.loss import LossInputs, policy_loss
-from astune.trainer.samples import TokenWeights, WeightedTimeline, weigh
+from astune.trainer.loss import LossInputs, PolicyLoss
+from astune.trainer.samples import WeightedTimeline, weigh
 
 EOS = 0
 LOSSES = {
@@ -70,7 +70,8 @@ def _episode(nodes: list[MessageNode], reward: float, **per_target: float) -> Ep
 def local_timelines(batch: Batch, scheme: TokenWeights) -> list[WeightedTimeline]:
     """What the local trainer trains."""
     share = len(batch.used) / (len(batch.used) + len(batch.quiet))
-    return weigh(batch.used, advantages_of(batch.used, normalise=True), scheme, share=share)
+    advantages = advantages_of(GRPO(), batch.used)
+    return weigh(batch.used, advantages, scheme, share=share, constant=GRPO.max_response_tokens)
 
 
 def local_gradient(
@@ -88,10 +89,11 @@ def local_gradient(
         torch.full((len(timeline.positions),), timeline.token_weight),
         torch.tensor(timeline.engine_logprobs),
         torch.tensor(timeline.versions),
+        torch.zeros(len(timeline.positions), dtype=torch.long),
         old_logprob_E=old_E,
         start_logprob_E=start_E if loss.kl_coef else None,
     )
-    value, _ = policy_loss(policy_E.requires_grad_(), entropy_E.requires_grad_(), inputs, loss)
+    value, _ = PolicyLoss(GRPO(), loss)(policy_E.requires_grad_(), entropy_E.requires_grad_(), inputs)
     of_logprob, of_entropy = torch.autograd.grad(value, (policy_E, entropy_E), materialize_grads=True)
     return of_logprob, of_entropy
 
@@ -116,9 +118,11 @@ def said_of(row: Row, random: torch.Generator) -> dict[str, Any]:
 def taught_rows(batch: Batch, scheme: TokenWeights) -> list[tuple[str, Row]]:
     """What a worker makes of groups that teach something, each row with its group."""
     rows: list[tuple[str, Row]] = []
+    algorithm = GRPO()
+    algorithm.token_weights = scheme
     for number, one in enumerate(batch.used):
-        [advantages] = advantages_of([one], normalise=True)
-        rows += [(f"used{number}", row) for row in rows_of(one, advantages, scheme)]
+        [advantages] = advantages_of(algorithm, [one])
+        rows += [(f"used{number}", row) for row in rows_of(one, advantages, algorithm)]
     return rows
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from cluster_stage import local_timelines, recorded, told_rows
 
+from astune.algorithm import TokenWeights
 from astune.backbone.verl import estimator
-from astune.trainer.samples import TokenWeights
 
-SCHEMES: list[TokenWeights] = ["episode", "timeline", "token"]
+SCHEMES: list[TokenWeights] = ["episode", "timeline", "token", "constant"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

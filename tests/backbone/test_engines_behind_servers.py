@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from astune.algorithm import GRPO
 from astune.backbone import vllm
 from astune.backbone.local import check_trainable, evaluate
 from astune.backbone.parts import UserParts
@@ -19,7 +20,7 @@ from astune.schema import ConfigError, Task
 from astune.workflow import Workflow
 
 ROOT = Path(__file__).parents[2]
-PARTS = UserParts([Task(task_id=str(n), main_query="?") for n in range(8)], [], Workflow, None)
+PARTS = UserParts([Task(task_id=str(n), main_query="?") for n in range(8)], [], Workflow, None, GRPO())
 
 
 def config(**sections: dict[str, object]) -> AstuneConfig:

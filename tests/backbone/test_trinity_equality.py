@@ -10,7 +10,7 @@ import pytest
 import torch
 from cluster_stage import LOSSES, local_gradient, local_timelines, recorded, said_of, told_rows
 
-from astune.trainer.samples import TokenWeights
+from astune.algorithm import GRPO, TokenWeights
 
 STARTUP = Path("astune/backbone/cpu_clusters/startup").absolute()
 ON_CPU = {
@@ -27,7 +27,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("scheme", "ranks"), [("episode", 1), ("timeline", 1), ("token", 1), ("episode", 4)])
+@pytest.mark.parametrize(
+    ("scheme", "ranks"), [("episode", 1), ("timeline", 1), ("token", 1), ("constant", 1), ("episode", 4)]
+)
 @pytest.mark.parametrize("terms", LOSSES)
 def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does(
     scheme: TokenWeights, ranks: int, terms: str
@@ -63,7 +65,7 @@ def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does
         assert not given[mask == 0].any()
         assert not given_of_entropy[mask == 0].any()
         ratio = (torch.tensor(row["policy"])[trained] - old_E).exp()
-        clipped += int(((ratio > 1 + loss.clip_high) & (advantages > 0)).sum())
+        clipped += int(((ratio > 1 + GRPO().clip_high) & (advantages > 0)).sum())
         importance = (old_E - torch.tensor(timeline.engine_logprobs)).exp()
         capped += int((importance > 1.5).sum())
     for answer in answers[len(timelines) :]:

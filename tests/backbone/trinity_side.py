@@ -27,7 +27,7 @@ from verl.workers.utils.padding import left_right_2_no_padding
 from astune.backbone.cluster.rows import Row
 from astune.backbone.trinity.samples import experiences_of, told, weighed
 from astune.backbone.trinity.settings import algorithm_of
-from astune.config.schema import LossConfig
+from astune.config.schema import AstuneConfig
 
 _FIELDS = tuple(field.name for field in fields(Row))
 _PARTS = ("algorithm_type", "policy_loss_fn_args", "entropy_loss_fn", "entropy_loss_fn_args")
@@ -35,7 +35,7 @@ _PARTS = ("algorithm_type", "policy_loss_fn_args", "entropy_loss_fn", "entropy_l
 
 def algorithm(loss: dict[str, Any]) -> AlgorithmConfig:
     """As a run with this loss has it."""
-    told = algorithm_of(LossConfig(**loss))
+    told = algorithm_of(AstuneConfig.model_validate({"trainer": {"loss": loss}}), None)
     config = AlgorithmConfig(kl_loss_fn_args={}, **{name: told[name] for name in _PARTS if name in told})
     for name, value in ALGORITHM_TYPE.get(config.algorithm_type).default_config().items():
         if name not in told:

@@ -33,8 +33,9 @@ from verl.workers.utils.losses import ppo_loss
 from astune.backbone.cluster.rows import BatchScale, Row
 from astune.backbone.verl import estimator
 from astune.backbone.verl.loss import SCALE, with_terms
+from astune.backbone.verl.settings import clip_ratios
 from astune.backbone.verl.workers import fields_of
-from astune.config.schema import LossConfig
+from astune.config.schema import AstuneConfig, LossConfig
 
 _FIELDS = tuple(field.name for field in fields_in(Row))
 _COMPUTED = ("old_log_probs", "advantages", "rollout_is_weights", "ref_log_prob")
@@ -67,8 +68,9 @@ def loss_of(
     }
     micro = TensorDict(columns, batch_size=len(rows))
     tu.assign_non_tensor(micro, dp_size=said["ranks"], batch_num_tokens=1, global_batch_size=1, **{SCALE: scale})
-    actor = FSDPActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **said["actor"])
     terms = LossConfig(**said["loss"])
+    ratios = {key.rpartition(".")[2]: value for key, value in clip_ratios(AstuneConfig()).items()}
+    actor = FSDPActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **said["actor"], **ratios)
     if terms.kl_coef or terms.entropy_coef:
         return with_terms(output, micro, actor=actor, loss=terms)[0]
     return ppo_loss(actor, {"log_probs": output["log_probs"]}, micro)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from astune.algorithm import GRPO
 from astune.backbone.memory import GIB, Estimate
 from astune.backbone.parts import UserParts
 from astune.cli._plan import plan
@@ -12,7 +13,7 @@ from astune.launcher.companion import Companion
 from astune.schema import Task
 from astune.workflow import Workflow
 
-PARTS = UserParts([Task("1", "What is 1 + 1?")], [Task("2", "What is 2 + 2?")], Workflow, None)
+PARTS = UserParts([Task("1", "What is 1 + 1?")], [Task("2", "What is 2 + 2?")], Workflow, None, GRPO())
 FULLY_ASYNC = ("trinity.synchronizer.sync_style=fully_async", "trainer.max_staleness=1")
 
 

@@ -12,10 +12,10 @@ import transformers
 from engine_helpers import assert_exact, load, transformers_model
 from safetensors.torch import load_file
 from torch import nn
-from trainer_helpers import VOCABULARY, config, distance, random_batch, reference_gradient
+from trainer_helpers import VOCABULARY, config, distance, policy_loss, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
 
-from astune.config.schema import LossConfig, ModelConfig, RolloutConfig
+from astune.config.schema import ModelConfig, RolloutConfig
 from astune.schema import ConfigError, SamplingParams, TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.gradient import accumulate_gradient
@@ -98,9 +98,9 @@ def test_a_family_is_trained_with_the_gradient_of_its_own_forward_pass(
     folder = save_random(architecture, changes, tmp_path)
     batch = random_batch(0)
     timelines = weigh(batch.groups, batch.advantages, "episode")
-    _, theirs = reference_gradient(folder, timelines, LossConfig(), dtype="float32")
+    _, theirs = reference_gradient(folder, timelines, policy_loss(), dtype="float32")
     model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
-    accumulate_gradient(model, [pack(timelines, torch.device("cpu"))], LossConfig(), 1.0)
+    accumulate_gradient(model, [pack(timelines, torch.device("cpu"))], policy_loss(), 1.0)
     assert distance(model.masters.gradients(), theirs) < 1e-5
 
 
@@ -116,8 +116,8 @@ def test_a_family_that_cannot_share_a_tree_is_found_out_said_and_trained_one_tim
     assert not model.takes_trees
     [line] = [record.message for record in caplog.records if "cannot share" in record.message]
     assert line.startswith(f"{architecture}ForCausalLM cannot share the beginnings of timelines (")
-    _, theirs = reference_gradient(folder, timelines, LossConfig(), dtype="float32")
-    accumulate_gradient(model, [pack([each], torch.device("cpu")) for each in timelines], LossConfig(), 1.0)
+    _, theirs = reference_gradient(folder, timelines, policy_loss(), dtype="float32")
+    accumulate_gradient(model, [pack([each], torch.device("cpu")) for each in timelines], policy_loss(), 1.0)
     assert distance(model.masters.gradients(), theirs) < 1e-5
     report = PolicyTrainer.load(folder, config()).step(batch)
     assert report.metrics["microbatches"] == len(timelines)

@@ -11,13 +11,24 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from trainer_helpers import VOCABULARY, config, distance, episode, group, node, random_batch, reference_gradient
+from trainer_helpers import (
+    VOCABULARY,
+    config,
+    distance,
+    episode,
+    group,
+    node,
+    policy_loss,
+    random_batch,
+    reference_gradient,
+)
 from transformers import AutoTokenizer
 
-from astune.config.schema import LossConfig, ModelConfig
+from astune.config.schema import ModelConfig
 from astune.engine.grammar import Bits, Grammars
 from astune.schema import Constraint, Episode, Grammar, TrainerError, TrainingBatch
 from astune.trainer.gradient import accumulate_gradient
+from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import Layout, pack, split
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
@@ -64,7 +75,7 @@ def load(folder: Path, dtype: str = "float32") -> PolicyModel:
 def tree_gradient(
     model: PolicyModel,
     timelines: list[WeightedTimeline],
-    loss: LossConfig,
+    loss: PolicyLoss,
     grammars: Grammars,
     *,
     temperature: float = 1.0,
@@ -81,7 +92,7 @@ def tree_gradient(
 
 @pytest.mark.parametrize(("seed", "tokens"), [(0, 8192), (1, 8192), (2, 8192), (3, 60), (4, 60), (5, 60)])
 def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path, seed: int, tokens: int) -> None:
-    loss = LossConfig(entropy_coef=0.01 * (seed % 2))
+    loss = policy_loss(entropy_coef=0.01 * (seed % 2))
     temperature = (1.0, 0.7)[seed % 2]
     batch = constrained(random_batch(seed, turns=1 + seed % 3), seed)
     timelines = weigh(batch.groups, batch.advantages, "episode")
@@ -108,11 +119,11 @@ def test_bfloat16_adds_no_error_beyond_that_of_bfloat16_itself(small_folder: Pat
     for seed in range(3):
         batch = constrained(random_batch(seed), seed)
         timelines = weigh(batch.groups, batch.advantages, "episode")
-        _, exact = reference_gradient(small_folder, timelines, LossConfig(), dtype="float32", grammars=RandomMasks())
+        _, exact = reference_gradient(small_folder, timelines, policy_loss(), dtype="float32", grammars=RandomMasks())
         _, one_by_one = reference_gradient(
-            small_folder, timelines, LossConfig(), dtype="bfloat16", grammars=RandomMasks()
+            small_folder, timelines, policy_loss(), dtype="bfloat16", grammars=RandomMasks()
         )
-        _, tree = tree_gradient(load(small_folder, "bfloat16"), timelines, LossConfig(), RandomMasks())
+        _, tree = tree_gradient(load(small_folder, "bfloat16"), timelines, policy_loss(), RandomMasks())
         assert distance(tree, exact) < 1.2 * distance(one_by_one, exact)
 
 
@@ -129,10 +140,10 @@ def test_equal_answers_under_different_grammars_and_under_none_each_have_their_o
     microbatch = pack(timelines, CPU, RandomMasks(), layout="tree")
     assert len(microbatch.token_ids_T) == len(prompt) + len(answer) - 1
     assert len(microbatch.row_R) == 6
-    _, theirs = reference_gradient(small_folder, timelines, LossConfig(), dtype="float32", grammars=RandomMasks())
+    _, theirs = reference_gradient(small_folder, timelines, policy_loss(), dtype="float32", grammars=RandomMasks())
     layouts: list[Layout] = ["tree", "rows"]
     for layout in layouts:
-        _, ours = tree_gradient(load(small_folder), timelines, LossConfig(), RandomMasks(), layout=layout)
+        _, ours = tree_gradient(load(small_folder), timelines, policy_loss(), RandomMasks(), layout=layout)
         assert distance(ours, theirs) < 1e-5
 
 
@@ -168,8 +179,8 @@ def test_real_masks_give_the_gradient_of_plain_autograd_too(tiny_folder: Path) -
     timelines = weigh([group(episodes)], [[1.0, -0.5, 0.7, 0.3, -1.0]], "episode")
     model = load(tiny_folder)
     grammars = Grammars(tiny_folder, model.vocab_size)
-    _, theirs = reference_gradient(tiny_folder, timelines, LossConfig(), dtype="float32", grammars=grammars)
-    assert distance(tree_gradient(model, timelines, LossConfig(), grammars)[1], theirs) < 1e-5
+    _, theirs = reference_gradient(tiny_folder, timelines, policy_loss(), dtype="float32", grammars=grammars)
+    assert distance(tree_gradient(model, timelines, policy_loss(), grammars)[1], theirs) < 1e-5
 
 
 def test_a_grammar_that_allows_everything_changes_only_what_control_tokens_had(tiny_folder: Path) -> None:

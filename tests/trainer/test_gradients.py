@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trainer_helpers import config, distance, random_batch, reference_gradient
+from trainer_helpers import distance, policy_loss, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from astune.config.schema import LossConfig, ModelConfig
+from astune.config.schema import ModelConfig
 from astune.schema import TrainingBatch
 from astune.trainer.gradient import accumulate_gradient
+from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import pack, split
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, weigh
@@ -29,7 +30,7 @@ def load(folder: Path, dtype: str = "float32", **model: Any) -> PolicyModel:
 def tree_gradient(
     model: PolicyModel,
     timelines: list[WeightedTimeline],
-    loss: LossConfig,
+    loss: PolicyLoss,
     *,
     temperature: float = 1.0,
     tokens: int = 8192,
@@ -47,7 +48,7 @@ def timelines_of(batch: TrainingBatch) -> list[WeightedTimeline]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_folder: Path, seed: int) -> None:
-    loss = LossConfig(entropy_coef=0.01 * (seed % 2))
+    loss = policy_loss(entropy_coef=0.01 * (seed % 2))
     temperature = (1.0, 0.7)[seed % 2]
     timelines = timelines_of(random_batch(seed, turns=1 + seed % 3))
     value, theirs = reference_gradient(small_folder, timelines, loss, temperature=temperature, dtype="float32")
@@ -60,8 +61,8 @@ def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_fo
 def test_the_size_of_a_micro_batch_does_not_change_the_gradient(small_folder: Path, tokens: int) -> None:
     timelines = timelines_of(random_batch(11))
     model = load(small_folder)
-    value, whole = tree_gradient(model, timelines, LossConfig())
-    cut_value, cut = tree_gradient(model, timelines, LossConfig(), tokens=tokens)
+    value, whole = tree_gradient(model, timelines, policy_loss())
+    cut_value, cut = tree_gradient(model, timelines, policy_loss(), tokens=tokens)
     assert len(list(split(timelines, tokens))) > 1
     assert distance(cut, whole) < 1e-5
     assert cut_value == pytest.approx(value, rel=1e-5)
@@ -80,7 +81,7 @@ def test_micro_batches_hold_every_timeline_once_within_their_bound_and_keep_grou
 
 @pytest.mark.slow
 def test_bfloat16_trees_add_no_error_beyond_that_of_bfloat16_itself(small_folder: Path) -> None:
-    loss = LossConfig()
+    loss = policy_loss()
     for seed in range(3):
         timelines = timelines_of(random_batch(seed))
         _, exact = reference_gradient(small_folder, timelines, loss, dtype="float32")
@@ -99,8 +100,8 @@ def test_a_row_that_several_branches_follow_and_equal_answers_are_both_trained(s
     ]
     model = load(small_folder)
     assert len(pack(timelines, CPU).token_ids_T) == len(prompt) + 2
-    _, theirs = reference_gradient(small_folder, timelines, LossConfig(), dtype="float32")
-    assert distance(tree_gradient(model, timelines, LossConfig())[1], theirs) < 1e-5
+    _, theirs = reference_gradient(small_folder, timelines, policy_loss(), dtype="float32")
+    assert distance(tree_gradient(model, timelines, policy_loss())[1], theirs) < 1e-5
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -149,7 +150,7 @@ def conversations(folder: Path) -> list[WeightedTimeline]:
 @pytest.mark.slow
 def test_the_real_model_agrees_with_transformers_in_log_probabilities_and_gradient(smol_folder: Path) -> None:
     timelines = conversations(smol_folder)
-    loss = config().trainer.loss
+    loss = policy_loss()
     value, exact = reference_gradient(smol_folder, timelines, loss, dtype="float64")
     ours_value, ours = tree_gradient(load(smol_folder), timelines, loss)
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)

@@ -14,20 +14,21 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rollout_stage import Watcher
 from torch import Tensor, nn
-from trainer_helpers import VOCABULARY, distance, one_by_one, own_model
+from trainer_helpers import VOCABULARY, distance, one_by_one, own_model, policy_loss
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
-from astune.config.schema import AstuneConfig, LossConfig, ModelConfig
+from astune.algorithm import GRPO, advantages_of
+from astune.config.schema import AstuneConfig, ModelConfig
 from astune.context_tracker import load_renderer
 from astune.engine.in_process import InProcessEngine
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup
 from astune.trainer import microbatch
 from astune.trainer._probe import prepare
-from astune.trainer.advantages import advantages_of
 from astune.trainer.attention_plan import Limits, plan_attention
 from astune.trainer.gradient import accumulate_gradient
+from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import Layout, choose_layout, pack, split
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, weigh
@@ -51,7 +52,7 @@ def theirs(small_folder: Path) -> nn.Module:
 def gradient(
     model: PolicyModel,
     parts: Sequence[Sequence[WeightedTimeline]],
-    loss: LossConfig = LossConfig(),  # noqa: B008 - frozen
+    loss: PolicyLoss = policy_loss(),  # noqa: B008 - frozen
     *,
     layout: Layout | None = None,
 ) -> tuple[float, Gradient]:
@@ -110,7 +111,7 @@ def line(token_ids: list[int], *positions: int) -> WeightedTimeline:
 def test_a_tree_rows_and_timelines_one_by_one_give_one_gradient(
     ours: PolicyModel, theirs: nn.Module, timelines: list[WeightedTimeline], limits: Limits, entropy: float
 ) -> None:
-    loss = LossConfig(entropy_coef=entropy)
+    loss = policy_loss(entropy_coef=entropy)
     value, expected = one_by_one(theirs, timelines, loss)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(microbatch, "plan_attention", partial(plan_attention, limits=limits))
@@ -150,7 +151,7 @@ def test_long_pieces_below_long_pieces_are_exact_with_the_limits_that_runs_have(
             path = trunk + [rng.randrange(VOCABULARY) for _ in range(answer)]
             timelines.append(line(path, *range(len(trunk), len(path))))
     assert max(len(timeline.token_ids) for timeline in timelines) > Limits().longest_piece
-    _, expected = one_by_one(theirs, timelines, LossConfig())
+    _, expected = one_by_one(theirs, timelines, policy_loss())
     for layout in ("tree", "rows"):
         assert distance(gradient(ours, [timelines], layout=layout)[1], expected) < 1e-5
 
@@ -192,8 +193,8 @@ def test_bfloat16_adds_no_error_beyond_its_own_whatever_the_layout(tmp_path: Pat
     trunk = [rng.randrange(VOCABULARY) for _ in range(120)]
     paths = [trunk[: 40 * (1 + n % 3)] + [rng.randrange(VOCABULARY) for _ in range(30 + n)] for n in range(9)]
     timelines = [line(path, *range(len(path) - 20, len(path))) for path in paths]
-    _, exact = one_by_one(theirs, timelines, LossConfig())
-    error = distance(one_by_one(plain, timelines, LossConfig())[1], exact)
+    _, exact = one_by_one(theirs, timelines, policy_loss())
+    error = distance(one_by_one(plain, timelines, policy_loss())[1], exact)
     for layout in ("tree", "rows"):
         assert distance(gradient(model, [timelines], layout=layout)[1], exact) < 1.2 * error
 
@@ -267,7 +268,7 @@ async def test_a_run_that_was_really_recorded_has_one_gradient_however_it_is_com
     recorded: tuple[Path, list[EpisodeGroup]], dtype: torch.dtype
 ) -> None:
     folder, groups = recorded
-    timelines = weigh(groups, advantages_of(groups, normalise=True), "episode")
+    timelines = weigh(groups, advantages_of(GRPO(), groups), "episode")
     assert len(timelines) == 3 * sum(
         len(group.episodes) for group in groups
     )  # the conversation, its edited branch, the helper's
@@ -283,5 +284,5 @@ async def test_a_run_that_was_really_recorded_has_one_gradient_however_it_is_com
         other_value, other = gradient(model, parts, layout=layout)
         assert distance(other, tree) < 1e-5
         assert other_value == pytest.approx(value, rel=1e-5, abs=1e-6)
-    _, expected = one_by_one(own_model(folder, "float64"), timelines, LossConfig())
+    _, expected = one_by_one(own_model(folder, "float64"), timelines, policy_loss())
     assert distance(tree, expected) < 1e-5

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from astune.algorithm import GRPO, Algorithm
 from astune.config.schema import AstuneConfig, LossConfig, ModelConfig, OptimConfig, RolloutConfig, TrainerConfig
 from astune.engine.grammar import Grammars, unpack
 from astune.schema import Episode, EpisodeGroup, Forest, MessageNode, Reward, Task, TrainingBatch
-from astune.trainer.loss import LossInputs, policy_loss
+from astune.trainer.loss import LossInputs, PolicyLoss
 from astune.trainer.samples import WeightedTimeline
 
 VOCABULARY = 96
@@ -40,6 +41,11 @@ def config(
             **trainer,
         ),
     )
+
+
+def policy_loss(algorithm: Algorithm | None = None, **terms: Any) -> PolicyLoss:
+    """The loss of an algorithm, GRPO's by default, with the shared terms of `trainer.loss`."""
+    return PolicyLoss(algorithm or GRPO(), LossConfig.model_validate(terms))
 
 
 def node(
@@ -110,7 +116,7 @@ def random_batch(seed: int, *, n_groups: int = 3, n_episodes: int = 4, turns: in
 def reference_gradient(
     folder: Path,
     timelines: Sequence[WeightedTimeline],
-    loss: LossConfig,
+    loss: PolicyLoss,
     *,
     temperature: float = 1.0,
     dtype: str,
@@ -127,7 +133,7 @@ def own_model(folder: Path, dtype: str) -> nn.Module:
 def one_by_one(
     module: nn.Module,
     timelines: Sequence[WeightedTimeline],
-    loss: LossConfig,
+    loss: PolicyLoss,
     *,
     temperature: float = 1.0,
     grammars: Grammars | None = None,
@@ -158,8 +164,9 @@ def one_by_one(
             weight_E=torch.full_like(chosen, timeline.token_weight).detach(),
             engine_logprob_E=torch.tensor(timeline.engine_logprobs),
             version_E=torch.tensor(timeline.versions),
+            sequence_E=torch.zeros(len(timeline.positions), dtype=torch.long),
         )
-        value, _ = policy_loss(chosen, entropy, inputs, loss)
+        value, _ = loss(chosen, entropy, inputs)
         module.zero_grad()
         value.backward()
         total += float(value.detach())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from astune import __version__
+from astune.algorithm import Algorithm
 from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import of_user
@@ -38,16 +39,24 @@ class ClusterBackbone(Backbone):
 
     def check(self, config: AstuneConfig) -> None:
         for key, refused in self.refusals(config).items():
-            if refused.given:
-                raise ConfigError(
-                    f"{key} cannot be used with backbone {self.engine}: {refused.why}",
-                    hint=f"set it to {refused.value}",
-                )
+            self._require(key, refused)
         interpreter(config, self.engine)
         check_settings(config)
 
     def check_tasks(self, config: AstuneConfig, parts: UserParts) -> None:
         check_tasks(config, parts)
+
+    def check_algorithm(self, config: AstuneConfig, algorithm: Algorithm) -> None:
+        name = config.trainer.algorithm.type
+        why = f"{name} compares the episodes of a whole step, and a worker of {self.engine}'s knows one group"
+        value = "grpo or another one with a baseline by group, or train with backbone local"
+        self._require("trainer.algorithm", Refusal(algorithm.baseline == "batch", why, value))
+
+    def _require(self, key: str, refused: Refusal) -> None:
+        if refused.given:
+            raise ConfigError(
+                f"{key} cannot be used with backbone {self.engine}: {refused.why}", hint=f"set it to {refused.value}"
+            )
 
     def refusals(self, config: AstuneConfig) -> dict[str, Refusal]:
         """Keys that the engine would not follow as the configuration says."""
@@ -119,6 +128,7 @@ class ClusterBackbone(Backbone):
         from astune.backbone.cluster.supervise import train
 
         self.check(config)
+        self.check_algorithm(config, parts.algorithm)
         await train(self.engine, config, self._measurable(config, parts), run, observer, base_dir=base_dir)
 
     def number(self, config: AstuneConfig, key: str, default: float) -> float:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from astune.algorithm import advantages_of
 from astune.backbone.cluster.engine import BorrowedEngine
 from astune.backbone.cluster.reports import ReportingObserver, reports
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
@@ -20,7 +21,7 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
-from astune.trainer.ledger import NO_VARIANCE, drop_without_variance, episode_advantages
+from astune.trainer.ledger import NO_VARIANCE, drop_without_variance
 
 
 class Groups:
@@ -83,11 +84,11 @@ class Groups:
 
     def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
         """One that stands for it, of a group that teaches nothing or could not be completed."""
-        drop_without_variance([group], self.config)
+        drop_without_variance([group], self._parts.algorithm)
         if group.dropped is not None:
             return [self._standing(step, dropped=group.dropped != NO_VARIANCE)]
-        [advantages] = episode_advantages([group], self.config)
-        return rows_of(group, advantages, self.config.trainer.loss.token_weights) or [self._standing(step)]
+        [advantages] = advantages_of(self._parts.algorithm, [group])
+        return rows_of(group, advantages, self._parts.algorithm) or [self._standing(step)]
 
     def _standing(self, step: int, *, dropped: bool = False) -> Row:
         return quiet_row(self._token_id, max(0, step - 1), dropped=dropped)

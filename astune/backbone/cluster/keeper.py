@@ -31,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from astune.algorithm import advantages_of, load_algorithm
 from astune.backbone.cluster.job import Job
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
@@ -38,7 +39,6 @@ from astune.rollout import RolloutObserver
 from astune.rollout.balance import token_balance
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics, wire
 from astune.schema import AstuneError, Episode, EpisodeGroup, TrainerError, TrainingBatch
-from astune.trainer.advantages import advantages_of
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.ledger import NO_VARIANCE, require_zero
 from astune.trainer.local import TrainingObserver
@@ -98,6 +98,7 @@ class Keeper:
         self._groups: dict[str, _Group] = {}
         self._began_at: dict[str, float] = {}
         self._moved: dict[int, float] = {}
+        self._algorithm = load_algorithm(config, job.base_dir)
         optim = config.trainer.optim
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.left_off is None else None
         self._explored: Counter[str] = Counter()
@@ -190,7 +191,7 @@ class Keeper:
         groups = [one.group for one in taken]
         self._empty_steps.look_at(groups, at_start=step == 1)
         used = [group for group in groups if group.dropped is None]
-        advantages = advantages_of(used, normalise=self._config.trainer.loss.normalise_advantages)
+        advantages = advantages_of(self._algorithm, used)
         n_quiet = sum(group.dropped == NO_VARIANCE for group in groups)
         batch = TrainingBatch(step, used, advantages, n_without_variance=n_quiet)
         balance = token_balance(groups, EngineStats(), _sum([one.stats for one in taken]))

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from astune.algorithm import Algorithm, TokenWeights
 from astune.schema import Advantage, EpisodeGroup
-from astune.trainer.samples import TokenWeights, weigh
+from astune.trainer.samples import weigh
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,13 @@ class Row:
         return {"episode": self.episode_id, "messages": self.messages, "versions": self.versions}
 
 
-def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], scheme: TokenWeights) -> list[Row]:
+def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], algorithm: Algorithm) -> list[Row]:
     """The trained timelines of one group, weighed within it: by what `BatchScale` counts, each counts 1."""
     rows: list[Row] = []
-    timelines = weigh([group], [advantages], scheme)
-    counted = {"episode": 1, "timeline": len(timelines), "token": sum(len(one.positions) for one in timelines)}[scheme]
+    scheme = algorithm.token_weights
+    timelines = weigh([group], [advantages], scheme, constant=algorithm.max_response_tokens)
+    n_tokens = sum(len(one.positions) for one in timelines)
+    counted = {"episode": 1, "timeline": len(timelines), "token": n_tokens, "constant": 1}[scheme]
     for timeline in timelines:
         first, end = timeline.positions[0], timeline.positions[-1] + 1
         length = end - first
@@ -103,5 +106,6 @@ class BatchScale:
         return self.groups / max(1, self.groups + self.quiet_groups)
 
     def of_weights(self, scheme: TokenWeights) -> float:
-        """What the weights of tokens are multiplied by, so that they sum to 1 over the batch."""
-        return 1 / max(1, {"episode": self.groups, "timeline": self.timelines, "token": self.tokens}[scheme])
+        """What the weights of tokens are multiplied by, so that they are those of the whole batch."""
+        counts = {"episode": self.groups, "timeline": self.timelines, "token": self.tokens, "constant": self.groups}
+        return 1 / max(1, counts[scheme])

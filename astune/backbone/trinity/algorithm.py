@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from trinity.algorithm.policy_loss_fn.policy_loss_fn import PolicyLossFn
 from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import Experience
 
-from astune.config.schema import LossConfig
-from astune.trainer.loss import LossInputs, policy_loss
+from astune.algorithm import load_algorithm
+from astune.config.schema import AstuneConfig
+from astune.trainer.loss import LossInputs, PolicyLoss
 
 
 class WeightedGroups(AlgorithmType):
@@ -70,11 +72,18 @@ class AreThere(AdvantageFn, ExperienceOperatorV1):
 
 
 class TokenLoss(PolicyLossFn):
-    """`astune.trainer.loss.policy_loss` of the tokens in the mask; the entropy term is `TokenEntropy`'s."""
+    """`astune.trainer.loss.PolicyLoss` of the tokens in the mask; the entropy term is `TokenEntropy`'s.
 
-    def __init__(self, backend: str = "verl", **loss: Any) -> None:
+    Args:
+        config: the JSON of the configuration's parts that say which loss it is.
+        base_dir: the folder of the YAML file, for an algorithm of the user's own.
+    """
+
+    def __init__(self, backend: str = "verl", *, config: str, base_dir: str | None = None) -> None:
         super().__init__(backend=backend)
-        self._loss = LossConfig(**loss)
+        parsed = AstuneConfig.model_validate_json(config)
+        algorithm = load_algorithm(parsed, None if base_dir is None else Path(base_dir))
+        self._loss = PolicyLoss(algorithm, parsed.trainer.loss)
 
     def __call__(  # Trinity's metaclass reads the names of what it takes
         self,
@@ -110,10 +119,13 @@ class TokenLoss(PolicyLossFn):
             _of_each(token_weights, trained),
             rollout_log_probs[trained].float(),
             torch.zeros_like(advantage_E, dtype=torch.long),
+            torch.arange(len(trained), device=trained.device)[:, None].expand(trained.shape)[trained],
             old_logprob_E=old_logprob[trained].float(),
             start_logprob_E=None if ref_logprob is None else ref_logprob[trained].float(),
         )
-        loss, _ = policy_loss(logprob_E, torch.zeros_like(logprob_E), inputs, self._loss)
+        if self._loss.algorithm.needs_sequence_ratio:  # a row is a whole timeline
+            inputs = inputs.with_sequence_ratios(logprob_E)
+        loss, _ = self._loss(logprob_E, torch.zeros_like(logprob_E), inputs)
         return loss
 
     @classmethod
@@ -140,7 +152,7 @@ class TokenLossFromStart(TokenLoss):
 
 
 class TokenEntropy(EntropyLossFn):
-    """The entropy term of `policy_loss`; Trinity subtracts it."""
+    """The entropy term of `PolicyLoss`; Trinity subtracts it."""
 
     def __init__(self, entropy_coef: float) -> None:
         self._coef = entropy_coef

@@ -21,9 +21,9 @@ from trinity.algorithm.sample_strategy.sample_strategy import SampleStrategy
 from trinity.buffer import get_buffer_reader
 from trinity.common.experience import EID, CustomField, Experience
 
+from astune.algorithm import TokenWeights
 from astune.backbone.cluster.rows import BatchScale, Row
 from astune.schema import TrainerError
-from astune.trainer.samples import TokenWeights
 
 _KEY, _WEIGHT = "astune", "token_weight"
 _FIELDS = [CustomField(_WEIGHT, "token_weights", torch.float32)]

@@ -22,7 +22,7 @@ from trinity.common.constants import SyncMethod, SyncStyle
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
 from astune.backbone.trinity.names import HELD_OUT, TASKS, n_runners, runners_per_model
-from astune.config.schema import AstuneConfig, LossConfig
+from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
 
 _ALGORITHM = "astune.backbone.trinity.algorithm"
@@ -125,7 +125,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
             "split": "train",
         },
         "buffer.explorer_input.eval_tasksets": [held_out] if job["validation"] else [],
-        **{f"algorithm.{name}": value for name, value in algorithm_of(config.trainer.loss).items()},
+        **{f"algorithm.{name}": value for name, value in algorithm_of(config, job["base_dir"]).items()},
         "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
         "explorer.runner_per_model": runners_per_model(config),
         "explorer.eval_on_startup": bool(job["validation"]) and job["first_step"] == 1,
@@ -140,15 +140,30 @@ def _patience(config: AstuneConfig, *, n_held_out: int) -> dict[str, int]:
     return dict.fromkeys(waiting, within_s)
 
 
-def algorithm_of(loss: LossConfig) -> dict[str, Any]:
-    """What Trinity is told of the loss, in its section `algorithm`."""
+def algorithm_of(config: AstuneConfig, base_dir: str | None) -> dict[str, Any]:
+    """Trinity's section `algorithm`. The loss is made anew on its workers, from the parts of the configuration below.
+
+    Args:
+        base_dir: the folder of the YAML file, for an algorithm of the user's own.
+    """
+    loss, rollout = config.trainer.loss, config.rollout
+    parts = {
+        "trainer": {
+            "algorithm": config.trainer.algorithm.model_dump(mode="json"),
+            "loss": loss.model_dump(mode="json"),
+        },
+        "rollout": {
+            "max_response_length_in_one_turn": rollout.max_response_length_in_one_turn,
+            "max_model_len": rollout.max_model_len,
+        },
+    }
     entropy = {
         "entropy_loss_fn": f"{_ALGORITHM}.TokenEntropy",
         "entropy_loss_fn_args": {"entropy_coef": loss.entropy_coef},
     }
     return {
         "algorithm_type": f"{_ALGORITHM}.{'WeightedGroupsFromStart' if loss.kl_coef else 'WeightedGroups'}",
-        "policy_loss_fn_args": loss.model_dump(mode="json"),
+        "policy_loss_fn_args": {"config": orjson.dumps(parts).decode(), "base_dir": base_dir},
         **(entropy if loss.entropy_coef else {}),
     }
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import trinity.trainer.trainer as theirs
@@ -16,10 +17,12 @@ from trinity.common.constants import SyncMethod
 from trinity.common.experience import Experience
 from trinity.trainer.verl.trainer import VERLTrainer
 
+from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.samples import teaches, told, weighed
 from astune.backbone.trinity.telling import telling
+from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 _START = "ref_log_prob"
@@ -58,7 +61,8 @@ class ToldTrainer(theirs.Trainer):
     def __init__(self, config: Any) -> None:
         self._reports = reports()
         job = self._reports.job()
-        self._scheme = job["config"]["trainer"]["loss"]["token_weights"]
+        base_dir = None if job["base_dir"] is None else Path(job["base_dir"])
+        self._scheme: TokenWeights = load_algorithm(AstuneConfig.model_validate(job["config"]), base_dir).token_weights
         self._measured_steps: list[int] = job["measured_steps"]
         self._waited_s = self._synced_s = 0.0
         self._saved_step = job["first_step"] - 1

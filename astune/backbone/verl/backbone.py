@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from astune.backbone.cluster.backbone import ClusterBackbone
+from astune.algorithm import Algorithm, token_loss_is_clipped
+from astune.backbone.cluster.backbone import ClusterBackbone, Refusal
 from astune.backbone.memory import Estimate, ModelShape, colocated_memory
 from astune.config.schema import AstuneConfig, ClusterEngine
 
@@ -13,6 +14,12 @@ class VerlBackbone(ClusterBackbone):
     """Training with verl."""
 
     engine: ClassVar[ClusterEngine] = "verl"
+
+    def check_algorithm(self, config: AstuneConfig, algorithm: Algorithm) -> None:
+        super().check_algorithm(config, algorithm)
+        why = f"verl's own loss is PPO's clipped one, and {config.trainer.algorithm.type} has another"
+        value = "grpo, dr_grpo, rloo or dapo, or train with local or trinity"
+        self._require("trainer.algorithm", Refusal(not token_loss_is_clipped(algorithm), why, value))
 
     def memory(self, config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> list[Estimate]:
         devices = int(self.number(config, "trainer.n_gpus_per_node", 1) * self.number(config, "trainer.nnodes", 1))

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from astune.algorithm import TokenWeights
 from astune.backbone.cluster.rows import BatchScale, Row
-from astune.trainer.samples import TokenWeights
 
 NAME = "astune"
 PADDING, QUIET = "pad", "quiet"

@@ -9,11 +9,13 @@ This runs in verl's environment, where its configuration files are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from astune.algorithm import ClippedAlgorithm, load_algorithm
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_kind, require_known
 from astune.backbone.verl import megatron
@@ -120,6 +122,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
             min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
         ),
+        **clip_ratios(config, None if job["base_dir"] is None else Path(job["base_dir"])),
         "actor_rollout_ref.actor.use_kl_loss": config.trainer.loss.kl_coef != 0,
         "actor_rollout_ref.actor.calculate_entropy": config.trainer.loss.entropy_coef != 0,
         "actor_rollout_ref.model.path": job["model_folder"],
@@ -133,6 +136,16 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "trainer.resume_mode": "disable" if job["resume_from"] is None else "resume_path",
         "trainer.resume_from_path": job["resume_from"],
     }
+
+
+def clip_ratios(config: AstuneConfig, base_dir: Path | None = None) -> dict[str, float]:
+    """The algorithm's limits of the ratio, by verl's names."""
+    algorithm = load_algorithm(config, base_dir)
+    if not isinstance(algorithm, ClippedAlgorithm):
+        raise ConfigError(f"trainer.algorithm: verl has no loss for {config.trainer.algorithm.type}")
+    low, high = algorithm.clip_low, algorithm.clip_high
+    actor = "actor_rollout_ref.actor"
+    return {f"{actor}.clip_ratio": low, f"{actor}.clip_ratio_low": low, f"{actor}.clip_ratio_high": high}
 
 
 def _measures_first(job: Mapping[str, Any]) -> bool:

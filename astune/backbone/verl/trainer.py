@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -22,12 +23,13 @@ from omegaconf import open_dict
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls, register_trainer
 from verl.utils import tensordict_utils as tu
 
+from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.cluster.rows import BatchScale
 from astune.backbone.verl import estimator, loss
 from astune.backbone.verl.names import MODES, PREFIX, group_of
-from astune.config.schema import LossConfig
+from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 """What verl computes of each trained token; with a KL term its `_START` too."""
@@ -51,8 +53,11 @@ class Bookkeeping(PPOTrainer):
         job = self._reports.job()
         self._done = self._n_begun = 0
         self._measured_steps: list[int] = job["measured_steps"]
-        self._loss = LossConfig(**job["config"]["trainer"]["loss"])
-        estimator.register(self._loss.token_weights)
+        config_of_run = AstuneConfig.model_validate(job["config"])
+        base_dir = None if job["base_dir"] is None else Path(job["base_dir"])
+        self._loss = config_of_run.trainer.loss
+        self._token_weights: TokenWeights = load_algorithm(config_of_run, base_dir).token_weights
+        estimator.register(self._token_weights)
         super().__init__(config)
 
     def init(self) -> None:
@@ -128,7 +133,7 @@ class Bookkeeping(PPOTrainer):
             for key, tag in zip(batch.keys, batch.tags, strict=True)
             if _teaches(tag)
         ]
-        batch.extra_info[loss.SCALE] = BatchScale.count(taught).of_weights(self._loss.token_weights)
+        batch.extra_info[loss.SCALE] = BatchScale.count(taught).of_weights(self._token_weights)
         return super()._update_actor(batch, metrics)
 
     def _validate(self) -> dict[str, float]:

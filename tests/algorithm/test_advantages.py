@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
-from astune.schema import Episode, TrainerError
-from astune.trainer.advantages import advantages_of, group_advantages, teaches_nothing
+from astune.algorithm import GRPO, advantages_of, group_advantages, without_variance
+from astune.schema import Advantage, Episode, TrainerError
 
 NAN = float("nan")
 FLOAT32_OF_0_3 = 0.30000001192092896
@@ -53,11 +53,11 @@ def test_advantages_of_a_group_sum_to_zero_and_keep_the_order_of_rewards(rewards
 
 
 def test_a_baseline_counts_episodes_and_not_their_tokens_or_branches() -> None:
-    def short(reward: float) -> list[float]:
+    def short(reward: float) -> list[Advantage]:
         branching = [node(0, None, [1]), node(1, 0, [2] * 50, sampled=50), node(2, 0, [3] * 50, sampled=50)]
         plain = [node(0, None, [1]), node(1, 0, [2], sampled=1)]
         groups = [group([episode(branching, reward=reward), episode(plain, reward=0.0), episode(plain, reward=0.0)])]
-        return advantages_of(groups, normalise=False)[0]
+        return advantages_of(GRPO(normalise_advantages=False), groups)[0]
 
     assert short(3.0) == pytest.approx([2.0, -1.0, -1.0])
 
@@ -68,11 +68,11 @@ def test_groups_may_differ_in_size_and_hold_an_episode_without_a_reward() -> Non
         group([episode(nodes, reward=reward) for reward in (1.0, 0.0, None)]),
         group([episode(nodes, reward=reward) for reward in (0.0, 1.0)]),
     ]
-    first, second = advantages_of(groups, normalise=True)
+    first, second = advantages_of(GRPO(), groups)
     assert first[:2] == [1.0, -1.0]
     assert math.isnan(first[2])
     assert second == [-1.0, 1.0]
-    assert advantages_of([], normalise=True) == []
+    assert advantages_of(GRPO(), []) == []
 
 
 def talk(agents: Sequence[str], **reward: Any) -> Episode:
@@ -82,7 +82,7 @@ def talk(agents: Sequence[str], **reward: Any) -> Episode:
 
 
 def by_message(episodes: Sequence[Episode], *, normalise: bool = False) -> list[list[float]]:
-    [row] = advantages_of([group(episodes)], normalise=normalise)
+    [row] = advantages_of(GRPO(normalise_advantages=normalise), [group(episodes)])
     return [list(each.values()) if isinstance(each, dict) else [each] for each in row]
 
 
@@ -146,12 +146,12 @@ def test_an_episode_without_a_reward_has_no_advantage_and_no_place_in_a_finer_ba
 def test_a_group_with_two_kinds_of_rewards_is_refused() -> None:
     episodes = [talk(["agent"], per_turn=[1.0]), talk(["agent"], per_target={"agent": 1.0})]
     with pytest.raises(TrainerError, match="per target and per turn"):
-        advantages_of([group(episodes)], normalise=True)
+        advantages_of(GRPO(), [group(episodes)])
 
 
 def test_a_group_says_something_where_any_of_its_advantages_does() -> None:
     def says_nothing(episodes: list[Episode]) -> bool:
-        return teaches_nothing(advantages_of([group(episodes)], normalise=True)[0])
+        return bool(without_variance(GRPO(), [group(episodes)]))
 
     assert says_nothing([talk(["agent"], per_turn=[1.0]), talk(["agent"], per_turn=[1.0])])
     assert not says_nothing([talk(["agent"] * 2, per_turn=[1.0, 0.0]), talk(["agent"] * 2, per_turn=[0.0, 1.0])])

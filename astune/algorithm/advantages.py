@@ -1,0 +1,218 @@
+"""Advantages: how much better an episode did than others, as a whole or in a part that has a reward of its own.
+
+A baseline counts episodes, never timelines or tokens (law 5). Which rewards are compared is decided here, how they are
+compared by the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf, isnan
+from typing import TYPE_CHECKING
+
+from astune.algorithm.base import Algorithm
+from astune.schema import Advantage, Episode, EpisodeGroup, Reward, TrainerError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NAN = float("nan")
+FLAT = 1e-5
+"""Rewards of a group count as equal within this part of their scale: their largest size, or 1 where all are smaller.
+
+Rounding to float32 moves a reward by 6e-8 of itself, a judge's noise by perhaps 1e-6; divided by a standard deviation
+as small, either would weigh as much as a solved task. Deliberate differences are larger."""
+
+
+def group_advantages(reward_BK: Tensor, *, normalise: bool) -> Tensor:
+    """Advantage of each episode against its own group.
+
+        rewards 1 0 0 0, normalise=False   ->  0.75 -0.25 -0.25 -0.25
+        rewards 1 0 0 0, normalise=True    ->  1.73 -0.58 -0.58 -0.58   (divided by 0.433)
+        rewards 1 1 1 1                    ->  0 0 0 0
+        rewards 0.3 0.300001 0.3 0.3       ->  0 0 0 0      (equal within `FLAT`)
+        rewards 1 0 NaN                    ->  the first two of a group of two, and NaN
+
+    Args:
+        reward_BK: rewards, one row a task, one column an episode; NaN where an episode has none.
+        normalise: divide by the group's standard deviation (GRPO); False leaves the difference, as Dr. GRPO does.
+
+    Returns:
+        advantages [B, K] in float64; 0 for a group whose rewards are equal within `FLAT`, NaN where the reward was.
+
+    Source: Shao et al. 2024, arXiv 2402.03300, eq. 3; Liu et al. 2025, arXiv 2503.20783 for normalise=False.
+    """
+    reward_BK = reward_BK.double()
+    centred_BK = reward_BK - reward_BK.nanmean(dim=1, keepdim=True)
+    deviation_B1 = centred_BK.square().nanmean(dim=1, keepdim=True).sqrt()
+    flat_B1 = _spread(reward_BK) <= FLAT * reward_BK.nan_to_num().abs().amax(dim=1, keepdim=True).clamp(min=1)
+    advantage_BK = centred_BK / deviation_B1 if normalise else centred_BK
+    return advantage_BK.masked_fill(flat_B1, 0.0).masked_fill(reward_BK.isnan(), NAN)
+
+
+def advantages_of(algorithm: Algorithm, groups: Sequence[EpisodeGroup]) -> list[list[Advantage]]:
+    """The advantages of groups, which need not have the same number of episodes: [groups][episodes].
+
+    Raises:
+        TrainerError: a group has rewards per target and rewards per turn, or the algorithm returned another shape.
+    """
+    parts = [_parts_of(group, algorithm.shaping) for group in groups]
+    reward_XK = [row for part in parts for row in part.reward_XK]
+    if algorithm.baseline == "batch":
+        advantage_XK = _compared(algorithm, reward_XK)
+    else:
+        advantage_XK = [_compared(algorithm, [row])[0] for row in reward_XK]
+    rows = iter(advantage_XK)
+    return [part.of_episodes([next(rows) for _ in part.reward_XK]) for part in parts]
+
+
+def without_variance(algorithm: Algorithm, groups: Sequence[EpisodeGroup]) -> list[EpisodeGroup]:
+    """The groups that nothing can be learnt from: all their advantages are zero, or of episodes without a reward.
+
+    With a baseline over the batch these are all groups or none: a group that did exactly as well as the mean of the
+    batch is a part of that mean.
+    """
+    quiet = [
+        group for group, row in zip(groups, advantages_of(algorithm, groups), strict=True) if _teaches_nothing(row)
+    ]
+    return [] if algorithm.baseline == "batch" and len(quiet) < len(groups) else quiet
+
+
+def _teaches_nothing(advantages: Sequence[Advantage]) -> bool:
+    values = [value for one in advantages for value in (one.values() if isinstance(one, dict) else (one,))]
+    return all(value == 0 or isnan(value) for value in values)
+
+
+def _compared(algorithm: Algorithm, reward_XK: Sequence[Sequence[float]]) -> list[list[float]]:
+    """The algorithm's advantages of rows, which need not be equally long."""
+    width = max(map(len, reward_XK), default=0)
+    if not width:
+        return [[] for _ in reward_XK]
+    import torch
+
+    padded = [[*row, *[NAN] * (width - len(row))] for row in reward_XK]
+    reward_BK = torch.tensor(padded, dtype=torch.float64)
+    advantage_BK = algorithm.advantages(reward_BK)
+    if advantage_BK.shape != reward_BK.shape:
+        raise TrainerError(
+            f"{type(algorithm).__name__}.advantages returned shape {[*advantage_BK.shape]} for rewards of shape "
+            f"{[*reward_BK.shape]}",
+            hint="return one advantage for each reward, and NaN where the reward is NaN",
+        )
+    advantage_BK = advantage_BK.masked_fill(reward_BK.isnan(), NAN)
+    return [row[: len(rewards)] for row, rewards in zip(advantage_BK.tolist(), reward_XK, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A group's rewards, a row for each part of its episodes that has a reward of its own.
+
+    `of_episodes` makes advantages of episodes out of the rows' advantages.
+    """
+
+    reward_XK: list[list[float]]
+    of_episodes: Callable[[list[list[float]]], list[Advantage]]
+
+
+def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Parts:
+    rewards = [episode.reward for episode in group.episodes if episode.reward is not None]
+    per_target = any(reward.per_target is not None for reward in rewards)
+    per_turn = any(reward.per_turn is not None for reward in rewards)
+    if per_target and per_turn:
+        raise TrainerError(
+            f"the episodes of task {group.task.task_id} were rewarded per target and per turn",
+            hint="let the judge give all episodes of a task the same kind of reward",
+        )
+    added_K = [0.0 if episode.reward is None else shaping(episode) for episode in group.episodes]
+    if per_target:
+        return _by_target(group.episodes, added_K)
+    if per_turn:
+        return _by_turn(group.episodes, added_K)
+    shaped_K = [reward + added for reward, added in zip(group.rewards, added_K, strict=True)]
+    return _Parts([shaped_K], lambda advantage_XK: [*advantage_XK[0]])
+
+
+def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
+    """Each target against the episodes of the group in which it said something.
+
+    wolf     1   0   -  1      ->  0.33 -0.67  -   0.33      (the third episode had no wolf)
+    farmer   0   1   0  1      -> -0.5   0.5  -0.5 0.5
+    """
+    tags_K = [{episode.target_of(node.agent) for node in episode.trained_messages} for episode in episodes]
+    targets = sorted(set().union(*tags_K))
+    reward_XK = [
+        [
+            _reward_of(target, episode.reward) + added if target in tags else NAN
+            for episode, tags, added in zip(episodes, tags_K, added_K, strict=True)
+        ]
+        for target in targets
+    ]
+
+    def of_episodes(advantage_XK: list[list[float]]) -> list[Advantage]:
+        by_target = dict(zip(targets, advantage_XK, strict=True))
+        return [
+            {node.node_id: by_target[episode.target_of(node.agent)][column] for node in episode.trained_messages}
+            if episode.reward is not None
+            else NAN
+            for column, episode in enumerate(episodes)
+        ]
+
+    return _Parts(reward_XK, of_episodes)
+
+
+def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
+    """What an episode earned from a turn on, against what the group's episodes did from that turn on.
+
+        earned        0 0 1    and   0 1             an episode that has ended earns nothing more
+        from turn on  1 1 1    and   1 1 (0)
+        advantage     0 0 0.5  and   0 0
+
+    A baseline may depend on the turn and on other episodes, not on what was done in that turn. Were ended episodes
+    left out of it, the last turns of the longest episode would have none and not be trained.
+
+    Source: Sutton and Barto 2018, "Reinforcement Learning", section 13.4, for the reward from now on against a
+    baseline; Greensmith et al. 2004, JMLR 5, for baselines by time step. The process supervision of Shao et al. 2024,
+    section 4.1.3, takes its mean over all steps of a group, so that long episodes weigh more in it (law 5).
+    """
+    earned_K = [_earned_from_each_turn(episode) for episode in episodes]
+    n_turns = max(map(len, earned_K))
+    return_XK = [
+        [
+            NAN if episode.reward is None else earned[turn] + added if turn < len(earned) else 0.0
+            for episode, earned, added in zip(episodes, earned_K, added_K, strict=True)
+        ]
+        for turn in range(n_turns)
+    ]
+
+    def of_episodes(advantage_XK: list[list[float]]) -> list[Advantage]:
+        return [
+            {node.node_id: advantage_XK[turn][column] for turn, node in enumerate(episode.trained_messages)}
+            if episode.reward is not None
+            else NAN
+            for column, episode in enumerate(episodes)
+        ]
+
+    return _Parts(return_XK, of_episodes)
+
+
+def _spread(reward_BK: Tensor) -> Tensor:
+    """The largest reward of each row less its smallest, [B, 1]."""
+    missing_BK = reward_BK.isnan()
+    largest_B1 = reward_BK.masked_fill(missing_BK, -inf).amax(dim=1, keepdim=True)
+    return largest_B1 - reward_BK.masked_fill(missing_BK, inf).amin(dim=1, keepdim=True)
+
+
+def _reward_of(target: str, reward: Reward | None) -> float:
+    if reward is None:
+        return NAN
+    return (reward.per_target or {}).get(target, reward.raw_reward)
+
+
+def _earned_from_each_turn(episode: Episode) -> list[float]:
+    """Sums of the rewards of a turn and all later ones; one number for the episode was earned at its end."""
+    n_turns = len(episode.trained_messages)
+    if episode.reward is None or episode.reward.per_turn is None:
+        return [episode.raw_reward] * n_turns
+    return [*accumulate(reversed(episode.reward.per_turn))][::-1]

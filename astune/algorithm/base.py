@@ -1,0 +1,95 @@
+"""The interface of an algorithm, and the trained tokens that it is asked about.
+
+An algorithm knows rewards and log-probabilities. It knows neither how tokens are packed nor what the engine sampled
+with: KL and entropy terms, the correction for the engine's arithmetic and the sum over tokens are everybody's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from astune.schema import Episode, TrainerError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TokenWeights = Literal["episode", "timeline", "token", "constant"]
+"""What has the same weight in a batch's loss; `astune.trainer.samples.weigh` has the worked example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """E trained tokens, or a part of them; parallel tensors of float32 or more.
+
+    Only `logprob_E`, the policy's log-probabilities, has a gradient. `old_logprob_E` are the trainer's own before the
+    step's first update. `mean_log_ratio_E` is, for each token, the mean of log policy - log old policy over its
+    sequence, which is a timeline's trained tokens; None unless the algorithm has `needs_sequence_ratio`.
+    """
+
+    logprob_E: Tensor
+    old_logprob_E: Tensor
+    advantage_E: Tensor
+    mean_log_ratio_E: Tensor | None = None
+
+    @property
+    def ratio(self) -> Tensor:
+        """Policy / old policy of each token; 1 on the first update of a step."""
+        return (self.logprob_E - self.old_logprob_E).exp()
+
+    @property
+    def sequence_ratio(self) -> Tensor:
+        """The same of each token's sequence: the geometric mean of its tokens' ratios.
+
+        Its gradient with respect to each token's log-probability is the ratio itself, so that a mean over a sequence's
+        tokens has the gradient of the sequence's ratio.
+
+        Source: Zheng et al. 2025, arXiv 2507.18071, eq. 7 and 14.
+        """
+        if self.mean_log_ratio_E is None:
+            raise TrainerError(
+                "the algorithm's token_loss reads sequence_ratio, which was not computed",
+                hint="set `needs_sequence_ratio = True` in the algorithm's class",
+            )
+        return (self.mean_log_ratio_E + self.logprob_E - self.logprob_E.detach()).exp()
+
+
+class TokenLoss(NamedTuple):
+    """The loss of each token, and a mask of those that a limit keeps from moving further, for the metric."""
+
+    loss_E: Tensor
+    clipped_E: Tensor | None = None
+
+
+class Algorithm(ABC):
+    """How rewards become advantages, and advantages a loss.
+
+    `trainer.algorithm.params` are the arguments of its `__init__`, which has to have a default for each of them.
+    """
+
+    token_weights: TokenWeights = "episode"
+    """What has the same weight in the loss; `trainer.loss.token_weights` overrides it."""
+    baseline: Literal["group", "batch"] = "group"
+    """Whether an episode is compared with the episodes of its task, or with all of a step."""
+    needs_sequence_ratio: bool = False
+    """Whether `token_loss` reads `Tokens.sequence_ratio`."""
+    max_response_tokens: int = 512
+    """`rollout.max_response_length_in_one_turn`, set where the algorithm is loaded."""
+
+    @abstractmethod
+    def advantages(self, reward_BK: Tensor) -> Tensor:
+        """Advantages of episodes, [B, K] like the rewards and NaN where these are.
+
+        Args:
+            reward_BK: in float64, one row a task (a part of it, where parts of episodes have rewards of their own), one
+                column an episode; NaN where an episode has none. A single row unless `baseline` is "batch".
+        """
+
+    def shaping(self, episode: Episode) -> float:
+        """What is added to an episode's reward before it is compared; the recorded reward stays."""
+        return 0.0
+
+    @abstractmethod
+    def token_loss(self, tokens: Tokens) -> TokenLoss:
+        """The loss of each token, still to be multiplied by its weight."""
