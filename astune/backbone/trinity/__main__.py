@@ -15,6 +15,7 @@ from typing import Any
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.process import main
+from astune.backbone.trinity.names import VERSIONS
 
 _STARTUP = str(Path(__file__).parents[1] / "cpu_clusters" / "startup")
 
@@ -89,4 +90,4 @@ def _explore_and_train(config: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], plan=plan, run=run, on_cpu_first=on_cpu_first))
+    sys.exit(main(sys.argv[1:], plan=plan, run=run, versions=VERSIONS, engine="trinity", on_cpu_first=on_cpu_first))

@@ -16,10 +16,14 @@ import trinity.explorer.scheduler as theirs
 from ray.exceptions import RayActorError
 from trinity.explorer.rollout_coordinator import RolloutCoordinator
 
+from astune.backbone.cluster.hooks import hook, hooks, replace
 
+
+@hooks
 class LastingRunner(theirs.RunnerWrapper):
     """One that is dead is made anew before it is given a group."""
 
+    @hook
     async def run_with_retry(self, *arguments: Any, **named: Any) -> Any:
         try:
             await self.runner.__ray_ready__.remote()
@@ -29,13 +33,16 @@ class LastingRunner(theirs.RunnerWrapper):
         return await super().run_with_retry(*arguments, **named)
 
 
+@hooks
 class Coordinator(RolloutCoordinator):
     """Schedules groups on them."""
 
+    @hook
     async def _init_scheduler(self) -> None:
-        theirs.RunnerWrapper = LastingRunner
+        replace(theirs, "RunnerWrapper", LastingRunner)
         await super()._init_scheduler()
 
+    @hook
     @classmethod
     def get_actor(cls, config: Any) -> Any:
         """A process of its own, as Trinity's."""

@@ -14,6 +14,7 @@ import trinity.explorer.explorer as theirs
 from trinity.common.constants import SyncStyle
 
 from astune.backbone.cluster.actors import watch
+from astune.backbone.cluster.hooks import hook, hooks, replace
 from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.coordinator import Coordinator
 from astune.backbone.trinity.telling import telling
@@ -22,6 +23,7 @@ from astune.schema import DeadlineExceeded
 _LOOKS_S = 0.5
 
 
+@hooks
 class ToldExplorer(theirs.Explorer):
     """Runs no further ahead of the trainer than `trainer.max_staleness`.
 
@@ -38,20 +40,23 @@ class ToldExplorer(theirs.Explorer):
         self._measured: int = job["measured"]
         self._end_watch: Callable[[], None] = lambda: None
         self._measured_last = not job["validation"] or self._measured >= self._last_step
-        theirs.RolloutCoordinator = Coordinator
+        replace(theirs, "RolloutCoordinator", Coordinator)
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
         self.sync_offset += self._done  # a run that goes on may run ahead anew
 
+    @hook
     @telling
     async def prepare(self) -> None:
         await super().prepare()
         self._end_watch = watch({f"server {n}": each.model for n, each in enumerate(self.models)})
 
+    @hook
     async def shutdown(self) -> None:
         self._end_watch()
         await super().shutdown()
 
+    @hook
     @telling
     async def explore_step(self) -> bool:
         if self.explore_step_num >= self._last_step:
@@ -87,6 +92,7 @@ class ToldExplorer(theirs.Explorer):
                 hint="raise rollout.step_timeout_s if a step takes longer",
             ) from cause
 
+    @hook
     @telling
     async def sync_weight(self) -> None:
         """Have the models take the newest weights; where they are given them as they come, wait for the first ones."""
@@ -96,11 +102,13 @@ class ToldExplorer(theirs.Explorer):
         await self._wait_for_first_weights()
         await super().sync_weight()
 
+    @hook
     @telling
     async def _pull_latest_weights(self) -> None:
         await super()._pull_latest_weights()
         await self._say_what_they_make_of_them()
 
+    @hook
     @telling
     async def _nccl_weights_update(self) -> None:
         await super()._nccl_weights_update()
@@ -120,23 +128,28 @@ class ToldExplorer(theirs.Explorer):
                 await asyncio.sleep(_LOOKS_S)
                 version = await self.synchronizer.get_latest_model_version.remote()
 
+    @hook
     @telling
     async def finish_current_steps(self) -> None:
         await super().finish_current_steps()
 
+    @hook
     async def eval(self) -> None:
         self._measured = max(0, self.model_version)
         await super().eval()
 
+    @hook
     def need_eval(self) -> bool:
         """While a step is run, the models have the weights of those before it."""
         return self.model_version > self._measured and self.model_version % self._test_freq == 0
 
+    @hook
     @telling
     async def _finish_explore_step(self, step: int) -> None:
         await super()._finish_explore_step(step)
         await asyncio.to_thread(self._reports.tell, "explored", batch=step)
 
+    @hook
     async def _finish_eval_step(self, step: int | None = None, prefix: str = "eval") -> None:
         number = step or self.explore_step_num
         waiting = bool(self.pending_eval_tasks) and self.pending_eval_tasks[0][0] == number

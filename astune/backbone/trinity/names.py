@@ -5,6 +5,8 @@ from __future__ import annotations
 from astune.backbone.cluster.layers import of_user
 from astune.config.schema import AstuneConfig
 
+VERSIONS = {"trinity-rft": "0.6.0", "verl": "0.9.1"}
+"""What the hooks into Trinity are for."""
 TASKS, HELD_OUT = "tasks", "held_out"
 """The task sets, as Trinity's files and in its batches."""
 

@@ -18,6 +18,7 @@ from trinity.common.experience import Experience
 from trinity.trainer.verl.trainer import VERLTrainer
 
 from astune.algorithm import TokenWeights, load_algorithm
+from astune.backbone.cluster.hooks import hook, hooks, replace
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.samples import teaches, told, weighed
@@ -29,6 +30,7 @@ _START = "ref_log_prob"
 """Only with a KL term."""
 
 
+@hooks
 class KeepingEngine(VERLTrainer):
     """Keeps what was computed of each trained token, and takes a batch in one update however many timelines it has."""
 
@@ -43,6 +45,7 @@ class KeepingEngine(VERLTrainer):
         self.global_steps += 1
         self.values = {}
 
+    @hook
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         names, masks = [*_VALUES, *([_START] if _START in batch.batch else [])], batch.batch["response_mask"].bool()
         self.values = {
@@ -53,6 +56,7 @@ class KeepingEngine(VERLTrainer):
         return super()._update_actor(batch, metrics)
 
 
+@hooks
 class ToldTrainer(theirs.Trainer):
     """Trains the groups of one step at a time."""
 
@@ -66,14 +70,16 @@ class ToldTrainer(theirs.Trainer):
         self._measured_steps: list[int] = job["measured_steps"]
         self._waited_s = self._synced_s = 0.0
         self._saved_step = job["first_step"] - 1
-        theirs.get_trainer_wrapper = KeepingEngine
+        replace(theirs, "get_trainer_wrapper", KeepingEngine)
         verl_0_9.install()
         super().__init__(config)
 
+    @hook
     @telling
     async def prepare(self) -> None:
         await super().prepare()
 
+    @hook
     @telling
     async def _sample_data(self) -> Any:
         began = time.perf_counter()
@@ -81,6 +87,7 @@ class ToldTrainer(theirs.Trainer):
         self._waited_s = time.perf_counter() - began
         return sampled
 
+    @hook
     @telling
     async def train_step(self, exps: list[Experience]) -> dict[str, Any]:
         await self._tell("phase", name="train")
@@ -102,6 +109,7 @@ class ToldTrainer(theirs.Trainer):
         )
         return metrics
 
+    @hook
     @telling
     async def sync_weight(self) -> dict[str, Any]:
         began = time.perf_counter()
@@ -109,10 +117,12 @@ class ToldTrainer(theirs.Trainer):
         self._synced_s = time.perf_counter() - began
         return metrics
 
+    @hook
     def need_save(self) -> bool:
         """Where weights are measured, too, which the best model has to have."""
         return self.train_step_num in self._measured_steps or super().need_save()
 
+    @hook
     @telling
     async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:
         """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it.

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 from typing import Any
 
-_VERL, _TRINITY = "0.9.1", "0.6.0"
+from astune.backbone.cluster.hooks import replace
+
 _MICRO_BATCHES = (
     "log_prob_micro_batch_size",
     "log_prob_micro_batch_size_per_gpu",
@@ -19,12 +19,10 @@ _MICRO_BATCHES = (
 
 
 def install() -> None:
-    """Have Trinity's trainer leave them out; does nothing with other versions."""
-    if (version("verl"), version("trinity-rft")) != (_VERL, _TRINITY):
-        return
+    """Have Trinity's trainer leave them out."""
     trainer: Any = importlib.import_module("trinity.trainer.verl.trainer")
     build = trainer.build_verl_config
-    trainer.build_verl_config = lambda config: _without_what_verl_lost(build(config))
+    replace(trainer, "build_verl_config", lambda config: _without_what_verl_lost(build(config)))
 
 
 def _without_what_verl_lost(config: Any) -> Any:

@@ -18,6 +18,7 @@ from trinity.common.experience import Experience
 from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.cluster.groups import Groups
+from astune.backbone.cluster.hooks import hook, hooks
 from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.engine import TrinityEngine
 from astune.backbone.trinity.names import n_runners
@@ -27,14 +28,17 @@ from astune.config.schema import AstuneConfig
 from astune.schema import Split
 
 
+@hooks
 class GroupOfEpisodes(Workflow):
     """Implements Trinity's `Workflow`; `raw_task` is a row of the job."""
 
     can_repeat = True
     is_async = True
 
+    @hook
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None: ...
 
+    @hook
     @telling
     async def run_async(self) -> list[Experience]:
         groups = await asyncio.to_thread(_groups)

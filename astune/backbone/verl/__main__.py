@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astune.backbone.cluster.process import main
+from astune.backbone.verl.names import VERSIONS
 
 
 def plan(job: Mapping[str, Any], *, on_cpu: bool) -> str:
@@ -38,4 +39,4 @@ def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], plan=plan, run=run))
+    sys.exit(main(sys.argv[1:], plan=plan, run=run, versions=VERSIONS, engine="verl"))

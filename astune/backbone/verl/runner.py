@@ -10,10 +10,15 @@ from typing import Any
 import ray
 from verl.trainer.main_ppo import TaskRunnerV1
 
+from astune.backbone.cluster.hooks import hook, hooks
 
+
+@hooks
 class _Runner(TaskRunnerV1.__ray_metadata__.modified_class):
+    @hook
     def run(self, config: Any) -> None:
-        from astune.backbone.verl import trainer
+        # verl imports the other two when it gets there; what they replace is checked now
+        from astune.backbone.verl import sampler, trainer, workers  # noqa: F401
 
         trainer.register()
         super().run(config)

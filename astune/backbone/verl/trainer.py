@@ -25,6 +25,7 @@ from verl.utils import tensordict_utils as tu
 
 from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.actors import watch
+from astune.backbone.cluster.hooks import hook, hooks, replace
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.cluster.rows import BatchScale
 from astune.backbone.verl import estimator, loss
@@ -40,6 +41,7 @@ _NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy", "actor/kl_",
 """Measures of verl's that count the tokens of quiet rows; the keeper takes its own, of trained tokens alone."""
 
 
+@hooks
 class Bookkeeping(PPOTrainer):
     """Mixed into one of verl's trainers."""
 
@@ -60,6 +62,7 @@ class Bookkeeping(PPOTrainer):
         estimator.register(self._token_weights)
         super().__init__(config)
 
+    @hook
     def init(self) -> None:
         self._reports.tell("phase", name="loading the model")
         super().init()
@@ -67,6 +70,7 @@ class Bookkeeping(PPOTrainer):
         if own is not None:
             self.actor_rollout_wg.set_loss_fn(own)
 
+    @hook
     def fit(self, agent_loop_manager: Any) -> None:
         workers = {f"agent loop worker {n}": one for n, one in enumerate(agent_loop_manager.agent_loop_workers)}
         workers |= {f"trainer worker {n}": one for n, one in enumerate(self.actor_rollout_wg.workers)}
@@ -80,19 +84,22 @@ class Bookkeeping(PPOTrainer):
         """The servers that sample, and get weights at each step."""
         return getattr(self, "standalone_server_manager", self.llm_server_manager).get_replicas()
 
+    @hook
     def on_init_end(self) -> None:
         super().on_init_end()
         self._say_what_servers_make_of_weights()
 
+    @hook
     def _load_checkpoint(self) -> None:
         """What was begun and not trained is begun anew, with the weights that are there now."""
         super()._load_checkpoint()
         self._done = self._saved_step = self.global_steps
         self._n_begun = self._done * self.config.data.train_batch_size
-        self._restored_tq_prompt_count = 0
+        replace(self, "_restored_tq_prompt_count", 0)
         for partition, items in (tq.kv_list() or {}).items():
             tq.kv_clear(keys=list(items), partition_id=partition)
 
+    @hook
     def _fetch_one_gen_batch(self) -> Any:
         """The next tasks in astune's order, their groups named by the step that trains them."""
         per_step, n_tasks = self.config.data.train_batch_size, self.train_dataloader.batch_size
@@ -103,26 +110,32 @@ class Bookkeeping(PPOTrainer):
         self._n_begun += n_tasks
         return tu.get_tensordict(rows)
 
+    @hook
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
         left = self.total_training_steps * self.config.data.train_batch_size - self._n_begun
         return super()._add_prompts_to_generate(min(num_prompts, left)) if left > 0 else 0
 
+    @hook
     def _add_batch_to_generate(self) -> None:
         """Nothing, where the last steps' groups have been begun ahead."""
         self._add_prompts_to_generate(self.config.data.train_batch_size)
 
+    @hook
     def on_sample_begin(self) -> None:
         self._reports.tell("phase", name="rollout")
         super().on_sample_begin()
 
+    @hook
     def on_sample_end(self) -> None:
         super().on_sample_end()
         self._reports.tell("phase", name="train")
 
+    @hook
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """One update takes the whole batch, however many timelines it has: law 4's sum is over all of it."""
         return dp_size
 
+    @hook
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         if not any(map(_teaches, batch.tags)):
             return batch  # gradients of zero would still move weights, by their momentum
@@ -136,6 +149,7 @@ class Bookkeeping(PPOTrainer):
         batch.extra_info[loss.SCALE] = BatchScale.count(taught).of_weights(self._token_weights)
         return super()._update_actor(batch, metrics)
 
+    @hook
     def _validate(self) -> dict[str, float]:
         """Run the held-out tasks; rewards are the keeper's to count, who also says when it is enough."""
         self._reports.tell("phase", name="validation")
@@ -160,6 +174,7 @@ class Bookkeeping(PPOTrainer):
             self._save_checkpoint()
         return {"val/success": answer["success"]}
 
+    @hook
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
         """One step; it is in the books before a checkpoint of it is, which the best model has to have."""
         batch = super().step(metrics, timing_raw)
@@ -175,6 +190,7 @@ class Bookkeeping(PPOTrainer):
             self._save_checkpoint()
         return batch
 
+    @hook
     def on_step_end(self) -> None:
         """The servers get the weights."""
         began = time.perf_counter()
@@ -210,6 +226,7 @@ class Bookkeeping(PPOTrainer):
             rows.append(orjson.loads(told) | values)
         return rows
 
+    @hook
     def _save_checkpoint(self) -> None:
         if self.global_steps == self._saved_step:
             return

@@ -20,6 +20,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from astune.backbone.cluster.groups import Groups
+from astune.backbone.cluster.hooks import hook, hooks, replace
 from astune.backbone.cluster.room import Room
 from astune.backbone.cluster.rows import Row
 from astune.backbone.verl import estimator
@@ -32,6 +33,7 @@ PARTITIONS: dict[Split, str] = {"train": "train", "validation": "val"}
 """verl's names."""
 
 
+@hooks
 class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     """Runs groups, as many at once as the configuration has room for."""
 
@@ -41,6 +43,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self._groups = Groups(token_id=self.tokenizer.eos_token_id, n_processes=n_workers, servers_rest=True)
         self._room = Room(self._groups.config.rollout.max_env_worker)
 
+    @hook
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: Any = None
     ) -> None:
@@ -85,7 +88,7 @@ class Manager(AgentLoopManagerTQ):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.agent_loop_workers_class = ray.remote(Worker)
+        replace(self, "agent_loop_workers_class", ray.remote(Worker))
 
 
 def fields_of(row: Row, uid: str) -> dict[str, Any]:
