@@ -422,7 +422,8 @@ class AstuneConfig(StrictModel):
     seed: int = Field(default=0, ge=0)
     """Seeds task order, sampling and environments."""
     deterministic: bool = False
-    """Schedule requests in lockstep, so that two runs, or a run killed and resumed, agree bit for bit; slower.
+    """Compute each request independently of what runs beside it (batch invariance), so that two runs, or a run killed
+    and resumed, agree bit for bit; rollouts take about a third longer.
     A resume point then has 12 bytes a parameter instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()

@@ -32,6 +32,7 @@ from astune.schema import (
     Message,
     MessageNode,
     WorkflowError,
+    stable_seed,
     tool_call_id,
 )
 
@@ -171,6 +172,7 @@ class ContextTracker:
             constraint: what the answer was sampled under, to keep to the call's `form`.
         """
         reply = self._reply(pending, completion)
+        name_of_calls = stable_seed(pending.prompt_ids, completion.token_ids) if reply.tool_calls else 0
         with self._lock:
             if not self._comparison.exact:
                 self._count_relaxed(pending)
@@ -187,7 +189,11 @@ class ContextTracker:
                 agent=pending.agent,
                 reasoning=reply.reasoning,
                 tool_calls=[
-                    {"id": tool_call_id(node_id, n), "type": "function", "function": {"name": name, "arguments": text}}
+                    {
+                        "id": tool_call_id(name_of_calls, n),
+                        "type": "function",
+                        "function": {"name": name, "arguments": text},
+                    }
                     for n, (name, text) in enumerate(reply.tool_calls)
                 ],
                 malformed_calls=reply.malformed,

@@ -112,7 +112,8 @@ class Group:
         longest = max(segment.length for segment in segments)
         slots = [segment.slot for segment in segments]
         low, high = min(slots), max(slots) + 1
-        self._copied = (high - low) * capacity > _COPY_COST * len(slots) * longest
+        # A copy of one slot has its own length; the slot itself has one that other sequences decide.
+        self._copied = len(slots) == 1 or (high - low) * capacity > _COPY_COST * len(slots) * longest
         self._length = longest if self._copied else capacity
         self._range = slice(low, high)
         self._slots = torch.tensor(slots, device=device)
@@ -172,12 +173,41 @@ class Group:
         return scores.view(*shape, -1).add_(mask).view(scores.shape)
 
 
+class Apart:
+    """Every segment for itself: its numbers depend on no other one."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        self._segments = segments
+        self._ways: dict[bool, list[Way]] = {}
+        """By whether the scores are capped."""
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        capped = rule.softcap is not None
+        if capped not in self._ways:
+            kind = Group if capped else Alone
+            self._ways[capped] = [kind([segment], keys) for segment in self._segments]
+        queries = q_NHD.split([segment.new for segment in self._segments])
+        return torch.cat(
+            [way.attend(keys, values, q, rule) for way, q in zip(self._ways[capped], queries, strict=True)]
+        )
+
+
+def way_of_each(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
+    """The fastest way that computes each segment as if it were alone; all have one new token, or none has."""
+    return NextTokens if _takes_next_tokens(segments, keys, values, rule) else Apart
+
+
+def _takes_next_tokens(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> bool:
+    next_tokens = segments[0].new == 1 and rule.softcap is None
+    return next_tokens and keys.device.type == "cpu" and can_attend(keys, values)
+
+
 def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
     """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
+    if _takes_next_tokens(segments, keys, values, rule):
+        return NextTokens
     if rule.softcap is not None:
         return Group
-    if segments[0].new == 1 and keys.device.type == "cpu" and can_attend(keys, values):
-        return NextTokens
     alone = len(segments) == 1 and (segments[0].new == 1 or _scores(segments) > _SCORES)
     return Alone if alone else Group
 

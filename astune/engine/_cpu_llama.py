@@ -126,6 +126,7 @@ class CpuLlama:
         linears, prefix = self._linears, f"model.layers.{layer}"
         hidden = self._norm(f"{prefix}.input_layernorm", x)
         qkv_NHD = linears[f"{layer}.qkv"](hidden).view(len(x), -1, self._dim)
+        qkv_NHD = qkv_NHD[: batch.n_tokens]
         self._kernels.turn_and_store(
             qkv_NHD,
             self._head_norms(prefix),

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+PIECE_TOKENS = 64
+"""A batch-invariant engine computes prompts in pieces that begin at multiples of this, and keeps whole ones."""
 _CAPACITY_STEP = 64
 """Slots grow in steps of this many tokens: seldom enough to cost nothing, often enough to compute little padding."""
 _FIRST_SLOTS = 8
@@ -41,6 +43,8 @@ class Slot:
     total: int = 0
     """Tokens that the running request may still grow to; room for them is set aside."""
     last_used: int = 0
+    reusable: int | None = None
+    """Leading tokens that other requests may take over, and that stay when this one is done; None: all."""
 
 
 class SlotCache:
@@ -74,13 +78,20 @@ class SlotCache:
         """The slot that shares the most leading tokens with the prompt, and how many; idle ones first."""
         best, length = None, 0
         for slot in self.slots:
-            shared = common_prefix(prompt, as_tokens(slot.tokens)) if slot.tokens else 0
+            shared = common_prefix(prompt, as_tokens(slot.tokens)[: slot.reusable]) if slot.tokens else 0
             if shared > length or (shared == length and best is not None and best.busy and not slot.busy):
                 best, length = slot, shared
         return (best, length) if length else (None, 0)
 
     def take(
-        self, source: Slot | None, shared: int, *, total: int, session: str, open_sessions: set[str]
+        self,
+        source: Slot | None,
+        shared: int,
+        *,
+        total: int,
+        session: str,
+        open_sessions: set[str],
+        reusable: int | None = None,
     ) -> Slot | None:
         """A busy slot that begins with `source`'s first `shared` tokens and has room for `total`; None: wait.
 
@@ -104,13 +115,15 @@ class SlotCache:
                 slot.tokens = source.tokens[:shared]
             else:
                 slot.tokens = slot.tokens[:shared] if slot is source else array("q")
-        slot.busy, slot.session, slot.total = True, session, total
+        slot.busy, slot.session, slot.total, slot.reusable = True, session, total, reusable
         self._touch(slot)
         return slot
 
     def release(self, slot: Slot) -> None:
         """The sequence is done for now; its tokens stay until the place is needed."""
         slot.busy = False
+        if slot.reusable is not None:
+            slot.tokens = slot.tokens[: slot.reusable]
         self._touch(slot)
 
     def clear(self, slot: Slot) -> None:

@@ -63,8 +63,7 @@ class EngineStats:
 class InferenceEngine(Protocol):
     """An episode opens a session, calls `generate` any number of times, and closes it.
 
-    A session keeps an episode on one replica with a warm prefix cache, and tells an engine that works in
-    lockstep whom to wait for.
+    A session keeps an episode on one replica with a warm prefix cache.
     """
 
     def open_session(self, session: str) -> None: ...

@@ -34,9 +34,8 @@ _SLOTS_A_REQUEST = 2
 class InProcessEngine:
     """Implements `InferenceEngine` in this process.
 
-    In lockstep (`deterministic`), requests start only when every open session has one waiting, in the order of the
-    sessions' names, and nothing joins until all of them are done. Open all sessions of a batch before the first
-    call, and a retry's session before closing the failed one, and two runs agree bit for bit.
+    With `deterministic` it is batch-invariant: a completion is a function of the weights, the prompt and the sampling
+    parameters, to the last bit, whatever is computed beside it.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class InProcessEngine:
         self._model = model
         self._grammars = grammars
         self._max_model_len = max_model_len
-        self._lockstep = deterministic
         cache = SlotCache(
             model.layer_shapes,
             dtype=dtype,
@@ -63,14 +61,15 @@ class InProcessEngine:
         )
         self._cache_tokens = cache.max_tokens
         self._kv_cache_gb = engine.kv_cache_gb
-        self._scheduler = Scheduler(model, cache, max_batch_size=engine.max_batch_size, device=device)
+        self._scheduler = Scheduler(
+            model, cache, max_batch_size=engine.max_batch_size, device=device, batch_invariant=deterministic
+        )
         self._changed = threading.Condition()
         """Guards everything below; notified whenever the worker may have something to do."""
         self._arrived: list[Request] = []
         self._loads: list[tuple[WeightsSource, _Waiter]] = []
         self._open: set[str] = set()
         self._late_cancelled_tokens = 0
-        self._forget = False
         self._stats = EngineStats()
         self._end: EngineError | None = None
         self._thread = threading.Thread(target=self._work, name="astune-engine", daemon=True)
@@ -125,9 +124,6 @@ class InProcessEngine:
         """Its cached tokens stay for others that begin alike, until their place is needed."""
         with self._changed:
             self._open.discard(session)
-            if self._lockstep and not self._open:
-                self._forget = True  # the next rollouts begin as those of a run that was resumed just now
-            self._changed.notify()
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         prompt = array("q", prompt_ids)
@@ -244,29 +240,14 @@ class InProcessEngine:
         with self._changed:
             while self._end is None:
                 self._arrived = [request for request in self._arrived if not request.cancelled]
-                if self._forget and not (scheduler.running or scheduler.waiting):
-                    scheduler.forget()
-                    self._forget = False
-                if self._may_start():
-                    scheduler.waiting.extend(self._arrived)
-                    scheduler.open_sessions = set(self._open)  # in lockstep as the round begins: no race decides
-                    self._arrived = []
+                scheduler.waiting.extend(self._arrived)
+                scheduler.open_sessions = set(self._open)
+                self._arrived = []
                 self._stats = scheduler.stats
                 if scheduler.running or scheduler.waiting or self._loads:
                     return True
                 self._changed.wait()
         return False
-
-    def _may_start(self) -> bool:
-        """Always, or in lockstep: when the last round is over and nobody is left to wait for."""
-        if not self._lockstep:
-            return True
-        if self._scheduler.running or self._scheduler.waiting:
-            return False
-        if self._open - {request.session for request in self._arrived}:
-            return False
-        self._arrived.sort(key=lambda request: request.session)
-        return True
 
     def _take_weights(self) -> None:
         """What is cached belongs to the old weights. A load that fails half-way ends the engine: it would mix them."""

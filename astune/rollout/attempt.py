@@ -18,6 +18,7 @@ from astune.schema import (
     AstuneError,
     EnvError,
     Episode,
+    Forest,
     JudgeError,
     Message,
     Reward,
@@ -101,7 +102,7 @@ class Attempt:
         require_something_to_train(
             workflow,
             self._task,
-            self._tracker.forest,
+            self._forest,
             self.model.overflow,
             free_answer=self._request.split == "train" and self._config.constrained_tokens == "mask",
         )
@@ -128,7 +129,7 @@ class Attempt:
         if reward is not None and truncated:
             status = "truncated"
             error = "; then ".join(f"{failure.kind}: {failure}" for failure in self._ended_by()) or None
-        episode = self._request.episode(seed=self._seed, forest=self._tracker.forest, status=status, error=error)
+        episode = self._request.episode(seed=self._seed, forest=self._forest, status=status, error=error)
         episode.reward = reward
         episode.constrained_tokens = self._config.constrained_tokens
         episode.metrics = self._metrics()
@@ -176,13 +177,19 @@ class Attempt:
                 self._setting.judge,
                 self._task,
                 environment=self._environment,
-                forest=self._tracker.forest,
+                forest=self._forest,
                 targets=proxy.targets,
                 registered=proxy.get_judge_input_dictionary(),
                 timeout_s=self._config.rollout.call_timeout_s,
             )
         finally:
             self._judge_seconds = time.perf_counter() - start
+
+    @property
+    def _forest(self) -> Forest:
+        """What the episode's agents read and wrote so far; with `deterministic`, in an order that no timing decides."""
+        forest = self._tracker.forest
+        return forest.by_tokens() if self._config.deterministic else forest
 
     def _follows(self, failure: AstuneError) -> None:
         """Note what failed after an overflow, and raise what failed for another reason."""
@@ -194,7 +201,7 @@ class Attempt:
         return [] if self.model.overflow is None else [self.model.overflow, *self._consequences]
 
     def _metrics(self) -> dict[str, float]:
-        forest = self._tracker.forest
+        forest = self._forest
         sampled = [node for node in forest.nodes if node.sampled]
         return self._output.metrics | {
             "turns": float(len(sampled)),

@@ -125,7 +125,7 @@ class RolloutPool:
         """Run all requests, at most `max_env_worker` at once; True where the step's deadline came first."""
         began = time.perf_counter()
         first = [waiting.popleft() for _ in range(min(self._config.rollout.max_env_worker, len(waiting)))]
-        for _, request in first:  # all are open before any runs: an engine in lockstep knows whom to wait for
+        for _, request in first:
             self._engine.open_session(request.episode_id)
         workers = [asyncio.ensure_future(self._work(slot, request, waiting, began)) for slot, request in first]
         out_of_time = False
@@ -148,7 +148,7 @@ class RolloutPool:
     async def _work(
         self, slot: _Slot, request: EpisodeRequest, waiting: deque[tuple[_Slot, EpisodeRequest]], began: float
     ) -> None:
-        """Run one request after another; a next session opens before the last one closes, so that lockstep holds."""
+        """Run one request after another."""
         try:
             while True:
                 following = await self._run(slot, request, time.perf_counter() - began)

@@ -8,23 +8,32 @@ sequence that the model saw there. This file is the record and what can be read 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from astune.schema.grammar import ConstrainedTokens, Constraint
 from astune.schema.sampling import Completion, FinishReason
 from astune.schema.timeline import Span, Timeline
 
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
-def tool_call_id(node_id: int, number: int) -> str:
-    """The id under which an agent finds the tool calls of a sampled message: of a form that every provider accepts."""
-    return f"c{node_id:06d}{number:02d}"
+
+def tool_call_id(message: int, number: int) -> str:
+    """The id under which an agent finds a tool call of a sampled message: of a form that every provider accepts.
+
+    Args:
+        message: a number of the message that does not depend on when it was recorded: templates may write ids.
+        number: which of the message's calls.
+    """
+    digits = [_DIGITS[message // len(_DIGITS) ** place % len(_DIGITS)] for place in reversed(range(6))]
+    return f"c{''.join(digits)}{number:02d}"
 
 
 def is_tool_call_id(call_id: object) -> bool:
     """Whether an id has the form of `tool_call_id`; agents that make up calls write ids of other forms."""
-    return isinstance(call_id, str) and re.fullmatch(r"c\d{8,}", call_id) is not None
+    return isinstance(call_id, str) and re.fullmatch(r"c[0-9a-z]{6}\d{2,3}", call_id) is not None
 
 
 def number_of_call(call_id: str) -> int:
@@ -88,6 +97,26 @@ class Forest:
 
     nodes: list[MessageNode] = field(default_factory=list)
     day: str | None = None
+
+    def by_tokens(self) -> Forest:
+        """The same forest, a copy, with siblings in the order of what they say instead of when they were recorded.
+
+        Calls that an episode makes at once are answered in any order. What follows from the order is decided anew: the
+        node ids, which of several siblings is the first child, and the agent named as the reader of a shared message.
+        """
+        children: defaultdict[int | None, list[MessageNode]] = defaultdict(list)
+        for node in self.nodes:
+            children[node.parent].append(node)
+        ordered: list[MessageNode] = []
+        pending = _siblings(children[None], None)[::-1]
+        while pending:
+            node = pending.pop()
+            ordered.append(replace(node, node_id=len(ordered)))
+            pending += _siblings(children[node.node_id], len(ordered) - 1)[::-1]
+        for node in reversed(ordered):
+            if node.parent is not None and not ordered[node.parent].sampled:
+                ordered[node.parent].agent = node.agent
+        return Forest(ordered, self.day)
 
     def path(self, node_id: int | None) -> list[MessageNode]:
         """The nodes from a root down to `node_id`, both included; empty for None."""
@@ -155,6 +184,22 @@ class Forest:
                 first[node_id] = number
                 node_id = self.nodes[node_id].parent
         return first
+
+
+def _siblings(nodes: list[MessageNode], parent: int | None) -> list[MessageNode]:
+    """Copies of the children of one node, by what they say; the first of them is no branch."""
+
+    def content(node: MessageNode) -> tuple[list[int], str, str, list[float], str]:
+        who = node.agent if node.sampled else ""
+        return node.token_ids, node.role, who, node.logprobs or [], repr((node.name, node.content, node.tools))
+
+    ordered = [replace(node, parent=parent) for node in sorted(nodes, key=content)]
+    cause = ordered[0].fork_cause if ordered else None
+    for node in ordered[1:]:
+        node.fork_cause = node.fork_cause or cause
+    if ordered:
+        ordered[0].fork_cause = None
+    return ordered
 
 
 def is_trained(node: MessageNode, constrained_tokens: ConstrainedTokens) -> bool:

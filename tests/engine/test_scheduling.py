@@ -1,4 +1,4 @@
-"""Who runs when: memory bounds, lockstep, and a crowd of sessions that come, go on, branch and are cancelled."""
+"""Who runs when: memory bounds, and a crowd of sessions that come, go on, branch and are cancelled."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from engine_helpers import Weights, assert_exact, load, transformers_model, until
+from engine_helpers import assert_exact, load, transformers_model, until
 
-from astune.engine import InProcessEngine
 from astune.schema import Completion, EngineError, SamplingParams
 
 pytestmark = pytest.mark.slow
@@ -89,70 +88,4 @@ async def test_a_crowd_of_episodes_is_served_exactly(tiny_folder: Path, tokens: 
     assert stats.sampled_tokens - stats.cancelled_tokens == sum(len(completion.token_ids) for _, completion in seen)
     assert stats.running == stats.waiting == 0
     assert stats.prefilled_tokens < stats.prompt_tokens
-    await engine.aclose()
-
-
-async def rollout(engine: InProcessEngine, hurry: random.Random) -> dict[str, list[Completion]]:
-    """Twelve episodes of two turns, whose own work takes a different time in every run."""
-    sessions = [f"episode-{number:03d}" for number in range(12)]
-    results: dict[str, list[Completion]] = {session: [] for session in sessions}
-    for session in sessions:
-        engine.open_session(session)
-
-    async def episode(session: str) -> None:
-        number = int(session[-3:])
-        prompt = [9] * 20 + [number // 4 + 3] * (5 + number // 4)
-        for turn in range(2):
-            await asyncio.sleep(hurry.random() * 0.02)
-            params = SamplingParams(max_tokens=5 + number, seed=number * 2 + turn)
-            completion = await engine.generate(prompt, params, session=session)
-            results[session].append(completion)
-            prompt = [*prompt, *completion.token_ids, 4, 5, 6]
-        engine.close_session(session)
-
-    await asyncio.gather(*(episode(session) for session in sessions))
-    return results
-
-
-async def test_in_lockstep_two_runs_agree_bit_for_bit(tiny_folder: Path):
-    model = transformers_model(tiny_folder)
-    runs: list[list[dict[str, list[Completion]]]] = []
-    for run in range(2):
-        engine = load(tiny_folder, dtype="bfloat16", deterministic=True, max_batch_size=5)
-        steps = []
-        for step in range(3):
-            if run == 0 or step:  # the second run is one that was resumed after the first step
-                steps.append(await rollout(engine, random.Random(run * 10 + step)))
-            await engine.load_weights(Weights(step + 1, model))
-        runs.append(steps[1:] if run == 0 else steps)
-        await engine.aclose()
-    for step, (first, second) in enumerate(zip(*runs, strict=True)):
-        for session, completions in first.items():
-            assert [c.weights_version for c in completions] == [step + 1] * 2
-            assert completions == second[session]
-
-
-async def test_in_lockstep_rollouts_do_not_depend_on_what_was_rolled_out_before(tiny_folder: Path):
-    engine = load(tiny_folder, dtype="bfloat16", deterministic=True, max_batch_size=5)
-    for seed in range(4):
-        last = await rollout(engine, random.Random(seed))
-    await engine.aclose()
-    fresh = load(tiny_folder, dtype="bfloat16", deterministic=True, max_batch_size=5)
-    assert await rollout(fresh, random.Random(9)) == last
-    await fresh.aclose()
-
-
-async def test_in_lockstep_a_batch_waits_for_every_open_session(tiny_folder: Path):
-    engine = load(tiny_folder, deterministic=True)
-    for session in ("a", "b"):
-        engine.open_session(session)
-    first = asyncio.create_task(engine.generate([5, 6], SamplingParams(max_tokens=4), session="a"))
-    await until(lambda: engine.stats().waiting == 1)
-    assert engine.stats().running == 0
-    await engine.generate([5, 7], SamplingParams(max_tokens=4), session="b")
-    await first
-    second = asyncio.create_task(engine.generate([5, 6], SamplingParams(max_tokens=4), session="a"))
-    await until(lambda: engine.stats().waiting == 1)
-    engine.close_session("b")
-    await asyncio.wait_for(second, timeout=30)
     await engine.aclose()

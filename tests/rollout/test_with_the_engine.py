@@ -1,8 +1,9 @@
-"""Episodes over the in-process engine and a tiny model: real sampling, real cancellation, real lockstep."""
+"""Episodes over the in-process engine and a tiny model: real sampling, real cancellation, real determinism."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,13 @@ class Chats(Workflow):
             messages += [reply, {"role": "user", "content": f"turn {turn}"}]
 
 
-def new_pool(folder: Path, *, deterministic: bool, **rollout: Any) -> tuple[RolloutPool, InProcessEngine, Watcher]:
+def new_pool(
+    folder: Path, workflow: type[Workflow] = Chats, *, deterministic: bool, **rollout: Any
+) -> tuple[RolloutPool, InProcessEngine, Watcher]:
     settings = {"max_model_len": 512, "max_response_length_in_one_turn": 24, "max_attempts": 1} | rollout
-    config = AstuneConfig.model_validate({"rollout": settings, "engine": {"kv_cache_gb": 0.05, "max_batch_size": 8}})
+    config = AstuneConfig.model_validate(
+        {"rollout": settings, "engine": {"kv_cache_gb": 0.05, "max_batch_size": 8}, "deterministic": deterministic}
+    )
     engine = InProcessEngine.load(
         folder,
         model=config.model,
@@ -40,7 +45,7 @@ def new_pool(folder: Path, *, deterministic: bool, **rollout: Any) -> tuple[Roll
         deterministic=deterministic,
     )
     watcher = Watcher()
-    return RolloutPool(engine, load_renderer(folder), Chats, PLEASED, config, watcher), engine, watcher
+    return RolloutPool(engine, load_renderer(folder), workflow, PLEASED, config, watcher), engine, watcher
 
 
 def sampled(groups: list[EpisodeGroup]) -> list[Any]:
@@ -52,19 +57,42 @@ def sampled(groups: list[EpisodeGroup]) -> list[Any]:
     ]
 
 
-async def test_in_lockstep_two_runs_agree_bit_for_bit_though_fewer_run_at_once_than_there_are(
-    tiny_folder: Path,
+class AsksSeveral(Workflow):
+    """Three helpers of two turns at once, in tasks and a thread, each at its own pace; then a summary."""
+
+    hurry = random.Random()
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        async def helper(number: int) -> str:
+            model = proxy.as_agentscope_model(f"helper {number}")
+            messages = [{"role": "user", "content": f"task {task.task_id}"}]  # a node that all of them read
+            for _ in range(2):
+                await asyncio.sleep(self.hurry.random() * 0.02)
+                messages.append(await model.achat(messages))
+                messages.append({"role": "user", "content": "more"})
+            return str(messages[-2]["content"])
+
+        parts = [asyncio.ensure_future(helper(number)) for number in range(2)]
+        parts.append(asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(helper(2)))))
+        content = "".join(await asyncio.gather(*parts))
+        await proxy.achat([{"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize("workflow", [Chats, AsksSeveral])
+async def test_deterministic_episodes_are_equal_to_the_last_bit_whatever_the_timing(
+    tiny_folder: Path, workflow: type[Workflow]
 ) -> None:
-    runs = []
-    for _ in range(2):
-        pool, engine, _ = new_pool(tiny_folder, deterministic=True, max_env_worker=5)
-        groups = await pool.run_groups(
-            [task(str(i)) for i in range(4)], step=1, split="train", num_repeat=4, temperature=1.0
-        )
-        runs.append(sampled(groups))
+    runs: list[list[EpisodeGroup]] = []
+    for max_env_worker in (16, 5, 1):
+        pool, engine, _ = new_pool(tiny_folder, workflow, deterministic=True, max_env_worker=max_env_worker)
+        tasks = [task(str(i)) for i in range(3)]
+        groups = await pool.run_groups(tasks, step=1, split="train", num_repeat=2, temperature=1.0)
         assert pool.balance(groups, type(engine.stats())(), engine.stats()).difference == 0
+        runs.append(groups)
         await engine.aclose()
-    assert runs[0] == runs[1]
+    assert sampled(runs[0]) == sampled(runs[1]) == sampled(runs[2])
+    first, *others = [[episode.forest for group in groups for episode in group.episodes] for groups in runs]
+    assert others == [first, first]
 
 
 async def test_the_recorded_logprobs_are_finite_and_every_token_is_booked(tiny_folder: Path) -> None:
