@@ -36,6 +36,6 @@ def test_processes_on_a_cluster_that_is_there_are_given_what_they_need(monkeypat
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray://127.0.0.1:10001"])
-def test_the_keeper_listens_where_the_cluster_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_server_listens_where_the_cluster_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert ray_cluster.own_host() == "127.0.0.1"

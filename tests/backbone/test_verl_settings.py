@@ -65,7 +65,7 @@ def plans() -> dict[str, dict[str, Any]]:
 
 def _job(keys: dict[str, Any]) -> dict[str, Any]:
     config = AstuneConfig.model_validate(keys)
-    return Job("verl", config, None, Path("/model"), _STEPS, [], Path("/run/verl")).told()
+    return Job("verl", config, None, Path("/model"), _STEPS, [], Path("/run/verl")).payload()
 
 
 def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_reference(
@@ -83,7 +83,7 @@ def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_referenc
 def test_what_an_agent_imports_has_to_be_in_the_engines_environment(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("import found_nowhere\n")
     config = AstuneConfig.model_validate({"rollout": {"workflow": "agent.py->Agent"}})
-    job = Job("verl", config, tmp_path, Path("/model"), _STEPS, [], tmp_path / "verl").told()
+    job = Job("verl", config, tmp_path, Path("/model"), _STEPS, [], tmp_path / "verl").payload()
     command = [PYTHON.absolute(), "-m", "astune.backbone.verl", "plan"]
     done = subprocess.run(command, check=False, input=json.dumps(job), capture_output=True, text=True, timeout=120)
     assert done.returncode == 2

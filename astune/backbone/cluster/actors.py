@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import ray
 
+from astune.backbone.cluster.messages import RunFailed
 from astune.backbone.cluster.reports import reports
 
 _LOOKS_S = 5.0
@@ -19,7 +20,7 @@ _LOOKS_S = 5.0
 
 
 def watch(actors: Mapping[str, Any]) -> Callable[[], None]:
-    """End this process when an actor dies, and tell why: whoever waits for that actor would not notice.
+    """End this process when an actor dies, and report why: whoever waits for that actor would not notice.
 
     A question that an actor was asked while it lived fails when it dies, busy or not. Returns what ends the watch, for
     actors that are about to be ended.
@@ -44,6 +45,6 @@ def watch(actors: Mapping[str, Any]) -> Callable[[], None]:
 
 def _end(cause: str) -> NoReturn:
     try:
-        reports().tell("failed", error=cause)
+        reports().send(RunFailed(error=cause))
     finally:
         os._exit(1)

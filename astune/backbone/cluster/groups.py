@@ -1,6 +1,6 @@
-"""Groups of episodes on a cluster, run as every backbone runs them, and told to the run's keeper.
+"""Groups of episodes on a cluster, run as every backbone runs them, and reported to the run server.
 
-A group is told before its rows are given to the engine, so what is trained is always recorded.
+A group is reported before the engine gets its rows, so what is trained is always recorded.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from astune.algorithm import advantages_of
 from astune.backbone.cluster.engine import BorrowedEngine
+from astune.backbone.cluster.messages import GroupFinished, RunFailed
 from astune.backbone.cluster.reports import ReportingObserver, reports
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.backbone.parts import load_parts
@@ -42,7 +42,7 @@ class Groups:
         self._parts = load_parts(self.config, base_dir, with_tasks=False)
         self._renderer = load_renderer(Path(job["model_folder"]), self.config.model.path)
         self._token_id = token_id
-        self._by = ThreadPoolExecutor(1, thread_name_prefix="astune-reports")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="astune-reports")
 
     def num_repeat(self, split: Split) -> int:
         """Episodes of a group."""
@@ -53,7 +53,7 @@ class Groups:
     ) -> list[Row]:
         """The rows of a group; at least one, since engines wait for each group."""
         config, parts, training = self.config, self._parts, split == "train"
-        observer = ReportingObserver(self._reports, split, self._by)
+        observer = ReportingObserver(self._reports, split, self._executor)
         pool = RolloutPool(engine, self._renderer, parts.workflow, parts.judge, config, observer)
         [group] = await pool.run_groups(
             [Task(**task)],
@@ -64,23 +64,22 @@ class Groups:
             first_repeat=first_repeat,
         )
         rows = self._rows(group, step) if training else [self._standing(step)]
-        await observer.arrived()
-        await asyncio.to_thread(
-            self._reports.tell,
-            "group",
+        await observer.delivered()
+        finished = GroupFinished(
             uid=uid,
             split=split,
             task_id=group.task.task_id,
             episodes=[episode.episode_id for episode in group.episodes],
             failed=[episode.episode_id for episode in group.failed_attempts],
             dropped=group.dropped,
-            stats=asdict(engine.stats()),
+            stats=engine.stats(),
         )
+        await asyncio.to_thread(self._reports.send, finished)
         return rows
 
     async def failed_by(self, error: Exception) -> None:
-        """Tell why a group could not be run, which ends the run: failures of agents are no such errors."""
-        await asyncio.to_thread(self._reports.tell, "failed", error=f"{type(error).__name__}: {error}")
+        """Report why a group could not be run, which ends the run: failures of agents are no such errors."""
+        await asyncio.to_thread(self._reports.send, RunFailed(error=f"{type(error).__name__}: {error}"))
 
     def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
         """One that stands for it, of a group that teaches nothing or could not be completed."""

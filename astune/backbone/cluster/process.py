@@ -18,6 +18,7 @@ import orjson
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.hooks import require_versions
+from astune.backbone.cluster.messages import RunFailed
 from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
 from astune.backbone.parts import load_parts
 from astune.config.schema import AstuneConfig
@@ -60,7 +61,7 @@ def main(
     engine: str,
     on_cpu_first: Callable[[], None] = lambda: None,
 ) -> int:
-    """Print what `plan` makes of a job, or `run` the keeper's; returns the exit status.
+    """Print what `plan` makes of a job, or `run` the run server's; returns the exit status.
 
     Args:
         versions: of the packages that our hooks into the engine are for; others are refused, on every device.
@@ -77,20 +78,20 @@ def main(
 
     if arguments == ["plan"]:
         return _print(require_engine, plan, orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
-    keeper = Reports(os.environ[ADDRESS], os.environ[TOKEN])
+    server = Reports(os.environ[ADDRESS], os.environ[TOKEN])
     try:
         require_engine()
         ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *EVERYWHERE, *_ON_CPU])
-        job = keeper.job()
+        job = server.job()
         _require_parts(job)
         if on_cpu:
             ray_cluster.require_no_gpus()
         run(job, on_cpu=on_cpu)
     except AstuneError as failure:
-        keeper.tell("failed", error=str(failure))
+        server.send(RunFailed(error=str(failure)))
         return 1
     except Exception as failure:
-        keeper.tell("failed", error=_first_cause(failure))
+        server.send(RunFailed(error=_first_cause(failure)))
         raise
     return 0
 

@@ -38,8 +38,8 @@ class Row:
     dropped: bool = False
     """Stands for a group that could not be completed, and counts nothing in the batch."""
 
-    def books(self) -> dict[str, Any]:
-        """What the books need beside a trainer's values of the trained tokens."""
+    def origin(self) -> dict[str, Any]:
+        """Where the trained tokens come from: what a `TrainedRow` has beside the trainer's values of them."""
         return {"episode": self.episode_id, "messages": self.messages, "versions": self.versions}
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 
 from astune.backbone.cluster import ray_cluster
-from astune.backbone.cluster.job import Job, LeftOff, StepsToCome
-from astune.backbone.cluster.keeper import Keeper
+from astune.backbone.cluster.job import EngineResume, Job, StepsToCome
 from astune.backbone.cluster.process import EVERYWHERE
 from astune.backbone.cluster.reports import ADDRESS, TOKEN
+from astune.backbone.cluster.run_server import RunServer
+from astune.backbone.cluster.run_writer import RunWriter
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
 from astune.config.engine_place import interpreter
@@ -25,7 +26,7 @@ from astune.context_tracker import load_renderer
 from astune.processes.guarded import GuardedProcess
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, DeadlineExceeded, TrainerError
-from astune.trainer.measures import SUCCESS
+from astune.trainer.ledger import StepLedger
 
 STARTS_WITHIN_S = 1800.0
 """A large model is loaded twice, by the trainer and by its servers, and compiled."""
@@ -50,30 +51,29 @@ async def train(
     """
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.latest()
-    left_off = None if checkpoint is None else LeftOff.of(checkpoint, engine)
-    job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, left_off)
+    resumed = None if checkpoint is None else EngineResume.read(checkpoint, engine)
+    job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, resumed)
     # Nothing that was recorded is moved before everything needed to resume is known to be there.
-    superseded = run.rewind(-1 if left_off is None else left_off.step)
+    superseded = run.rewind(-1 if resumed is None else resumed.point.step)
     if superseded is not None:
         observer.on_note(str(superseded))
-    measured = {line.step: line.metrics[SUCCESS] for line in run.metrics() if line.kind == "validation"}
-    job = replace(job, measured=max(measured, default=-1))
     run.save_vocabulary(load_renderer(job.model_folder, config.model.path).vocabulary())
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
-        keeper = Keeper(
+        ledger = StepLedger(
             config,
-            job,
             episodes=episodes,
             metrics=metrics,
             checkpoints=run.checkpoints,
-            observer=observer,
-            trained_s=0.0 if left_off is None else left_off.trained_s,
-            success=measured.get(job.measured),
+            n_validation_tasks=len(job.validation_tasks),
+            resumed=None if resumed is None else resumed.point,
+            on_record=observer.on_record,
         )
-        if keeper.finished:
+        if ledger.finished:
             return
-        job.forget_what_is_not_gone_on_from()
-        async with keeper.listening(ray_cluster.own_host()) as (address, token):
+        job = replace(job, measured=ledger.last_measured)
+        job.remove_other_checkpoints()
+        server = RunServer(RunWriter(job, ledger, parts.algorithm, episodes, observer))
+        async with server.listening(ray_cluster.own_host()) as (address, token):
             log = run.path / "companions" / f"{engine}.log"
             log.parent.mkdir(exist_ok=True)
             environment = {**os.environ, ADDRESS: address, TOKEN: token, **EVERYWHERE}
@@ -82,8 +82,8 @@ async def train(
                 lambda: GuardedProcess(engine, command, log, environment=environment, run=str(run.path))
             )
             try:
-                await _watched(process, keeper, config, log)
-                keeper.close()
+                await _watched(process, server, config, log)
+                server.writer.close()
             finally:
                 await asyncio.to_thread(process.close)
 
@@ -97,7 +97,7 @@ def resolved_plan(engine: ClusterEngine, config: AstuneConfig, parts: UserParts,
     job = _job(engine, config, parts, base_dir, config.record_dir.resolve(), None)
     asked = subprocess.run(
         [interpreter(config, engine), "-m", f"astune.backbone.{engine}", "plan"],
-        input=orjson.dumps(job.told()),
+        input=orjson.dumps(job.payload()),
         capture_output=True,
         timeout=_PLANS_WITHIN_S,
         check=False,
@@ -114,51 +114,52 @@ def _job(
     parts: UserParts,
     base_dir: Path | None,
     folder: Path,
-    left_off: LeftOff | None,
+    resumed: EngineResume | None,
 ) -> Job:
     return Job(
         engine,
         config,
         base_dir,
         model_folder(config),
-        StepsToCome.of(config, parts.training_tasks, left_off),
+        StepsToCome.of(config, parts.training_tasks, None if resumed is None else resumed.point),
         parts.validation_tasks[: config.trainer.validation.max_tasks],
         folder,
-        left_off,
+        resumed,
     )
 
 
-async def _watched(process: GuardedProcess, keeper: Keeper, config: AstuneConfig, log: Path) -> None:
+async def _watched(process: GuardedProcess, server: RunServer, config: AstuneConfig, log: Path) -> None:
     """Wait for the end.
 
     Raises:
-        AstuneError: it failed, or nothing was heard of it for too long.
+        AstuneError: it failed, or reported nothing for too long.
     """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def tell() -> None:
+    def end() -> None:
         loop.call_soon_threadsafe(ended.set)
 
-    process.on_death(tell)
-    while not ended.is_set() and not keeper.failed.is_set():
-        _require_signs_of_life(keeper, config)
+    process.on_death(end)
+    while not ended.is_set() and not server.failed.is_set():
+        _require_signs_of_life(server, config)
         await asyncio.sleep(_LOOKS_S)
-    if keeper.failure is not None:
-        raise keeper.failure
-    if process.status != 0 or not keeper.finished:
+    if server.failure is not None:
+        raise server.failure
+    engine, ledger = server.writer.job.engine, server.writer.ledger
+    if process.status != 0 or not ledger.finished:
         raise TrainerError(
-            f"{keeper.engine} ended with status {process.status} after step {keeper.finished_steps} of "
+            f"{engine} ended with status {process.status} after step {ledger.step} of "
             f"{config.trainer.total_steps}; its last lines:\n{_last_lines(log)}",
             hint=f"all of it is in {log}",
         )
 
 
-def _require_signs_of_life(keeper: Keeper, config: AstuneConfig) -> None:
-    silent = time.monotonic() - keeper.heard_at
+def _require_signs_of_life(server: RunServer, config: AstuneConfig) -> None:
+    silent = time.monotonic() - server.last_report_at
     allowed = max(STARTS_WITHIN_S, config.rollout.step_timeout_s)
     if silent > allowed:
         raise DeadlineExceeded(
-            f"nothing was heard of {keeper.engine} for {allowed:g} s",
+            f"{server.writer.job.engine} reported nothing for {allowed:g} s",
             hint="raise rollout.step_timeout_s if a step takes longer",
         )
 

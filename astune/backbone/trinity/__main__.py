@@ -76,10 +76,10 @@ def _explore_and_train(config: Any) -> None:
     from trinity.common.constants import SyncMethod
     from trinity.manager.synchronizer import Synchronizer
 
-    from astune.backbone.trinity.explorer import ToldExplorer
-    from astune.backbone.trinity.trainer import ToldTrainer
+    from astune.backbone.trinity.explorer import ReportingExplorer
+    from astune.backbone.trinity.trainer import ReportingTrainer
 
-    explorer, trainer = ToldExplorer.get_actor(config), ToldTrainer.get_actor(config)
+    explorer, trainer = ReportingExplorer.get_actor(config), ReportingTrainer.get_actor(config)
     ray.get([explorer.prepare.remote(), trainer.prepare.remote()])
     if config.synchronizer.sync_method == SyncMethod.NCCL:
         synchronizer = Synchronizer.get_actor(namespace=config.ray_namespace)

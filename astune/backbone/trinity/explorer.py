@@ -1,4 +1,4 @@
-"""Trinity's explorer with our books: what it measured is told to the run's keeper, who says when it is enough."""
+"""Trinity's explorer: what it ran and measured is reported to the run server, which answers when it is enough."""
 
 # pyright: reportMissingImports=false
 # Trinity is in an environment of its own.
@@ -15,16 +15,17 @@ from trinity.common.constants import SyncStyle
 
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.hooks import hook, hooks, replace
+from astune.backbone.cluster.messages import BatchExplored, PhaseBegan, TasksMeasured, WeightsSynced
 from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.coordinator import Coordinator
-from astune.backbone.trinity.telling import telling
+from astune.backbone.trinity.reporting import reporting_failures
 from astune.schema import DeadlineExceeded
 
 _LOOKS_S = 0.5
 
 
 @hooks
-class ToldExplorer(theirs.Explorer):
+class ReportingExplorer(theirs.Explorer):
     """Runs no further ahead of the trainer than `trainer.max_staleness`.
 
     It measures held-out tasks with the weights of the last step, and of each `test_freq`-th that its models are given.
@@ -46,7 +47,7 @@ class ToldExplorer(theirs.Explorer):
         self.sync_offset += self._done  # a run that goes on may run ahead anew
 
     @hook
-    @telling
+    @reporting_failures
     async def prepare(self) -> None:
         await super().prepare()
         self._end_watch = watch({f"server {n}": each.model for n, each in enumerate(self.models)})
@@ -57,14 +58,14 @@ class ToldExplorer(theirs.Explorer):
         await super().shutdown()
 
     @hook
-    @telling
+    @reporting_failures
     async def explore_step(self) -> bool:
         if self.explore_step_num >= self._last_step:
             await self._measure_last_weights()
             self.taskset = _NoMoreTasks()
         else:
             await self._wait_for_trainer(at_least=self.explore_step_num - self._max_staleness)
-        await asyncio.to_thread(self._reports.tell, "phase", name="rollout")
+        await asyncio.to_thread(self._reports.send, PhaseBegan(name="rollout"))
         return await super().explore_step()
 
     async def _measure_last_weights(self) -> None:
@@ -93,7 +94,7 @@ class ToldExplorer(theirs.Explorer):
             ) from cause
 
     @hook
-    @telling
+    @reporting_failures
     async def sync_weight(self) -> None:
         """Have the models take the newest weights; where they are given them as they come, wait for the first ones."""
         if self.sync_style == SyncStyle.FULLY_ASYNC:
@@ -103,22 +104,22 @@ class ToldExplorer(theirs.Explorer):
         await super().sync_weight()
 
     @hook
-    @telling
+    @reporting_failures
     async def _pull_latest_weights(self) -> None:
         await super()._pull_latest_weights()
-        await self._say_what_they_make_of_them()
+        await self._report_loaded_weights()
 
     @hook
-    @telling
+    @reporting_failures
     async def _nccl_weights_update(self) -> None:
         await super()._nccl_weights_update()
-        await self._say_what_they_make_of_them()
+        await self._report_loaded_weights()
 
-    async def _say_what_they_make_of_them(self) -> None:
-        """The models have taken weights."""
-        says = await asyncio.gather(*(_says_of_text(model) for model in self.models))
-        servers = {f"server {number}": said for number, said in enumerate(says)}
-        await asyncio.to_thread(self._reports.tell, "synced", version=self.model_version, servers=servers)
+    async def _report_loaded_weights(self) -> None:
+        """Report that the models loaded weights, and what each answers to a fixed text now."""
+        answers = await asyncio.gather(*(_answer_to_text(model) for model in self.models))
+        servers = {f"server {number}": answer for number, answer in enumerate(answers)}
+        await asyncio.to_thread(self._reports.send, WeightsSynced(version=self.model_version, servers=servers))
 
     async def _wait_for_first_weights(self) -> None:
         """Where a run goes on, the models have those of the beginning, until the trainer has given out its own."""
@@ -129,7 +130,7 @@ class ToldExplorer(theirs.Explorer):
                 version = await self.synchronizer.get_latest_model_version.remote()
 
     @hook
-    @telling
+    @reporting_failures
     async def finish_current_steps(self) -> None:
         await super().finish_current_steps()
 
@@ -144,10 +145,10 @@ class ToldExplorer(theirs.Explorer):
         return self.model_version > self._measured and self.model_version % self._test_freq == 0
 
     @hook
-    @telling
+    @reporting_failures
     async def _finish_explore_step(self, step: int) -> None:
         await super()._finish_explore_step(step)
-        await asyncio.to_thread(self._reports.tell, "explored", batch=step)
+        await asyncio.to_thread(self._reports.send, BatchExplored(batch=step))
 
     @hook
     async def _finish_eval_step(self, step: int | None = None, prefix: str = "eval") -> None:
@@ -158,14 +159,14 @@ class ToldExplorer(theirs.Explorer):
         if not waiting:
             return
         seconds, version = time.time() - began, max(0, self.model_version)
-        answer = await asyncio.to_thread(self._reports.tell, "validation", step=version, seconds=seconds)
-        if answer["enough"]:
+        answer = await asyncio.to_thread(self._reports.send, TasksMeasured(step=version, seconds=seconds))
+        if answer.enough:
             self._measured_last = True
             self.taskset = _NoMoreTasks()
 
 
-async def _says_of_text(model: Any) -> list[float]:
-    """What a model answers to a fixed text, greedily, with its log-probabilities."""
+async def _answer_to_text(model: Any) -> list[float]:
+    """A model's greedy answer to a fixed text, with its log-probabilities, as numbers."""
     [answer] = await model.generate_async(["Weights are"], temperature=0.0, max_tokens=8, logprobs=0)
     return [*map(float, answer.tokens.tolist()), *answer.logprobs.tolist()]
 

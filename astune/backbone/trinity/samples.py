@@ -44,7 +44,7 @@ def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
             returns=torch.tensor(row.advantages, dtype=torch.float32),
             reward=0.0,
             info={
-                _KEY: {"uid": uid, "of": len(rows), "dropped": row.dropped, "books": row.books()},
+                _KEY: {"uid": uid, "of": len(rows), "dropped": row.dropped, "origin": row.origin()},
                 _WEIGHT: row.token_weight,
             },
             custom_fields=_FIELDS,
@@ -54,12 +54,12 @@ def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
 
 
 def told(experience: Experience) -> dict[str, Any]:
-    """Its group, how many belong to it, and what the books need of it."""
+    """An experience's group, how many belong to it, and where its tokens come from."""
     return experience.info[_KEY]
 
 
 def teaches(experience: Experience) -> bool:
-    return bool(told(experience)["books"]["episode"])
+    return bool(told(experience)["origin"]["episode"])
 
 
 def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks: int) -> list[Experience]:

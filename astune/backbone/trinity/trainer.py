@@ -1,4 +1,4 @@
-"""Trinity's trainer with our books: what it trained is told to the run's keeper."""
+"""Trinity's trainer: what it trained and saved is reported to the run server."""
 
 # pyright: reportMissingImports=false
 # Trinity is in an environment of its own.
@@ -19,10 +19,11 @@ from trinity.trainer.verl.trainer import VERLTrainer
 
 from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.hooks import hook, hooks, replace
+from astune.backbone.cluster.messages import Answer, CheckpointSaved, Message, PhaseBegan, StepTrained, TrainedRow
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
+from astune.backbone.trinity.reporting import reporting_failures
 from astune.backbone.trinity.samples import teaches, told, weighed
-from astune.backbone.trinity.telling import telling
 from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
@@ -57,7 +58,7 @@ class KeepingEngine(VERLTrainer):
 
 
 @hooks
-class ToldTrainer(theirs.Trainer):
+class ReportingTrainer(theirs.Trainer):
     """Trains the groups of one step at a time."""
 
     engine: KeepingEngine
@@ -75,12 +76,12 @@ class ToldTrainer(theirs.Trainer):
         super().__init__(config)
 
     @hook
-    @telling
+    @reporting_failures
     async def prepare(self) -> None:
         await super().prepare()
 
     @hook
-    @telling
+    @reporting_failures
     async def _sample_data(self) -> Any:
         began = time.perf_counter()
         sampled = await super()._sample_data()
@@ -88,9 +89,9 @@ class ToldTrainer(theirs.Trainer):
         return sampled
 
     @hook
-    @telling
+    @reporting_failures
     async def train_step(self, exps: list[Experience]) -> dict[str, Any]:
-        await self._tell("phase", name="train")
+        await self._send_report(PhaseBegan(name="train"))
         began, teaching = time.perf_counter(), weighed(exps, self._scheme, n_ranks=self.engine.n_ranks())
         metrics: dict[str, Any] = {}
         if teaching:
@@ -99,18 +100,22 @@ class ToldTrainer(theirs.Trainer):
             self.engine.skip()
         phases = {"rollout": self._waited_s, "train": time.perf_counter() - began, "sync": self._synced_s}
         self._synced_s = 0.0
-        await self._tell(
-            "step",
+        trained = StepTrained(
             step=self.train_step_num,
             groups=sorted({told(one)["uid"] for one in exps}),
-            rows=[told(one)["books"] | self.engine.values[one.eid.uid] for one in exps if teaches(one)],
+            rows=[
+                TrainedRow.model_validate(told(one)["origin"] | self.engine.values[one.eid.uid])
+                for one in exps
+                if teaches(one)
+            ],
             phases=phases,
             metrics=numbers_of(metrics),
         )
+        await self._send_report(trained)
         return metrics
 
     @hook
-    @telling
+    @reporting_failures
     async def sync_weight(self) -> dict[str, Any]:
         began = time.perf_counter()
         metrics = await super().sync_weight()
@@ -123,7 +128,7 @@ class ToldTrainer(theirs.Trainer):
         return self.train_step_num in self._measured_steps or super().need_save()
 
     @hook
-    @telling
+    @reporting_failures
     async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:
         """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it.
 
@@ -139,8 +144,9 @@ class ToldTrainer(theirs.Trainer):
             await self.engine.wait_for_save()
         metrics = await super().save_checkpoint(block_until_saved=True, save_as_hf=True)
         self._saved_step = step
-        await self._tell("saved", step=step, folder=os.path.join(self.config.checkpoint_job_dir, f"global_step_{step}"))
+        folder = os.path.join(self.config.checkpoint_job_dir, f"global_step_{step}")
+        await self._send_report(CheckpointSaved(step=step, folder=folder))
         return metrics
 
-    async def _tell(self, what: str, **said: Any) -> dict[str, Any]:
-        return await asyncio.to_thread(lambda: self._reports.tell(what, **said))
+    async def _send_report(self, message: Message) -> Answer:
+        return await asyncio.to_thread(self._reports.send, message)

@@ -22,8 +22,8 @@ from astune.backbone.cluster.hooks import hook, hooks
 from astune.backbone.cluster.reports import reports
 from astune.backbone.trinity.engine import TrinityEngine
 from astune.backbone.trinity.names import n_runners
+from astune.backbone.trinity.reporting import reporting_failures
 from astune.backbone.trinity.samples import experiences_of
-from astune.backbone.trinity.telling import telling
 from astune.config.schema import AstuneConfig
 from astune.schema import Split
 
@@ -39,7 +39,7 @@ class GroupOfEpisodes(Workflow):
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None: ...
 
     @hook
-    @telling
+    @reporting_failures
     async def run_async(self) -> list[Experience]:
         groups = await asyncio.to_thread(_groups)
         uid = f"{self.task.batch_id}/{self.task.task_id}"

@@ -1,4 +1,4 @@
-"""verl's trainers with our books: what they trained is told to the run's keeper, which answers what to do.
+"""verl's trainers: what they trained, measured and saved is reported to the run server, which says when it is enough.
 
 Every mode of verl's own (`trainer.v1.trainer_mode`) has a class here, registered as `astune_<mode>`.
 """
@@ -26,6 +26,14 @@ from verl.utils import tensordict_utils as tu
 from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.actors import watch
 from astune.backbone.cluster.hooks import hook, hooks, replace
+from astune.backbone.cluster.messages import (
+    CheckpointSaved,
+    PhaseBegan,
+    StepTrained,
+    TasksMeasured,
+    TrainedRow,
+    WeightsSynced,
+)
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.cluster.rows import BatchScale
 from astune.backbone.verl import estimator, loss
@@ -37,12 +45,19 @@ _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 _START = "ref_log_prob"
 _PHASES = {"gen": "rollout", "old_log_prob": "train", "ref": "train", "adv": "train", "update_actor": "train"}
 """verl's clocks and ours."""
-_NOT_TOLD = ("training/rollout_", "rollout_corr/", "actor/entropy", "actor/kl_", "actor/pg_clipfrac", "actor/ppo_kl")
-"""Measures of verl's that count the tokens of quiet rows; the keeper takes its own, of trained tokens alone."""
+_NOT_REPORTED = (
+    "training/rollout_",
+    "rollout_corr/",
+    "actor/entropy",
+    "actor/kl_",
+    "actor/pg_clipfrac",
+    "actor/ppo_kl",
+)
+"""Measures of verl's that count the tokens of quiet rows; the run server makes its own, of trained tokens alone."""
 
 
 @hooks
-class Bookkeeping(PPOTrainer):
+class ReportingTrainer(PPOTrainer):
     """Mixed into one of verl's trainers."""
 
     _mode: str
@@ -64,7 +79,7 @@ class Bookkeeping(PPOTrainer):
 
     @hook
     def init(self) -> None:
-        self._reports.tell("phase", name="loading the model")
+        self._reports.send(PhaseBegan(name="loading the model"))
         super().init()
         own = loss.loss_of(self.config.actor_rollout_ref.actor, self._loss)
         if own is not None:
@@ -87,7 +102,7 @@ class Bookkeeping(PPOTrainer):
     @hook
     def on_init_end(self) -> None:
         super().on_init_end()
-        self._say_what_servers_make_of_weights()
+        self._report_loaded_weights()
 
     @hook
     def _load_checkpoint(self) -> None:
@@ -122,13 +137,13 @@ class Bookkeeping(PPOTrainer):
 
     @hook
     def on_sample_begin(self) -> None:
-        self._reports.tell("phase", name="rollout")
+        self._reports.send(PhaseBegan(name="rollout"))
         super().on_sample_begin()
 
     @hook
     def on_sample_end(self) -> None:
         super().on_sample_end()
-        self._reports.tell("phase", name="train")
+        self._reports.send(PhaseBegan(name="train"))
 
     @hook
     def _get_required_batch_multiple(self, dp_size: int) -> int:
@@ -151,8 +166,8 @@ class Bookkeeping(PPOTrainer):
 
     @hook
     def _validate(self) -> dict[str, float]:
-        """Run the held-out tasks; rewards are the keeper's to count, who also says when it is enough."""
-        self._reports.tell("phase", name="validation")
+        """Run the validation tasks; the run server counts their rewards, and answers when it is enough."""
+        self._reports.send(PhaseBegan(name="validation"))
         began = time.perf_counter()
         for rows in self.val_dataloader:
             rows["uid"] = np.array(
@@ -168,24 +183,25 @@ class Bookkeeping(PPOTrainer):
                 global_steps=self.global_steps, partition_id="val", batch_size=len(rows["uid"])
             )
             tq.kv_clear(keys=sampled.keys, partition_id=sampled.partition_id)
-        answer = self._reports.tell("validation", step=self.global_steps, seconds=time.perf_counter() - began)
-        if answer["enough"]:
+        answer = self._reports.send(TasksMeasured(step=self.global_steps, seconds=time.perf_counter() - began))
+        if answer.enough:
             self.total_training_steps = self.global_steps
             self._save_checkpoint()
-        return {"val/success": answer["success"]}
+        return {"val/success": answer.success or 0.0}
 
     @hook
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
-        """One step; it is in the books before a checkpoint of it is, which the best model has to have."""
+        """Train one step; it is reported before its checkpoint, which the best model has to have."""
         batch = super().step(metrics, timing_raw)
-        self._reports.tell(
-            "step",
+        groups = {_group_of_row(key) for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)}
+        trained = StepTrained(
             step=self.global_steps,
-            groups=sorted({_group_of_row(key) for key, tag in zip(batch.keys, batch.tags, strict=True) if _real(tag)}),
+            groups=sorted(groups),
             rows=self._trained(batch),
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
-            metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_TOLD)},
+            metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_REPORTED)},
         )
+        self._reports.send(trained)
         if self.global_steps in self._measured_steps:
             self._save_checkpoint()
         return batch
@@ -196,9 +212,10 @@ class Bookkeeping(PPOTrainer):
         began = time.perf_counter()
         super().on_step_end()
         self._synced_s = time.perf_counter() - began
-        self._say_what_servers_make_of_weights()
+        self._report_loaded_weights()
 
-    def _say_what_servers_make_of_weights(self) -> None:
+    def _report_loaded_weights(self) -> None:
+        """Report that the servers loaded weights, and what each answers to a fixed text now."""
         prompt_ids = self.tokenizer.encode("Weights are")
         asked = [
             replica.servers[0].generate.remote(
@@ -208,10 +225,10 @@ class Bookkeeping(PPOTrainer):
             )
             for replica in self._replicas()
         ]
-        says = {f"server {n}": [*one.token_ids, *one.log_probs] for n, one in enumerate(ray.get(asked))}
-        self._reports.tell("synced", version=self.global_steps, servers=says)
+        answers = {f"server {n}": [*one.token_ids, *one.log_probs] for n, one in enumerate(ray.get(asked))}
+        self._reports.send(WeightsSynced(version=self.global_steps, servers=answers))
 
-    def _trained(self, batch: Any) -> list[dict[str, Any]]:
+    def _trained(self, batch: Any) -> list[TrainedRow]:
         """What verl computed of each trained token, with the episode and messages that it belongs to."""
         teaching = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _teaches(tag)]
         if not teaching:
@@ -219,11 +236,11 @@ class Bookkeeping(PPOTrainer):
         names = [*_VALUES, *([_START] if self._loss.kl_coef else [])]
         fields = ["response_mask", "astune_row", *names]
         data = tq.kv_batch_get(keys=teaching, partition_id=batch.partition_id, select_fields=fields)
-        rows: list[dict[str, Any]] = []
-        for number, told in enumerate(data["astune_row"]):
+        rows: list[TrainedRow] = []
+        for number, origin in enumerate(data["astune_row"]):
             mask = data["response_mask"][number].bool()
             values = {name: data[name][number][mask].double().tolist() for name in names}
-            rows.append(orjson.loads(told) | values)
+            rows.append(TrainedRow.model_validate(orjson.loads(origin) | values))
         return rows
 
     @hook
@@ -233,7 +250,7 @@ class Bookkeeping(PPOTrainer):
         super()._save_checkpoint()
         self._saved_step = self.global_steps
         folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
-        self._reports.tell("saved", step=self.global_steps, folder=os.path.abspath(folder))
+        self._reports.send(CheckpointSaved(step=self.global_steps, folder=os.path.abspath(folder)))
 
 
 def _group_of_row(key: str) -> str:
@@ -259,4 +276,6 @@ def _seconds(timing_raw: Mapping[str, float]) -> dict[str, float]:
 def register() -> None:
     """Make the trainers known to verl in this process."""
     for mode in MODES:
-        register_trainer(PREFIX + mode)(type(f"Astune_{mode}", (Bookkeeping, get_trainer_cls(mode)), {"_mode": mode}))
+        register_trainer(PREFIX + mode)(
+            type(f"Astune_{mode}", (ReportingTrainer, get_trainer_cls(mode)), {"_mode": mode})
+        )

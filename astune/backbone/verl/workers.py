@@ -109,7 +109,7 @@ def fields_of(row: Row, uid: str) -> dict[str, Any]:
         "num_turns": len(row.messages),
         "multi_modal_inputs": {},
         "extra_fields": {},
-        "astune_row": orjson.dumps(row.books()).decode(),
+        "astune_row": orjson.dumps(row.origin()).decode(),
     }
 
 

@@ -1,0 +1,121 @@
+"""The run server: receives the reports of an engine's processes over HTTP, and hands them to the run's writer.
+
+    GET  /job         what the processes are to do
+    POST /episode     an episode that ended, in the wire format of the store
+    POST /<kind>      a message of `messages.py`, as JSON
+
+Every caller needs the token. A report that cannot be recorded ends the run: it is answered with status 409, and so is
+every later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import orjson
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from astune.backbone.cluster.messages import MESSAGES, Message, RunFailed
+from astune.backbone.cluster.run_writer import RunWriter
+from astune.runs import wire
+from astune.schema import AstuneError, TrainerError
+
+
+class RunServer:
+    """Receives reports for `writer`, which writes the run directory and is the only one to do so.
+
+    `failure` is set, and `failed` with it, where the run cannot continue.
+    """
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.failure: AstuneError | None = None
+        self.failed = asyncio.Event()
+        self.last_report_at = time.monotonic()
+
+    def fail(self, failure: AstuneError) -> None:
+        """End the run; the first cause is the one that counts."""
+        self.failure = self.failure or failure
+        self.failed.set()
+
+    @asynccontextmanager
+    async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[tuple[str, str]]:
+        """The address and the token, while the server listens."""
+        token = secrets.token_urlsafe(24)
+        with socket.create_server((host, 0)) as listening:
+            port = listening.getsockname()[1]
+            server = uvicorn.Server(
+                uvicorn.Config(self._app(token), log_level="warning", access_log=False, lifespan="off")
+            )
+            serving = asyncio.ensure_future(server._serve([listening]))  # without its own handling of signals
+            try:
+                yield f"http://{host}:{port}", token
+            finally:
+                server.should_exit = True
+                await serving
+
+    def _app(self, token: str) -> Starlette:
+        def authorised(request: Request) -> bool:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            return secrets.compare_digest(given.encode(), token.encode())
+
+        async def job(request: Request) -> Response:
+            return _json(self.writer.job.payload()) if authorised(request) else _refused("the token is wrong", 401)
+
+        async def report(request: Request) -> Response:
+            if not authorised(request):
+                return _refused("the token is wrong", 401)
+            self.last_report_at = time.monotonic()
+            if self.failure is not None:  # what is reported after the cause is its consequence
+                return _refused(str(self.failure), 409)
+            return await self._record(request.path_params["kind"], await request.body())
+
+        return Starlette(
+            routes=[Route("/job", job), Route("/{kind}", report, methods=["POST"])],
+            exception_handlers={Exception: self._defect},
+        )
+
+    async def _record(self, kind: str, body: bytes) -> Response:
+        try:
+            if kind == "episode":
+                self.writer.write_episode(wire.unpack(body))
+                return _json({})
+            answer = await self.writer.write(_parsed(kind, body))
+        except AstuneError as failure:
+            self.fail(failure)
+            return _json({}) if kind == RunFailed.KIND else _refused(str(failure), 409)
+        return _json(answer.model_dump())
+
+    async def _defect(self, request: Request, cause: Exception) -> Response:
+        self.fail(TrainerError(f"{request.url.path} could not be recorded: {cause!r}", hint=_DEFECT))
+        return _refused(repr(cause), 500)
+
+
+_DEFECT = "this is a defect of astune"
+
+
+def _parsed(kind: str, body: bytes) -> Message:
+    if kind not in MESSAGES:
+        raise TrainerError(f"there is no report of the kind {kind}", hint=_DEFECT)
+    try:
+        return MESSAGES[kind].model_validate_json(body)
+    except ValidationError as cause:
+        raise TrainerError(f"a report of the kind {kind} could not be read: {cause}", hint=_DEFECT) from cause
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def _refused(error: str, status: int) -> Response:
+    return _json({"error": error}, status)

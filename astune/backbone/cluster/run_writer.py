@@ -1,0 +1,143 @@
+"""Writes a cluster's run from what its processes report: episodes as they end, steps and measurements by the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Protocol
+
+from astune.algorithm import Algorithm
+from astune.backbone.cluster import trained
+from astune.backbone.cluster.collected import Collected, TransitionError
+from astune.backbone.cluster.job import Job
+from astune.backbone.cluster.messages import (
+    Answer,
+    AttemptStarted,
+    BatchExplored,
+    CheckpointSaved,
+    GroupFinished,
+    Message,
+    PhaseBegan,
+    RunFailed,
+    StepTrained,
+    TasksMeasured,
+    WeightsSynced,
+)
+from astune.backbone.cluster.weight_checks import WeightChecks
+from astune.backbone.recorder import Recorder
+from astune.rollout import RolloutObserver
+from astune.runs import EpisodeStore
+from astune.schema import Episode, Split, Task, TrainerError
+from astune.trainer.ledger import StepLedger, require_zero
+from astune.trainer.loss import PolicyLoss
+from astune.trainer.step_report import StepReport
+
+_RUN_ENDED = "the run ended before its step"
+
+
+class ClusterObserver(RolloutObserver, Protocol):
+    """Receives what happens; the live display is one."""
+
+    def on_phase(self, phase: str) -> None: ...
+
+
+class RunWriter:
+    """Hands each report to where it belongs. `write` raises AstuneError where the run cannot continue."""
+
+    def __init__(
+        self, job: Job, ledger: StepLedger, algorithm: Algorithm, episodes: EpisodeStore, observer: ClusterObserver
+    ) -> None:
+        self.job = job
+        self.ledger = ledger
+        self._loss = PolicyLoss(algorithm, job.config.trainer.loss)
+        self._recorder = Recorder(episodes, observer)
+        self._observer = observer
+        self._collected = Collected(_tasks(job), job.engine)
+        self._checks = WeightChecks(job.engine, max_staleness=job.config.trainer.max_staleness)
+        self._checkpoints = asyncio.Lock()
+        optim = job.config.trainer.optim
+        self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.resumed is None else None
+
+    async def write(self, message: Message) -> Answer:
+        """Record a report.
+
+        Raises:
+            TransitionError: it is out of order.
+            TrainerError: it says that the run cannot continue.
+        """
+        match message:
+            case AttemptStarted():
+                self._recorder.on_started(message.episode_id, self._collected.start(message))
+            case GroupFinished():
+                self._collected.finish_group(message)
+            case BatchExplored():
+                self._collected.require_explored(message.batch, self.job.config.trainer.tasks_per_step)
+            case StepTrained():
+                self._record_step(message)
+            case TasksMeasured():
+                return await self._record_measurement(message)
+            case CheckpointSaved():
+                await self._save_checkpoint(message)
+            case WeightsSynced():
+                self._checks.require_loaded(message)
+            case PhaseBegan():
+                self._observer.on_phase(message.name)
+            case RunFailed():
+                raise TrainerError(message.error, hint=f"{self.job.engine}'s log in the run's folder says more")
+            case _:
+                raise TransitionError(f"{type(message).__name__} is no report", hint="this is a defect of astune")
+        return Answer()
+
+    def write_episode(self, episode: Episode) -> None:
+        """Store a finished or failed episode. Raises TransitionError where its attempt was never started."""
+        self._collected.end(episode)
+        if episode.status == "error":
+            self._recorder.on_attempt_failed(episode)
+        else:
+            self._recorder.on_finished(episode)
+
+    def close(self) -> None:
+        """Annotate episodes that were run ahead of the end: nothing was learnt from them."""
+        self.ledger.leave_untrained(self._collected.left(), _RUN_ENDED)
+
+    def _record_step(self, message: StepTrained) -> None:
+        step, ledger = message.step, self.ledger
+        if step != ledger.step + 1:
+            raise TransitionError(
+                f"{self.job.engine} reported step {step} after step {ledger.step}", hint="this is a defect of astune"
+            )
+        rollouts = self._collected.take(message.groups)
+        batch = ledger.batch(step, rollouts.groups, self._loss.algorithm)
+        rollouts.balance.trained = trained.n_tokens(message.rows)
+        require_zero(rollouts.balance)
+        report: StepReport | None = None
+        if message.rows:
+            report = trained.report_of(message.rows, batch, self._loss, metrics=message.metrics, lr=self._next_lr)
+            self._checks.require_own_weights(step, report)
+            self._next_lr = message.metrics.get("actor/lr")  # engines report what the next step will have
+        engine = {f"{self.job.engine}/{name}": one for name, one in message.metrics.items() if math.isfinite(one)}
+        order = self.job.order_after(step)
+        ledger.record_step(batch, rollouts, report, seconds=message.phases, order=order, more=engine)
+        if report is not None:
+            self._checks.note_step(step, report)
+
+    async def _record_measurement(self, message: TasksMeasured) -> Answer:
+        rollouts = self._collected.take_validation(len(self.job.validation_tasks), message.step)
+        async with self._checkpoints:  # a checkpoint that is being saved may be the one to rate
+            success = self.ledger.record_validation(message.step, rollouts, seconds={"validation": message.seconds})
+            await asyncio.to_thread(self.ledger.rate, message.step)
+        return Answer(success=success, enough=self.ledger.enough)
+
+    async def _save_checkpoint(self, message: CheckpointSaved) -> None:
+        async with self._checkpoints:
+            if message.step != self.ledger.step:
+                raise TransitionError(
+                    f"a checkpoint of step {message.step} was saved, and step {self.ledger.step} is the last one"
+                )
+            moved = self._checks.moved
+            await asyncio.to_thread(self.job.save_checkpoint, self.ledger, message.folder, moved=moved)
+
+
+def _tasks(job: Job) -> dict[tuple[Split, str], Task]:
+    tasks: dict[tuple[Split, str], Task] = {("train", task.task_id): task for step in job.steps.tasks for task in step}
+    return tasks | {("validation", task.task_id): task for task in job.validation_tasks}
