@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def groups_of_a_step() -> list[EpisodeGroup]:
         for each in group.episodes:
             each.task = group.task
             if number == 3 and each.reward is not None:
-                each.reward = replace(each.reward, raw_reward=0.5)
+                each.reward = each.reward.model_copy(update={"raw_reward": 0.5})
     drop_without_variance(groups, SETTINGS)
     assert [group.dropped is None for group in groups] == [True, True, True, False]
     return groups

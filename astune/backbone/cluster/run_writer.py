@@ -140,4 +140,5 @@ class RunWriter:
 
 def _tasks(job: Job) -> dict[tuple[Split, str], Task]:
     tasks: dict[tuple[Split, str], Task] = {("train", task.task_id): task for step in job.steps.tasks for task in step}
-    return tasks | {("validation", task.task_id): task for task in job.validation_tasks}
+    tasks.update({("validation", task.task_id): task for task in job.validation_tasks})
+    return tasks
