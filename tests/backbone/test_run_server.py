@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from trainer_helpers import node
 
+from astune.algorithm import load_algorithm
 from astune.backbone.cluster.collected import TransitionError
 from astune.backbone.cluster.job import EngineResume, Job, StepsToCome
 from astune.backbone.cluster.messages import (
@@ -95,7 +96,7 @@ async def serving(
             n_validation_tasks=1,
             resumed=None if resumed is None else resumed.point,
         )
-        server = RunServer(RunWriter(job, ledger, episodes, Display()))
+        server = RunServer(RunWriter(job, ledger, load_algorithm(config), episodes, Display()))
         async with server.listening() as (address, token):
             yield Serving(server, Reports(address, token), run)
 

@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 from trainer_helpers import config, random_batch
 
+from astune.algorithm import load_algorithm
 from astune.backbone.cluster import trained
 from astune.backbone.cluster.messages import TrainedRow
-from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.rollout import token_balance
 from astune.runs import MetricsLine, RunDirectory
 from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.ledger import RolloutResult, StepLedger, batch_of, drop_without_variance
+from astune.trainer.loss import PolicyLoss
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.step_report import StepReport
 
 ONLY_LOCAL = {"train/computed_tokens", "train/microbatches"}
 """How the local trainer lays tokens out."""
 SETTINGS = config(loss={"importance_cap": 1.0001}, tasks_per_step=4)
+ALGORITHM = load_algorithm(SETTINGS)
 
 
 def groups_of_a_step() -> list[EpisodeGroup]:
@@ -32,7 +34,7 @@ def groups_of_a_step() -> list[EpisodeGroup]:
             each.task = group.task
             if number == 3 and each.reward is not None:
                 each.reward = each.reward.model_copy(update={"raw_reward": 0.5})
-    drop_without_variance(groups, SETTINGS)
+    drop_without_variance(groups, ALGORITHM)
     assert [group.dropped is None for group in groups] == [True, True, True, False]
     return groups
 
@@ -77,16 +79,15 @@ def recorded(folder: Path, groups: list[EpisodeGroup], batch: TrainingBatch, rep
     return line
 
 
-def report_of(
-    rows: Sequence[TrainedRow], batch: TrainingBatch, local: StepReport, settings: AstuneConfig = SETTINGS
-) -> StepReport:
+def report_of(rows: Sequence[TrainedRow], batch: TrainingBatch, local: StepReport) -> StepReport:
     metrics = {"actor/grad_norm": local.metrics["grad_norm"], "actor/pg_loss": 3.0}
-    return trained.report_of(rows, batch, settings, metrics=metrics, lr=local.metrics["lr"])
+    loss = PolicyLoss(ALGORITHM, SETTINGS.trainer.loss)
+    return trained.report_of(rows, batch, loss, metrics=metrics, lr=local.metrics["lr"])
 
 
 def test_a_step_has_the_same_metrics_whichever_backbone_trains_it(small_folder: Path, tmp_path: Path) -> None:
     groups = groups_of_a_step()
-    batch = batch_of(1, groups, SETTINGS)
+    batch = batch_of(1, groups, ALGORITHM)
     local = PolicyTrainer.load(small_folder, SETTINGS).step(batch)
     cluster = report_of(rows_of_engine(local, batch), batch, local)
     ours = recorded(tmp_path / "local", groups, batch, local).metrics
@@ -99,7 +100,7 @@ def test_a_step_has_the_same_metrics_whichever_backbone_trains_it(small_folder: 
 
 
 def test_an_engine_that_trained_other_tokens_is_found_out(small_folder: Path) -> None:
-    batch = batch_of(1, groups_of_a_step(), SETTINGS)
+    batch = batch_of(1, groups_of_a_step(), ALGORITHM)
     local = PolicyTrainer.load(small_folder, SETTINGS).step(batch)
     rows = rows_of_engine(local, batch)
     with pytest.raises(TrainerError, match="step 1 trained other tokens than those of its"):
