@@ -1,7 +1,7 @@
 """ASTuner trains the language model behind an agent.
 
-What a user's files need is importable from here. Nothing is loaded before it is used: neither torch nor an agent
-framework comes with `import astune`.
+What a user's files need is importable from here, and what the command line does is here as functions. Nothing is loaded
+before it is used: neither torch nor an agent framework comes with `import astune`.
 """
 
 from __future__ import annotations
@@ -10,50 +10,123 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from astune.app import Evaluation, Run, debug, evaluate, resume, train
+    from astune.backbone.base import Backbone
+    from astune.config import AstuneConfig, load_config
     from astune.env_service import Environment, EnvState, EnvStep
-    from astune.schema import Episode, Reward, Task
+    from astune.schema import (
+        AstuneError,
+        ConfigError,
+        ContextOverflow,
+        EngineError,
+        EnvError,
+        Episode,
+        JudgeError,
+        Message,
+        Reward,
+        SandboxError,
+        Task,
+        TaskReaderError,
+        WorkflowError,
+    )
     from astune.task_judge import JudgeBase
     from astune.task_reader import TaskReaderBase
-    from astune.workflow import AgentScopeLearnProtocol, AstuneProxy, Workflow, WorkflowOutput
+    from astune.workflow import (
+        AgentScopeLearnProtocol,
+        AstuneProxy,
+        Workflow,
+        WorkflowOutput,
+        execute_python_code,
+        execute_shell_command,
+        run_python_code,
+    )
+
+    EnvironmentBase = Environment
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "AgentScopeLearnProtocol": "astune.workflow",
-    "AstuneProxy": "astune.workflow",
-    "EnvState": "astune.env_service",
-    "EnvStep": "astune.env_service",
-    "Environment": "astune.env_service",
-    "Episode": "astune.schema",
-    "JudgeBase": "astune.task_judge",
-    "Reward": "astune.schema",
-    "Task": "astune.schema",
-    "TaskReaderBase": "astune.task_reader",
-    "Workflow": "astune.workflow",
-    "WorkflowOutput": "astune.workflow",
+_HOMES = {
+    "astune.app": ("Evaluation", "Run", "evaluate", "resume", "train"),
+    "astune.backbone.base": ("Backbone",),
+    "astune.config": ("AstuneConfig", "load_config"),
+    "astune.env_service": ("EnvState", "EnvStep", "Environment"),
+    "astune.schema": (
+        "AstuneError",
+        "ConfigError",
+        "ContextOverflow",
+        "EngineError",
+        "EnvError",
+        "Episode",
+        "JudgeError",
+        "Message",
+        "Reward",
+        "SandboxError",
+        "Task",
+        "TaskReaderError",
+        "WorkflowError",
+    ),
+    "astune.task_judge": ("JudgeBase",),
+    "astune.task_reader": ("TaskReaderBase",),
+    "astune.workflow": (
+        "AgentScopeLearnProtocol",
+        "AstuneProxy",
+        "Workflow",
+        "WorkflowOutput",
+        "execute_python_code",
+        "execute_shell_command",
+        "run_python_code",
+    ),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_ALIASES = {"EnvironmentBase": "Environment"}
+"""Names that are accepted, too."""
 
 __all__ = [
     "AgentScopeLearnProtocol",
+    "AstuneConfig",
+    "AstuneError",
     "AstuneProxy",
+    "Backbone",
+    "ConfigError",
+    "ContextOverflow",
+    "EngineError",
+    "EnvError",
     "EnvState",
     "EnvStep",
     "Environment",
     "Episode",
+    "Evaluation",
     "JudgeBase",
+    "JudgeError",
+    "Message",
     "Reward",
+    "Run",
+    "SandboxError",
     "Task",
     "TaskReaderBase",
+    "TaskReaderError",
     "Workflow",
+    "WorkflowError",
     "WorkflowOutput",
+    "debug",
+    "evaluate",
+    "execute_python_code",
+    "execute_shell_command",
+    "load_config",
+    "resume",
+    "run_python_code",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    name = _ALIASES.get(name, name)
+    if name == "debug":  # a module, with `bp`, that can be called
+        return importlib.import_module("astune.debug")
     if name not in _HOME:
         raise AttributeError(f"module 'astune' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_HOME, "debug"])

@@ -9,6 +9,8 @@
 A debugger that is attached (VS Code, PyCharm's debugpy) stops in the caller. Without one, a process with a terminal
 opens pdb; one without (a Ray worker, a service) waits for a debugger on a port of its own, and says which. Tags are
 inherited by child processes through the environment.
+
+The module can be called, too: `astune.debug("my_agent.yaml")` is `astune.app.debug`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import re
 import sys
 import threading
 from functools import cache
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any
 
 from astune.schema import ConfigError, start_in_thread
 
@@ -116,3 +119,15 @@ def _listening() -> tuple[str, int]:
     import debugpy
 
     return debugpy.listen(("127.0.0.1", 0))
+
+
+class _Callable(ModuleType):
+    """This module, which is also the function `astune.debug`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from astune.app import debug
+
+        return debug(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -17,7 +17,23 @@ The classes and functions that your files use. Whatever is not on this page may 
 """
 
 PUBLIC = {
-    "Agents": ("astune.Workflow", "astune.WorkflowOutput", "astune.AgentScopeLearnProtocol", "astune.AstuneProxy"),
+    "Training from Python": (
+        "astune.train",
+        "astune.resume",
+        "astune.evaluate",
+        "astune.debug",
+        "astune.Run",
+        "astune.Evaluation",
+        "astune.load_config",
+        "astune.AstuneConfig",
+    ),
+    "Agents": (
+        "astune.Workflow",
+        "astune.WorkflowOutput",
+        "astune.AgentScopeLearnProtocol",
+        "astune.AstuneProxy",
+        "astune.Message",
+    ),
     "Tasks": ("astune.Task", "astune.TaskReaderBase"),
     "Judges": (
         "astune.JudgeBase",
@@ -30,21 +46,23 @@ PUBLIC = {
     "Environments": ("astune.Environment", "astune.EnvState", "astune.EnvStep"),
     "What an episode left": ("astune.Episode",),
     "Code that a model wrote": (
-        "astune.workflow.execute_python_code",
-        "astune.workflow.run_python_code",
+        "astune.execute_python_code",
+        "astune.run_python_code",
+        "astune.execute_shell_command",
         "astune.sandbox.Sandbox",
     ),
     "Debugging": ("astune.debug.bp",),
+    "Backbones": ("astune.Backbone",),
     "Errors": (
-        "astune.schema.AstuneError",
-        "astune.schema.ConfigError",
-        "astune.schema.ContextOverflow",
-        "astune.schema.EngineError",
-        "astune.schema.EnvError",
-        "astune.schema.JudgeError",
-        "astune.schema.SandboxError",
-        "astune.schema.TaskReaderError",
-        "astune.schema.WorkflowError",
+        "astune.AstuneError",
+        "astune.ConfigError",
+        "astune.ContextOverflow",
+        "astune.EngineError",
+        "astune.EnvError",
+        "astune.JudgeError",
+        "astune.SandboxError",
+        "astune.TaskReaderError",
+        "astune.WorkflowError",
     ),
 }
 _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Source):\s*(.*)")
@@ -59,19 +77,30 @@ def api_page() -> str:
 
 
 def _table_of_errors(names: tuple[str, ...]) -> str:
-    lines = ["From `astune.schema`:", "", "| error | when |", "|---|---|"]
+    short = [name.rpartition(".")[2] for name in names]
+    lines = ["```python", "from astune import (", *(f"    {name}," for name in short), ")", "```", ""]
+    lines += ["| error | when |", "|---|---|"]
     for name in names:
-        found = getattr(importlib.import_module("astune.schema"), name.rpartition(".")[2])
+        found = _found(name)
         lines.append(f"| `{found.__name__}` | {' '.join((inspect.getdoc(found) or '').split())} |")
     return "\n".join([*lines, ""])
 
 
-def _entry(name: str) -> str:
+def _found(name: str) -> Any:
+    """What is imported by that name; of `astune.debug`, which is a module too, the function."""
     module, _, short = name.rpartition(".")
     found = getattr(importlib.import_module(module), short)
+    return importlib.import_module("astune.app").debug if inspect.ismodule(found) else found
+
+
+def _entry(name: str) -> str:
+    module, _, short = name.rpartition(".")
+    found = _found(name)
     lines = [f"### {short}", "", "```python", f"from {module} import {short}", "```", ""]
     if inspect.isclass(found):
         return "\n".join([*lines, *_class(found)])
+    if not inspect.isfunction(found):
+        return "\n".join([*lines, f"`{short} = {found}`", ""])
     node = _node(found)
     return "\n".join([*lines, f"**`{_signature(node)}`**", "", *_text(node), ""])
 

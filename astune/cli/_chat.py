@@ -10,7 +10,7 @@ import asyncio
 
 from rich.console import Console
 
-from astune.cli._past_runs import best_checkpoint
+from astune.app.run import best_checkpoint
 from astune.config import AstuneConfig, load_config
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import ContextOverflow, Forest, Message, SamplingParams

@@ -1,61 +1,39 @@
-"""Measuring a model on the held-out tasks, without training: success with a 95 % Wilson interval, reward, turns."""
+"""`astune eval`: a bar while it measures, and a table of what came out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from astune.cli._beside import made_ready
+from astune.app.evaluation import Evaluation, measure, with_model
+from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
-from astune.cli._report_data import mean_baseline, wilson_interval
-from astune.config import AstuneConfig, load_config
+from astune.cli._report_data import mean_baseline
 from astune.launcher.companion import CompanionFlags
-from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
+from astune.schema import Episode, Task
 
 
 def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flags: CompanionFlags) -> int:
-    config = load_config(conf, overrides)
-    from astune.backbone.local import evaluate
-    from astune.backbone.parts import load_parts
-    from astune.cli._train import silence_progress_bars
-
-    silence_progress_bars()
-    console = Console()
+    """Measure, print the table, and return the exit status."""
+    experiment, console = Experiment.of(conf, overrides, appworld=flags.appworld), Console()
     if model is not None:
-        config = _with_model(config, model)
-    groups: list[EpisodeGroup] = []
-    load = partial(load_parts, config, conf.parent)
-    with made_ready(config, flags, console, load, takes_weights=False) as ready:
-        n_tasks = len(ready.parts.validation_tasks[: config.trainer.validation.max_tasks])
+        experiment = Experiment(with_model(experiment.config, model), conf)
 
-        async def work() -> None:
-            with Progress(console=console, transient=True) as progress:
-                observer = _Bar(progress, n_tasks * config.trainer.validation.num_repeat)
-                groups.extend(await evaluate(config, ready.parts, observer))
+    @contextmanager
+    def bar(n_episodes: int) -> Iterator[_Bar]:
+        with Progress(console=console, transient=True) as progress:
+            yield _Bar(progress, n_episodes)
 
-        ready.run(work())
-    episodes = [episode for group in groups if group.dropped is None for episode in group.episodes]
-    dropped = [group.dropped for group in groups if group.dropped is not None]
-    name = f"the model at {', '.join(config.engine.base_url)}" if config.engine.base_url else config.model.path
-    console.print(_table(name, episodes, len(groups) - len(dropped)))
-    for reason in dict.fromkeys(dropped):
-        console.print(f"{dropped.count(reason)} tasks not measured: {reason}", markup=False, soft_wrap=True)
-    return 0 if episodes else EXIT_FAILED
-
-
-def _with_model(config: AstuneConfig, model: str) -> AstuneConfig:
-    if config.engine.base_url:
-        raise ConfigError(
-            f"--model is {model}, but what is measured is what the servers at engine.base_url answer with",
-            hint="leave --model out, or add --set engine.base_url=[]",
-        )
-    return config.model_copy(update={"model": config.model.model_copy(update={"path": _path_of(model)})})
+    measured = measure(experiment, flags, console, bar)
+    console.print(_table(measured))
+    for reason, count in measured.dropped.items():
+        console.print(f"{count} tasks not measured: {reason}", markup=False, soft_wrap=True)
+    return 0 if measured.episodes else EXIT_FAILED
 
 
 class _Bar:
@@ -75,31 +53,17 @@ class _Bar:
     def on_attempt_failed(self, episode: Episode) -> None: ...
 
 
-def _path_of(model: str) -> str:
-    """The best model of a run, where a run or an experiment is named."""
-    from astune.cli._past_runs import best_checkpoint
-    from astune.runs import resolve_run
-
-    path = Path(model).expanduser()
-    if (path / "config.json").is_file():
-        return str(path)
-    try:
-        return str(best_checkpoint(resolve_run(path, prefer="model")).model)
-    except RunStoreError:
-        return model
-
-
-def _table(name: str, episodes: Sequence[Episode], tasks: int) -> Table:
-    n = len(episodes)
-    successes = sum(episode.reward is not None and episode.reward.is_success for episode in episodes)
-    low, high = wilson_interval(successes, n)
-    table = Table("measured", "value", title=f"held-out tasks, {name}", title_justify="left")
-    table.add_row("success", f"{successes / n:.3f}   [95 % {low:.3f} to {high:.3f}]" if n else "no episode finished")
+def _table(measured: Evaluation) -> Table:
+    n = len(measured.episodes)
+    low, high = measured.interval
+    rate = f"{measured.success_rate:.3f}   [95 % {low:.3f} to {high:.3f}]" if n else "no episode finished"
+    table = Table("measured", "value", title=f"held-out tasks, {measured.model}", title_justify="left")
+    table.add_row("success", rate)
     if n:
-        table.add_row("mean reward", f"{fmean(episode.raw_reward for episode in episodes):.3f}")
-        if (baseline := mean_baseline(episode.task for episode in episodes)) is not None:
+        table.add_row("mean reward", f"{measured.mean_reward:.3f}")
+        if (baseline := mean_baseline(episode.task for episode in measured.episodes)) is not None:
             table.add_row("a simple rule", f"{baseline:.3f}")
-        truncated = sum(episode.status == "truncated" for episode in episodes)
+        truncated = sum(episode.status == "truncated" for episode in measured.episodes)
         table.add_row("truncated", f"{truncated / n:.3f}")
-    table.add_row("episodes", f"{n} of {tasks} tasks")
+    table.add_row("episodes", f"{n} of {measured.n_tasks} tasks")
     return table

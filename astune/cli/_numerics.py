@@ -12,7 +12,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from astune.cli._beside import made_ready
+from astune.app.beside import made_ready
 from astune.cli._errors import EXIT_FAILED
 from astune.config import load_config
 from astune.launcher.companion import CompanionFlags
@@ -37,9 +37,9 @@ ROWS = (
 
 def check_numerics(conf: Path, overrides: Sequence[str], flags: CompanionFlags, *, steps: int, tasks: int) -> int:
     config = load_config(conf, overrides)
+    from astune.app.execution import silence_progress_bars
     from astune.backbone import local
     from astune.backbone.parts import load_parts
-    from astune.cli._train import silence_progress_bars
 
     silence_progress_bars()
     console = Console()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from astune.runs import Checkpoint, RunDirectory, resolve_run
+from astune.app.run import best_checkpoint
+from astune.runs import RunDirectory, resolve_run
 from astune.schema import RunStoreError
 
 
@@ -59,22 +60,3 @@ def export_model(run: str, to: Path) -> int:
     measured = "" if checkpoint.score is None else f", held-out success {checkpoint.score:.2f}"
     Console().print(f"{to}: the model of step {checkpoint.step}{measured}", markup=False, soft_wrap=True)
     return 0
-
-
-def best_checkpoint(run_path: Path) -> Checkpoint:
-    """The run's best model.
-
-    Raises:
-        RunStoreError: it has none.
-    """
-    run = RunDirectory.open(run_path)
-    checkpoint = run.checkpoints.best()
-    if checkpoint is None and run.info().kind == "debug":
-        raise RunStoreError(
-            f"{run_path} is a debug run, which trains no model", hint="name a run that trained, or its experiment"
-        )
-    if checkpoint is None:
-        raise RunStoreError(
-            f"the run {run_path} has no checkpoint", hint="a run saves one every trainer.save_freq steps and at its end"
-        )
-    return checkpoint

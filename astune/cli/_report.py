@@ -19,8 +19,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.interval import wilson_interval
 from astune.cli._plots import reward_picture, terminal_curve
-from astune.cli._report_data import Comparison, RunReport, Transcript, read_report, wilson_interval
+from astune.cli._report_data import Comparison, RunReport, Transcript, read_report
 from astune.runs import RunDirectory, StepSummary
 from astune.schema import RunStoreError, TokenBalance
 

@@ -147,20 +147,6 @@ def mean_baseline(tasks: Iterable[Task]) -> float | None:
     return fmean(found) if found else None
 
 
-def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a rate, sound also near 0 and 1.
-
-    Source: Wilson 1927, Journal of the American Statistical Association 22, 209-212.
-    """
-    if n == 0:
-        return 0.0, 1.0
-    rate = successes / n
-    middle = rate + z * z / (2 * n)
-    spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
-
-
 def transcript(episode: Episode) -> Transcript:
     """The path on which the model wrote most, from the last thing that it was asked before its first answer."""
     nodes = episode.forest.nodes

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from astune.cli._beside import started
-from astune.cli._interrupt import Interrupts, until_interrupted
+from astune.app.beside import started
+from astune.app.interrupts import Interrupts, until_interrupted
 from astune.config import load_config
 from astune.launcher.companion import CompanionFlags, companions_of
 from astune.schema import ConfigError

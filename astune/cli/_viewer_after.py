@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from astune.cli._beside import Ready
-from astune.cli._interrupt import until_interrupted
+from astune.app.beside import Ready
+from astune.app.interrupts import until_interrupted
 from astune.launcher.companion import LOGVIEW_PORT
 from astune.viewer.server import fragment_of
 

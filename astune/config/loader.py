@@ -7,7 +7,7 @@ of them is collected and reported together, each with its place. Nothing is star
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -26,6 +26,8 @@ DEFAULT_YAML = _DEFAULTS / "default.yaml"
 APPWORLD_TASKS = _DEFAULTS / "appworld_tasks.yaml"
 """Where tasks come from under `--with-appworld`, unless the experiment says."""
 READ_YAML_NAME = "read_yaml_name"
+UNNAMED = "experiment"
+"""The experiment's name where it is made of values and none of them names it."""
 ROOT_SECTIONS = get_args(ClusterEngine)
 """Sections that may also stand beside the root key, as in earlier documents."""
 
@@ -40,13 +42,20 @@ class _Problem:
     hint: str = ""
 
 
-def load_config(path: Path | str | None, overrides: Sequence[str] = (), *, tasks: Path | None = None) -> AstuneConfig:
+def load_config(
+    path: Path | str | None,
+    overrides: Sequence[str] = (),
+    *,
+    tasks: Path | None = None,
+    values: Sequence[Mapping[str, Any]] = (),
+) -> AstuneConfig:
     """Read and check a configuration.
 
     Args:
         path: the experiment's YAML file; None takes the defaults and the overrides alone.
         overrides: `a.b=value` strings, with or without the root key; values are typed as in YAML.
         tasks: a YAML file with the `task_reader` of an experiment that has none.
+        values: layers of values by key, dotted or nested, with or without the root key; later ones win.
 
     Raises:
         ConfigError: with every problem found, each with its file and line, and the fix.
@@ -54,6 +63,7 @@ def load_config(path: Path | str | None, overrides: Sequence[str] = (), *, tasks
     documents = [read_document(DEFAULT_YAML)]
     if path is not None:
         documents.append(read_document(Path(path)))
+    documents += [_given(layer) for layer in values]
     if tasks is not None and not any(_has_tasks(document) for document in documents):
         documents.insert(1, read_document(tasks))
     problems: list[_Problem] = []
@@ -66,9 +76,21 @@ def load_config(path: Path | str | None, overrides: Sequence[str] = (), *, tasks
     config = _validated(merged, problems, places)
     if problems or config is None:
         raise _report(problems)
-    if config.experiment_name == READ_YAML_NAME and path is not None:
-        config = config.model_copy(update={"experiment_name": Path(path).stem})
+    if config.experiment_name == READ_YAML_NAME and (path is not None or values):
+        config = config.model_copy(update={"experiment_name": Path(path or UNNAMED).stem})
     return config
+
+
+def _given(values: Mapping[str, Any]) -> Document:
+    """Values of Python as a document; dotted keys are nested."""
+    nested: dict[str, Any] = {}
+    for written, value in values.items():
+        section, (*outer, last) = nested, canonical(written).split(".")
+        for name in outer:
+            inner = section.get(name)
+            section[name] = section = dict(inner) if isinstance(inner, dict) else {}
+        section[last] = _joined(section.get(last), value)
+    return Document("the values given", {ROOT: nested}, {})
 
 
 def _has_tasks(document: Document) -> bool:

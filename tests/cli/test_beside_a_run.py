@@ -26,9 +26,9 @@ WORK = """
 import asyncio, sys
 from pathlib import Path
 from rich.console import Console
-from astune.cli._beside import known_as_run, started, telling_the_end
+from astune.app.beside import known_as_run, started, telling_the_end
 from astune.cli._errors import exit_with
-from astune.cli._interrupt import Interrupts
+from astune.app.interrupts import Interrupts
 from astune.launcher.companion import Companion
 from astune.runs import RunDirectory
 

@@ -11,7 +11,7 @@ from token_server import TokenServer, listening, serving
 from weights_server import until
 
 from astune import AstuneProxy, Task, Workflow
-from astune.cli._progress import Progress
+from astune.app.progress import Progress
 from astune.engine.endpoint import Endpoint
 from astune.engine.replicas import Replicas
 from astune.engine.scripted import ScriptedEngine

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from astune.cli._progress import PHASES, Measurement, Progress
+from astune.app.progress import PHASES, Measurement, Progress
 from astune.config.schema import AstuneConfig
 from astune.runs import RunDirectory, balance_of
 from astune.schema import TokenBalance

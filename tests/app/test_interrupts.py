@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli._interrupt import Interrupts
+from astune.app.interrupts import Interrupts
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import asyncio, sys, time
-from astune.cli._interrupt import Interrupts
+from astune.app.interrupts import Interrupts
 
 async def work():
     try:
@@ -91,7 +91,7 @@ def test_outside_of_the_work_the_first_signal_is_a_keyboard_interrupt_and_afterw
 def test_what_it_waits_for_is_named_after_a_while(tmp_path):
     (tmp_path / "agent.py").write_text("import time\n\ndef think():\n    time.sleep(60)\n")
     script = SCRIPT.format(cleaning="import agent; agent.think()", afterwards="pass")
-    script = "import astune.cli._interrupt as it; it.SAYS_WHAT_HOLDS_AFTER_S = 0.3\n" + script
+    script = "import astune.app.interrupts as it; it.SAYS_WHAT_HOLDS_AFTER_S = 0.3\n" + script
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},

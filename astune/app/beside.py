@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from astune.cli._interrupt import Interrupts
+from astune.app.interrupts import Interrupts
 from astune.config import AstuneConfig
 from astune.launcher.companion import Companion, CompanionFlags, companions_of
 from astune.launcher.companions import Companions
@@ -66,7 +66,7 @@ def made_ready(
     Raises:
         ConfigError: the engine's addresses, its key or its model are not there, before anything is started.
     """
-    experiment = experiment or experiment_of(config)
+    experiment = experiment or config.record_dir.resolve() / config.experiment_name
     with Interrupts() as interrupts:
         companions = companions_of(flags, config, experiment.parent)
         tasks_may_wait = any(companion.needed for companion in companions)
@@ -144,11 +144,6 @@ def started(companions: Sequence[Companion], experiment: Path, console: Console)
             if companions:
                 with console.status(f"ending the companions, which may take {GRACE_S:g} s"):
                     beside.close()
-
-
-def experiment_of(config: AstuneConfig) -> Path:
-    """The folder that holds the experiment's runs."""
-    return config.record_dir.resolve() / config.experiment_name
 
 
 def engine_server(

@@ -13,11 +13,11 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-from astune.cli._errors import EXIT_INTERRUPTED
 from astune.debug import detach, is_at_prompt
-from astune.schema import DebuggerLeft, is_users
+from astune.schema import DebuggerLeft, is_users, start_in_thread
 
 SAYS_WHAT_HOLDS_AFTER_S = 5.0
+_EXIT_INTERRUPTED = 128 + signal.SIGINT
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -25,11 +25,14 @@ class Interrupts:
     """SIGINT and SIGTERM while this is entered: the first raises KeyboardInterrupt, or cancels the work of `run`.
 
     A second signal ends the process where it stands, whatever is being done: the run's records are written so that this
-    loses nothing that was acknowledged, and guardians end the companions.
+    loses nothing that was acknowledged, and guardians end the companions. A notebook's kernel, whose event loop runs
+    already, is not ended: there it raises KeyboardInterrupt. Only a process's first thread receives signals: in others
+    this does nothing.
     """
 
     def __init__(self) -> None:
         self._signals = 0
+        self._has_loop = _loop_runs()
         self._over = threading.Event()
         self._end: Callable[[], object] = _interrupt
         self._former: dict[signal.Signals, Any] = {}
@@ -50,7 +53,7 @@ class Interrupts:
                 self._end = _interrupt
 
         try:
-            asyncio.run(supervised())
+            self._run(supervised())
         except DebuggerLeft:
             raise KeyboardInterrupt from None
         except asyncio.CancelledError:
@@ -58,7 +61,16 @@ class Interrupts:
                 raise
             raise KeyboardInterrupt from None
 
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """In this thread, or, where a loop runs in it already, in one of its own."""
+        if self._has_loop:
+            start_in_thread(lambda: asyncio.run(work), name="astune-run").result()
+        else:
+            asyncio.run(work)
+
     def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
         self._former = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
@@ -72,7 +84,7 @@ class Interrupts:
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > 1:
-            _leave_at_once()
+            _interrupt() if self._has_loop else _leave_at_once()
         sys.stderr.write("\nending cleanly, which may take a moment; Ctrl-C again ends at once\n")
         threading.Thread(target=self._say_what_holds, name="astune-interrupts", daemon=True).start()
         if _at_prompt(frame):
@@ -85,6 +97,15 @@ class Interrupts:
     def _say_what_holds(self) -> None:
         if not self._over.wait(SAYS_WHAT_HOLDS_AFTER_S):
             sys.stderr.write(f"still waiting for {_what_runs()}; Ctrl-C again ends at once\n")
+
+
+def _loop_runs() -> bool:
+    """Whether an event loop runs in this thread, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def until_interrupted() -> None:
@@ -123,4 +144,4 @@ def _leave_at_once() -> NoReturn:
     if sys.stdout.isatty():
         sys.stdout.write(_SHOW_CURSOR)  # the live display hides it
         sys.stdout.flush()
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(_EXIT_INTERRUPTED)

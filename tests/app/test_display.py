@@ -13,8 +13,8 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from astune.cli._display import LivePanel, duration, open_display, plain_line, sparkline
-from astune.cli._progress import Progress
+from astune.app.display import LivePanel, duration, open_display, plain_line, sparkline
+from astune.app.progress import Progress
 from astune.config.schema import AstuneConfig
 from astune.runs import RunDirectory, balance_metrics
 from astune.schema import Episode, Forest, Task, TokenBalance
@@ -208,7 +208,7 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     program = """
         import tempfile
         from pathlib import Path
-        from astune.cli._display import open_display
+        from astune.app.display import open_display
         from astune.config.schema import AstuneConfig
         from astune.runs import RunDirectory
         with RunDirectory.create(Path(tempfile.mkdtemp()), "x") as run, open_display(AstuneConfig(), run) as progress:

@@ -1,0 +1,28 @@
+"""What the command line does, as functions of Python: train, evaluate, debug and resume.
+
+    api.py          the functions; run.py and evaluation.py  what they return
+    experiment.py   a configuration with its backbone and its parts; execution.py  a run of one, start to end
+    beside.py       companions and the message at the end; interrupts.py  Ctrl-C
+    display.py      progress on a terminal or in plain lines, from what progress.py counts; debugging.py  debug runs
+
+Only what is asked for is imported: `astune --help` needs none of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astune.app.api import debug, evaluate, resume, train
+    from astune.app.evaluation import Evaluation
+    from astune.app.run import Run
+
+__all__ = ["Evaluation", "Run", "debug", "evaluate", "resume", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from astune.app import api
+
+    return getattr(api, name)

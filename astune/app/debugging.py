@@ -1,0 +1,85 @@
+"""What a debug run shows beside its episodes: where the user's code failed, and a line for each episode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from astune.app.tracebacks import users_traceback
+from astune.schema import AstuneError, Episode, Split, Task
+
+
+class Episodes:
+    """Collects the episodes of a debug run and prints a line for each; a `RunObserver`."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._ended: dict[str, Episode | None] = {}
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Those that have ended, in the order in which they began."""
+        return [episode for episode in self._ended.values() if episode is not None]
+
+    def show(self, episode: Episode) -> None:
+        """Print an episode that has ended."""
+        reward = "no reward" if episode.reward is None else f"reward {episode.reward.raw_reward:g}"
+        error = f": {episode.error}" if episode.error else ""
+        self.on_note(f"episode {episode.episode_id}: {episode.status}, {reward}{error}")
+
+    def on_started(self, episode_id: str, task: Task) -> None:
+        self._ended[episode_id] = None
+
+    def on_waits_for(self, episode_id: str, what: str) -> None: ...
+
+    def on_finished(self, episode: Episode) -> None:
+        self._ended[episode.episode_id] = episode
+        self.show(episode)
+
+    def on_attempt_failed(self, episode: Episode) -> None:
+        self.on_finished(episode)
+
+    def on_phase(self, phase: str) -> None: ...
+
+    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
+
+    def on_note(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def require_one_without_error(episodes: Sequence[Episode]) -> None:
+    """Raise AstuneError where every episode ended in an error."""
+    if all(episode.status == "error" for episode in episodes):
+        raise AstuneError("every episode ended in an error", hint="what each one failed with stands above")
+
+
+class _Tracebacks(logging.Handler):
+    """Prints failures without wrapping, or the marks below a line would stand elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failure = record.exc_info[1] if record.exc_info else None
+        text = users_traceback(failure) if failure is not None else record.getMessage()
+        if text:
+            self._console.print(Text(text), soft_wrap=True)
+
+
+@contextmanager
+def shown_tracebacks(console: Console) -> Iterator[None]:
+    """Print where in the reader's code an episode failed."""
+    log = logging.getLogger("astune.rollout")
+    level, handler = log.level, _Tracebacks(console)
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -1,0 +1,127 @@
+"""Measuring a model on the held-out tasks, without training: success with a 95 % Wilson interval, reward."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from astune.app.beside import made_ready
+from astune.app.execution import silence_progress_bars
+from astune.app.experiment import Experiment
+from astune.app.interval import wilson_interval
+from astune.app.run import Run, best_checkpoint
+from astune.config import AstuneConfig
+from astune.launcher.companion import CompanionFlags
+from astune.rollout import NullObserver, RolloutObserver
+from astune.runs import resolve_run
+from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured; `dropped` counts tasks that could not be, by the reason."""
+
+    model: str
+    episodes: list[Episode]
+    n_tasks: int
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def successes(self) -> int:
+        return sum(episode.reward is not None and episode.reward.is_success for episode in self.episodes)
+
+    @property
+    def success_rate(self) -> float:
+        """Part of the episodes that succeeded; NaN where none finished."""
+        return self.successes / len(self.episodes) if self.episodes else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the success rate."""
+        return wilson_interval(self.successes, len(self.episodes))
+
+    @property
+    def mean_reward(self) -> float:
+        """NaN where no episode finished."""
+        return fmean(episode.raw_reward for episode in self.episodes) if self.episodes else math.nan
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"Evaluation({self.model!r}, success {self.success_rate:.3f} [95 % {low:.3f} to {high:.3f}], "
+            f"{len(self.episodes)} episodes of {self.n_tasks} tasks)"
+        )
+
+
+def measure(
+    experiment: Experiment,
+    flags: CompanionFlags,
+    console: Console,
+    observed: Callable[[int], AbstractContextManager[RolloutObserver]] = lambda _: nullcontext(NullObserver()),
+) -> Evaluation:
+    """Run every held-out task of the experiment with the model that it names.
+
+    Args:
+        observed: receives the number of episodes, and returns the context whose value is told of each.
+
+    Raises:
+        AstuneError: what the experiment needs is not there.
+    """
+    from astune.backbone.local import evaluate
+    from astune.backbone.parts import load_parts
+
+    silence_progress_bars()
+    config, groups = experiment.config, list[EpisodeGroup]()
+    load = partial(load_parts, config, experiment.base_dir)
+    with made_ready(config, flags, console, load, takes_weights=False) as ready:
+        validation = config.trainer.validation
+        n_episodes = len(ready.parts.validation_tasks[: validation.max_tasks]) * validation.num_repeat
+
+        async def work() -> None:
+            with observed(n_episodes) as observer:
+                groups.extend(await evaluate(config, ready.parts, observer))
+
+        ready.run(work())
+    measured = [group for group in groups if group.dropped is None]
+    name = f"the model at {', '.join(config.engine.base_url)}" if config.engine.base_url else config.model.path
+    return Evaluation(
+        name,
+        [episode for group in measured for episode in group.episodes],
+        len(measured),
+        Counter(group.dropped for group in groups if group.dropped is not None),
+    )
+
+
+def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> AstuneConfig:
+    """The same with another model: a folder, a hub id, or the best model of a run.
+
+    Raises:
+        ConfigError: what is measured is what a server answers with.
+    """
+    if config.engine.base_url:
+        raise ConfigError(
+            f"--model is {model}, but what is measured is what the servers at engine.base_url answer with",
+            hint="leave --model out, or add --set engine.base_url=[]",
+        )
+    path = _path_of(model.path if isinstance(model, Run) else model)
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+
+
+def _path_of(model: str | PathLike[str]) -> str:
+    """The best model of a run, where a run or an experiment is named."""
+    path = Path(model).expanduser()
+    if (path / "config.json").is_file():
+        return str(path)
+    try:
+        return str(best_checkpoint(resolve_run(path, prefer="model")).model)
+    except RunStoreError:
+        return str(model)

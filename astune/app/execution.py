@@ -1,0 +1,169 @@
+"""A run from its first companion to how it ended: what the command line and Python's functions have in common."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from astune.app.beside import Ready, known_as_run, made_ready
+from astune.app.display import open_display
+from astune.app.experiment import Experiment
+from astune.config import dump, load_config
+from astune.launcher import back_up
+from astune.launcher.companion import CompanionFlags, give_ray_head_a_token, running_ray_head
+from astune.schema import AstuneError
+
+if TYPE_CHECKING:
+    from astune.backbone.base import RunObserver
+    from astune.runs import RunDirectory
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment whose parts are loaded and whose companions run; `recorded` is its folder while it runs."""
+
+    experiment: Experiment
+    ready: Ready
+    recorded: AbstractContextManager[RunDirectory]
+
+    def work(self, run: RunDirectory, observer: RunObserver) -> None:
+        """Let the backbone do the run, until it ends, a signal comes, or a companion dies."""
+        experiment = self.experiment
+        self.ready.run(
+            experiment.backbone.train(experiment.config, self.ready.parts, run, observer, base_dir=experiment.base_dir)
+        )
+
+    def train(self, console: Console) -> RunDirectory:
+        """The whole run, with the live display; returns its folder, read-only."""
+        n_held_out = len(self.ready.parts.validation_tasks)
+        with self.recorded as run:
+            config = self.experiment.config
+            with open_display(config, run, validation_tasks=n_held_out, console=console) as observer:
+                self.work(run, observer)
+        return run
+
+
+@contextmanager
+def prepared(
+    experiment: Experiment, flags: CompanionFlags, console: Console, tell_of: Callable[[RunDirectory], None]
+) -> Iterator[Job]:
+    """Load what the user brings and start the companions; end them when the block ends.
+
+    Args:
+        tell_of: receives the run once it has a folder.
+    """
+    config, backbone = experiment.config, experiment.backbone
+    if flags.ray:
+        give_ray_head_a_token()
+    with (
+        known_as_run(experiment.folder, console),
+        made_ready(
+            config,
+            flags,
+            console,
+            partial(experiment.load_parts, console),
+            takes_weights=backbone.hands_over_weights,
+            few_episodes=not backbone.trains,
+            experiment=experiment.folder,
+        ) as ready,
+    ):
+        if flags.ray and (head := running_ray_head()) is not None:
+            os.environ["RAY_ADDRESS"] = head.removeprefix("tcp://")
+        if backbone.trains or config.engine.type == "in_process":
+            silence_progress_bars()
+        yield Job(experiment, ready, _recorded(experiment, ready, console, tell_of))
+
+
+def silence_progress_bars() -> None:
+    """Switch off those of transformers, which would run through our own display."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
+@contextmanager
+def _recorded(
+    experiment: Experiment, ready: Ready, console: Console, tell_of: Callable[[RunDirectory], None]
+) -> Iterator[RunDirectory]:
+    """The run's folder, with a copy of everything that made it, and in the end with how it ended."""
+    with _run_directory(experiment) as run, _recording_the_end(run, console):
+        tell_of(run)
+        ready.companions.belong_to(run.path)
+        _show_changes(experiment, run, console)
+        resolved = dump(experiment.config)
+        run.save_config(resolved)
+        classes = _classes_of(experiment, ready)
+        back_up(run.backup, config_path=experiment.conf, resolved=resolved, classes=classes, command=sys.argv)
+        yield run
+
+
+@contextmanager
+def _recording_the_end(run: RunDirectory, console: Console) -> Iterator[None]:
+    """How the block ends is how the run ended; Ctrl-C is no failure, wherever it comes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.finish("interrupted")
+        _show_interrupted(run, console)
+        raise
+    except BaseException as error:
+        run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
+        raise
+    run.finish("finished")
+
+
+def _classes_of(experiment: Experiment, ready: Ready) -> list[type]:
+    """The user's classes, whose sources are copied."""
+    from astune.config.imports import import_class, is_reference
+    from astune.task_reader import TaskReaderBase
+
+    parts, reader = ready.parts, experiment.config.task_reader.type
+    classes: list[type] = [parts.workflow, type(parts.algorithm), type(experiment.backbone)]
+    if parts.judge is not None:
+        classes.append(type(parts.judge))
+    if is_reference(reader):
+        classes.append(import_class(reader, key="task_reader.type", base=TaskReaderBase, base_dir=experiment.base_dir))
+    return classes
+
+
+def _run_directory(experiment: Experiment) -> RunDirectory:
+    from astune.runs import RunDirectory
+
+    if experiment.run_path is not None:
+        return RunDirectory.open(experiment.run_path, write=True)
+    config = experiment.config
+    kind = "training" if experiment.backbone.trains else "debug"
+    return RunDirectory.create(config.record_dir, config.experiment_name, kind)
+
+
+def _show_changes(experiment: Experiment, run: RunDirectory, console: Console) -> None:
+    """Name the settings that a resumed run has otherwise than before, so that a forgotten one surprises nobody."""
+    if experiment.run_path is None or not run.config_path.is_file():
+        return
+    before = _flat(load_config(run.config_path).model_dump(mode="json"))
+    after = _flat(experiment.config.model_dump(mode="json"))
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            console.print(f"{key}: {before.get(key)} -> {after.get(key)}", markup=False, soft_wrap=True)
+
+
+def _flat(data: dict[str, object], prefix: str = "astune.") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in data.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _show_interrupted(run: RunDirectory, console: Console) -> None:
+    checkpoint = run.checkpoints.latest()
+    done = f"the checkpoint of step {checkpoint.step} is saved" if checkpoint else f"what was recorded is in {run.path}"
+    console.print(f"interrupted: {done}", markup=False, soft_wrap=True)
+    if checkpoint is not None:
+        console.print(f"go on with: astune --resume {run.path}", markup=False, highlight=False, soft_wrap=True)

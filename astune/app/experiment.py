@@ -1,0 +1,156 @@
+"""An experiment that is about to run: its configuration, checked, where it came from, and the backbone that it names.
+
+It is made from a YAML file, from values of Python, or from an earlier run that is resumed. Nothing is started here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from astune.backbone.base import Backbone, find_backbone
+from astune.config import AstuneConfig, load_config
+from astune.config.loader import APPWORLD_TASKS
+from astune.launcher import config_path_of
+from astune.schema import ConfigError, Faults, collector_at_rest
+
+if TYPE_CHECKING:
+    from astune.backbone.parts import UserParts
+
+Source = str | PathLike[str] | Mapping[str, Any] | AstuneConfig
+"""What names an experiment: a YAML file, its content as a mapping, or a checked configuration."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is going to run: `conf` is its YAML file where there is one, `run_path` the earlier run that is resumed."""
+
+    config: AstuneConfig
+    conf: Path | None = None
+    run_path: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        overrides: Sequence[str] = (),
+        values: Mapping[str, Any] | None = None,
+        *,
+        appworld: bool = False,
+    ) -> Experiment:
+        """A new run.
+
+        Args:
+            overrides: `a.b=value` strings of the command line.
+            values: values of Python by key; a section's value is a mapping. A class stands for its reference.
+            appworld: take AppWorld's tasks where the experiment names none.
+
+        Raises:
+            ConfigError: with every problem of the configuration.
+        """
+        tasks = APPWORLD_TASKS if appworld else None
+        path, layers = None, [plain(values or {})]
+        if isinstance(source, AstuneConfig):
+            layers.insert(0, source.model_dump(mode="json"))
+        elif isinstance(source, Mapping):
+            layers.insert(0, plain(source.get("astune", source)))
+        else:
+            path = Path(source)
+        return cls(load_config(path, overrides, tasks=tasks, values=layers), path)
+
+    @classmethod
+    def resumed(
+        cls,
+        run: str | PathLike[str] | None,
+        conf: Path | None = None,
+        overrides: Sequence[str] = (),
+        values: Mapping[str, Any] | None = None,
+    ) -> Experiment:
+        """The run at `run`, or the newest one: of the experiment in `conf`, or of all.
+
+        Raises:
+            ConfigError: it is a debug run, or the configuration is wrong.
+            RunStoreError: there is no such run, or it cannot be resumed.
+        """
+        from astune.runs import RunDirectory, resolve_run
+
+        layers = [plain(values or {})]
+        named = None if run is None else Path(run)
+        if conf is not None:
+            config = load_config(conf, overrides, values=layers)
+            named = named or config.record_dir / config.experiment_name
+            found = resolve_run(named, record_dir=config.record_dir, prefer="training")
+            experiment = cls(config, conf, found)
+        else:
+            directory = RunDirectory.open(resolve_run(named, prefer="training"))
+            config = load_config(directory.config_path, overrides, values=layers)
+            experiment = cls(config, config_path_of(directory.backup), directory.path)
+        if not experiment.backbone.trains:
+            raise ConfigError("a debug run is over when its episodes are: it is not resumed", hint="start it again")
+        assert experiment.run_path is not None
+        RunDirectory.open(experiment.run_path).require_resumable()
+        return experiment
+
+    @property
+    def base_dir(self) -> Path | None:
+        """The folder of the YAML file, which references to classes start from."""
+        return self.conf.parent if self.conf is not None else None
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        return find_backbone(self.config.backbone, self.base_dir)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the experiment's runs."""
+        if self.run_path is not None:
+            return self.run_path.parent
+        return self.config.record_dir.resolve() / self.config.experiment_name
+
+    def load_parts(self, console: Console, *, with_tasks: bool = True) -> UserParts:
+        """What the user brings, checked together with what the backbone can do.
+
+        Args:
+            with_tasks: False leaves tasks out, which a companion may bring.
+
+        Raises:
+            AstuneError: something is wrong; several faults are reported together.
+        """
+        from astune.backbone.parts import load_parts
+
+        config, faults = self.config, Faults()
+        with console.status("importing the workflow, reading the tasks") as status, collector_at_rest():
+            parts = faults.collect(lambda: load_parts(config, self.base_dir, status.update, with_tasks=with_tasks))
+            faults.collect(lambda: self.backbone.check(config))
+            if faults or parts is None:
+                raise faults.error()
+            self.backbone.check_algorithm(config, parts.algorithm)
+            if with_tasks:
+                self.backbone.check_tasks(config, parts)
+        return parts
+
+
+def plain(value: Any) -> Any:
+    """A value of Python as YAML would have it: a path is text, a class is the reference that names it.
+
+    Raises:
+        ConfigError: a class that no reference can name, since it is defined in a function.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, type):
+        if "." in value.__qualname__:
+            raise ConfigError(
+                f"the class {value.__qualname__} is defined inside another object and cannot be named",
+                hint="define it at the top level of a file, or of the notebook",
+            )
+        return f"{value.__module__}->{value.__name__}"
+    return str(value) if isinstance(value, PathLike) else value

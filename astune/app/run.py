@@ -1,0 +1,92 @@
+"""A run as Python sees it: its numbers as plain rows, its episodes, its best model. Reads what the run recorded."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+from astune.config import AstuneConfig, load_config
+from astune.runs import Checkpoint, RunDirectory, RunStatus, resolve_run
+from astune.schema import Episode, RunStoreError, Split
+
+
+class Run:
+    """A run that is over, or still being written.
+
+    Args:
+        path: a run's folder, or an experiment's folder or name for its newest run; None is the newest run of all.
+
+    Raises:
+        RunStoreError: there is no such run.
+    """
+
+    def __init__(self, path: str | PathLike[str] | None = None) -> None:
+        self._directory = RunDirectory.open(resolve_run(None if path is None else Path(path), prefer="training"))
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._directory.path
+
+    @property
+    def status(self) -> RunStatus:
+        """`running`, `finished`, `failed`, `interrupted` or `killed`."""
+        return self._directory.info().status
+
+    @cached_property
+    def config(self) -> AstuneConfig:
+        """The resolved configuration."""
+        return load_config(self._directory.config_path)
+
+    def metrics(self, split: Split | None = None) -> list[dict[str, float | int | str]]:
+        """One row a step and split, with `step`, `split`, `elapsed_s` and every metric under its name.
+
+        Args:
+            split: `train` or `validation`; None gives both.
+        """
+        return [
+            {"step": line.step, "split": line.kind, "elapsed_s": line.elapsed_s, **line.metrics}
+            for line in self._directory.metrics()
+            if split in (None, line.kind)
+        ]
+
+    def episodes(self, *, step: int | None = None, split: Split | None = None) -> list[Episode]:
+        """The recorded episodes, oldest first: of one step or of all, of one split or of both."""
+        with self._directory.episodes() as reader:
+            return list(reader.episodes(step=step, split=split))
+
+    @property
+    def best_model(self) -> Path | None:
+        """The folder of the best model, in Hugging Face format; None where the run saved none."""
+        best = self._directory.checkpoints.best()
+        return None if best is None else best.model
+
+    @property
+    def latest_model(self) -> Path | None:
+        """The folder of the model of the newest checkpoint; None where the run saved none."""
+        latest = self._directory.checkpoints.latest()
+        return None if latest is None else latest.model
+
+    def __repr__(self) -> str:
+        steps = max((line.step for line in self._directory.metrics()), default=0)
+        return f"Run({str(self.path)!r}, {self.status} after step {steps})"
+
+
+def best_checkpoint(run_path: Path) -> Checkpoint:
+    """The run's best model.
+
+    Raises:
+        RunStoreError: it has none.
+    """
+    run = RunDirectory.open(run_path)
+    checkpoint = run.checkpoints.best()
+    if checkpoint is None and run.info().kind == "debug":
+        raise RunStoreError(
+            f"{run_path} is a debug run, which trains no model", hint="name a run that trained, or its experiment"
+        )
+    if checkpoint is None:
+        raise RunStoreError(
+            f"the run {run_path} has no checkpoint", hint="a run saves one every trainer.save_freq steps and at its end"
+        )
+    return checkpoint

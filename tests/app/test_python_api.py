@@ -1,0 +1,182 @@
+"""`astune.train`, `resume`, `evaluate` and `debug`, called as a script and as a notebook call them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from astune_command import ROOT
+
+import astune
+from astune.app.experiment import Experiment
+
+AGENT = """
+import os
+import signal
+from pathlib import Path
+
+from astune import Task, TaskReaderBase, Workflow, WorkflowOutput
+
+
+class Agent(Workflow):
+    async def execute(self, task, proxy):
+        reply = await proxy.achat(proxy.init_messages)
+        return WorkflowOutput(reward=float(len(reply["content"]) % 2))
+
+
+class Interrupting(Agent):
+    async def execute(self, task, proxy):
+        if not Path("interrupted").exists():
+            Path("interrupted").touch()
+            os.kill(os.getpid(), signal.SIGINT)
+        return await super().execute(task, proxy)
+
+
+class Broken(Workflow):
+    async def execute(self, task, proxy):
+        raise KeyError("the agent's own mistake")
+
+
+class Tasks(TaskReaderBase):
+    def training_tasks(self):
+        return [Task(str(number), f"Say {number}") for number in range(8)]
+
+    def validation_tasks(self):
+        return [Task(f"held out {number}", f"Say {number}0") for number in range(1, 3)]
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Values of an experiment in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text(AGENT)
+    return {
+        "experiment_name": "small",
+        "model": {"path": tiny_folder},
+        "rollout": {
+            "workflow": "agent.py->Agent",
+            "num_repeat": 2,
+            "max_response_length_in_one_turn": 8,
+            "max_model_len": 128,
+        },
+        "task_reader": {"type": "agent.py->Tasks"},
+        "trainer": {"total_steps": 2, "tasks_per_step": 2},
+    }
+
+
+class Agent(astune.Workflow):
+    async def execute(self, task, proxy):
+        return astune.WorkflowOutput(reward=1.0)
+
+
+def test_dotted_and_nested_values_are_keys_and_a_class_is_its_reference(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {"trainer.total_steps": 7, "trainer": {"tasks_per_step": 3}, "rollout": {"workflow": Agent}}
+    config = Experiment.of({"astune": {"seed": 3, "record_dir": Path("runs")}}, values=values).config
+    assert (config.seed, config.record_dir) == (3, Path("runs"))
+    assert (config.trainer.total_steps, config.trainer.tasks_per_step) == (7, 3)
+    assert config.rollout.workflow == f"{__name__}->Agent"
+    assert config.experiment_name == "experiment"
+    again = Experiment.of(config, values={"seed": 4}).config
+    assert again == config.model_copy(update={"seed": 4})
+
+
+def test_an_unknown_key_names_the_nearest_one():
+    with pytest.raises(astune.ConfigError) as error:
+        astune.train({}, trainer={"total_step": 7})
+    assert "unknown key `astune.trainer.total_step`" in str(error.value)
+    assert "total_steps" in error.value.hint
+
+
+def test_a_class_that_cannot_be_named_is_refused():
+    class Inside(astune.Workflow): ...
+
+    with pytest.raises(astune.ConfigError, match="cannot be named"):
+        astune.train({}, rollout={"workflow": Inside})
+
+
+def test_debug_is_a_function_and_a_module_with_breakpoints():
+    code = (
+        "import astune; assert callable(astune.debug); from astune.debug import bp; bp('NONE');"
+        "import astune.debug; assert callable(astune.debug) and astune.debug.bp is bp; from astune import debug;"
+        "assert callable(debug); import vsdb; assert vsdb.bp is bp; import sys; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_what_was_trained_is_read_resumed_and_measured(settings, capsys):
+    run = astune.train(settings, quiet=True)
+    assert capsys.readouterr().out == ""
+    assert (run.status, run.config.trainer.total_steps) == ("finished", 2)
+    assert [(row["step"], row["split"]) for row in run.metrics()] == [
+        (0, "validation"),
+        (1, "train"),
+        (2, "train"),
+        (2, "validation"),
+    ]
+    assert all(isinstance(row["reward/mean"], float) for row in run.metrics("train"))
+    assert len(run.episodes(step=1, split="train")) == 4
+    assert (run.best_model / "config.json").is_file()
+    resumed = astune.resume(run, trainer={"total_steps": 3})
+    assert resumed.path == run.path
+    assert "step 3/3" in capsys.readouterr().out
+    measured = astune.evaluate(settings, model=resumed, quiet=True)
+    assert len(measured.episodes) == measured.n_tasks == 2
+    low, high = measured.interval
+    assert low <= measured.success_rate <= high
+
+
+@pytest.mark.slow
+def test_everything_runs_where_an_event_loop_runs_already(settings):
+    async def cell() -> tuple[astune.Run, astune.Run]:
+        return astune.debug(settings, quiet=True), astune.train(settings, quiet=True)
+
+    debugged, trained = asyncio.run(cell())
+    assert {episode.split for episode in debugged.episodes()} == {"train"}
+    assert debugged.best_model is None
+    assert (debugged.status, trained.status) == ("finished", "finished")
+
+
+@pytest.mark.slow
+def test_it_runs_in_a_thread_that_receives_no_signals(settings):
+    runs: list[astune.Run] = []
+    thread = threading.Thread(target=lambda: runs.append(astune.debug(settings, quiet=True)))
+    thread.start()
+    thread.join()
+    assert runs[0].status == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["a script", "a running loop"])
+def test_ctrl_c_ends_a_run_cleanly_and_is_raised(place, settings):
+    former = signal.getsignal(signal.SIGINT)
+    rollout = {"workflow": "agent.py->Interrupting"}
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            astune.train(settings, rollout=rollout, quiet=True)
+
+    if place == "a running loop":
+        asyncio.run(cell())
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            astune.train(settings, rollout=rollout, quiet=True)
+    assert signal.getsignal(signal.SIGINT) is former or place == "a running loop"
+    assert astune.Run("small").status == "interrupted"
+
+
+@pytest.mark.slow
+def test_where_every_episode_failed_the_users_line_is_shown(settings, capsys):
+    with pytest.raises(astune.AstuneError, match="every episode ended in an error"):
+        astune.debug(settings, rollout={"workflow": "agent.py->Broken"})
+    out = capsys.readouterr().out
+    assert "raise KeyError" in out
+    assert os.fspath(Path.cwd() / "agent.py") in out
