@@ -76,8 +76,10 @@ def test_an_evaluation_without_held_out_tasks_names_the_setting_of_its_reader(re
     assert told.value.hint == hint
 
 
-def words(takes_weights: bool, **sections: dict[str, object]) -> list[str]:
-    server = vllm.vllm_server(config(**sections), Path("/models/m"), takes_weights=takes_weights)
+def words(takes_weights: bool, *, few_episodes: bool = False, **sections: dict[str, object]) -> list[str]:
+    server = vllm.vllm_server(
+        config(**sections), Path("/models/m"), takes_weights=takes_weights, few_episodes=few_episodes
+    )
     assert server is not None
     assert server.health_url == "http://127.0.0.1:8000/health"
     return list(server.command)
@@ -120,7 +122,7 @@ def test_it_reads_prompts_whole_on_a_cpu():
 
 
 def test_it_compiles_for_training_and_not_for_a_few_episodes():
-    assert "--enforce-eager" in words(False, backbone="debug")
+    assert "--enforce-eager" in words(False, few_episodes=True)
     assert "--enforce-eager" not in words(True)
 
 
