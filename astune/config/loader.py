@@ -145,6 +145,8 @@ class _Layer:
         """Merge `data`, which stands at `path` (by its keys' names) and is spelled `written` in the document."""
         if data is None:  # `task_reader:` with every line below it commented out
             return
+        if isinstance(data, str) and model.shorthand:
+            data = {model.shorthand: data}
         if not isinstance(data, dict):
             names = ", ".join(keys_of(model))
             self._problem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -22,6 +22,13 @@ class StrictModel(BaseModel):
         use_attribute_docstrings=True,
         populate_by_name=True,
     )
+    # The key that a text in place of the whole section sets; empty where there has to be a section.
+    shorthand: ClassVar[str] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, value: Any) -> Any:
+        return {cls.shorthand: value} if cls.shorthand and isinstance(value, str) else value
 
 
 class LoraConfig(StrictModel):
@@ -243,6 +250,8 @@ class OptimConfig(StrictModel):
 class AlgorithmConfig(StrictModel):
     """The RL algorithm: advantages, token weights and the loss of a token (docs/en/algorithms.md)."""
 
+    shorthand: ClassVar[str] = "type"
+
     type: str = "grpo"
     """`grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`, `gspo`, `cispo`, `dapo`, or your own: `module->Class` or
     `path/file.py->Class`. `trainer.algorithm: gspo` is short for it."""
@@ -331,11 +340,6 @@ class TrainerConfig(StrictModel):
     loss: LossConfig = LossConfig()
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     validation: ValidationConfig = ValidationConfig()
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
 
 
 class DebugConfig(StrictModel):

@@ -71,6 +71,7 @@ def test_an_empty_file_and_an_emptied_section_are_all_defaults(write):
         ("astune.trainer.optim.lr=0.5", lambda c: c.trainer.optim.lr == 0.5),
         ("deterministic=true", lambda c: c.deterministic is True),
         ("trainer.optim.betas=[0.8, 0.9]", lambda c: c.trainer.optim.betas == (0.8, 0.9)),
+        ("trainer.algorithm=gspo", lambda c: c.trainer.algorithm.type == "gspo"),
         ("trainer.loss.importance_cap=null", lambda c: c.trainer.loss.importance_cap is None),
         (
             "task_reader.jsonl.training.file_path=a=b.jsonl",
