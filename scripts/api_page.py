@@ -115,7 +115,8 @@ def _class(found: type) -> list[str]:
             if name is None or (name.startswith("_") and name != "__call__"):
                 continue
             if isinstance(member, ast.AnnAssign):
-                fields[name] = (member, _string(following))
+                if _string(following) or "ClassVar" not in ast.unparse(member.annotation):
+                    fields[name] = (member, _string(following))
             else:
                 methods[name] = member
     if fields:
