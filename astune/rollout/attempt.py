@@ -16,6 +16,7 @@ from astune.rollout.user_workflow import execute, new_workflow, require_somethin
 from astune.rollout.verdict import ask_judge, workflow_reward
 from astune.schema import (
     AstuneError,
+    DeadlineExceeded,
     EnvError,
     Episode,
     Forest,
@@ -32,6 +33,9 @@ from astune.workflow import AstuneProxy, EpisodeModel, WorkflowOutput
 
 _RELEASE_S = 30.0
 """Seconds to wait for an environment to close; one that is stuck in a step never will."""
+
+_REFUSED_CALLS = 100
+"""An agent that asked this often for what does not fit asks for ever."""
 
 
 class Attempt:
@@ -195,6 +199,15 @@ class Attempt:
         """Note what failed after an overflow, and raise what failed for another reason."""
         require_consequence(failure, self.model.overflow)
         self._consequences.append(failure)
+
+    def ends_as_overflow(self, failure: AstuneError) -> bool:
+        """Whether the deadline met an agent that asked again and again what does not fit: the attempt is truncated."""
+        in_vain = self.model.n_overflows >= _REFUSED_CALLS and self.phase == "workflow"
+        if not (in_vain and isinstance(failure, DeadlineExceeded)):
+            return False
+        self._consequences.append(failure)
+        self._reward = UNJUDGED
+        return True
 
     def _ended_by(self) -> list[AstuneError]:
         """The overflow and what followed from it; empty where nothing overflowed."""

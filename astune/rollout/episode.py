@@ -59,7 +59,7 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
     except AstuneError as failure:
         if left_debugger(failure):
             interrupted, by_debugger, error = True, True, INTERRUPTED
-        else:
+        elif not attempt.ends_as_overflow(failure):
             error = f"{failure.kind}: {failure}"
             _log.debug("episode %s ended in an error", request.episode_id, exc_info=failure)
     finally:

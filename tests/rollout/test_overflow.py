@@ -150,9 +150,14 @@ async def test_an_environment_that_fails_after_an_overflow_is_an_error_and_retri
     assert [(episode.error or "")[:8] for episode in group.failed_attempts] == ["EnvError"] * 2
 
 
-async def test_an_agent_that_swallows_every_overflow_holds_nobody_up_and_ends_at_its_deadline(
+async def test_an_agent_that_swallows_every_overflow_holds_nobody_up_and_is_truncated_at_its_deadline(
     stage: Callable[..., Stage],
 ) -> None:
     playing = stage(SwallowsForEver, **SMALL, episode_timeout_s=0.2)
     [group] = await playing.play([task()])
-    assert "took longer than 0.2 s" in (group.dropped or "")
+    assert group.dropped is None
+    assert group.failed_attempts == []
+    [episode] = group.episodes
+    assert episode.status == "truncated"
+    assert (episode.error or "").startswith("ContextOverflow")
+    assert "took longer than 0.2 s" in (episode.error or "")
