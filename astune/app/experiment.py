@@ -5,6 +5,7 @@ It is made from a YAML file, from values of Python, or from an earlier run that 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -152,5 +153,6 @@ def plain(value: Any) -> Any:
                 f"the class {value.__qualname__} is defined inside another object and cannot be named",
                 hint="define it at the top level of a file, or of the notebook",
             )
-        return f"{value.__module__}->{value.__name__}"
+        file = getattr(sys.modules.get("__main__"), "__file__", None) if value.__module__ == "__main__" else None
+        return f"{Path(file).resolve() if file else value.__module__}->{value.__name__}"
     return str(value) if isinstance(value, PathLike) else value

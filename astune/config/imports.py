@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -120,6 +121,8 @@ def _form_hint(spec: str, base: type, key: str, base_dir: Path | None) -> str:
 
 def _load_file(named: _Named) -> ModuleType:
     path, key = _find_file(named), named.key
+    if str(path) == os.path.realpath(getattr(sys.modules["__main__"], "__file__", None) or ""):
+        return sys.modules["__main__"]  # the script that runs: importing it would run it a second time
     name = f"astune_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:  # a workflow and a judge in one file share its module
         return sys.modules[name]

@@ -13,9 +13,7 @@ from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 
-from astune.config.schema import AstuneConfig
-from astune.schema import Message
-from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
+from astune import AgentScopeLearnProtocol, AstuneConfig, AstuneProxy, Message
 
 EXAMPLES: tuple[tuple[Literal["user", "assistant"], str], ...] = (
     (
@@ -55,7 +53,7 @@ class ExampleAgentScopeLearnProtocol(AgentScopeLearnProtocol):
         agent = ReActAgent(
             name="assistant",
             sys_prompt=init_messages[0]["content"],
-            model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
+            model=astune_proxy,
             formatter=OpenAIChatFormatter(),
             toolkit=None,
         )

@@ -13,9 +13,7 @@ from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 
-from astune.config.schema import AstuneConfig
-from astune.schema import Message
-from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
+from astune import AgentScopeLearnProtocol, AstuneConfig, AstuneProxy, Message
 
 SYSTEM_PROMPT = r"Write <calc>...</calc> to calculate. When you have the result, write \boxed{...}."
 
@@ -38,7 +36,7 @@ class ExampleCalculatorLearn(AgentScopeLearnProtocol):
         agent = ReActAgent(
             name="solver",
             sys_prompt=SYSTEM_PROMPT,
-            model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
+            model=astune_proxy,
             formatter=OpenAIChatFormatter(),
             toolkit=None,
         )

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from astune.schema import Task
+from astune import Task
 
 Rule = Callable[[str], bool]
 """Whether a problem's text asks to take away."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from typing import Any, get_args
 
+from astune import Task
 from astune.env_service.arithmetic import calculate, format_number
-from astune.schema import Task
 from tutorial.example_calculator.rules import cue_words
 from tutorial.example_calculator.tasks import CalculatorTaskReader, Split, different_tasks, make_tasks, numbers_of
 from tutorial.example_calculator.wordings import TRAIN, VALIDATION, Kind, Wording

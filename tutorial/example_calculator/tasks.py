@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from astune import Task, TaskReaderBase, TaskReaderError
 from astune.env_service.arithmetic import calculate, format_number
-from astune.schema import Task, TaskReaderError
-from astune.task_reader import TaskReaderBase
 from tutorial.example_calculator.rules import cue_words
 
 Split = Literal["train", "validation"]

@@ -12,9 +12,7 @@ from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg
 
-from astune.config.schema import AstuneConfig
-from astune.schema import Message
-from astune.workflow import AgentScopeLearnProtocol, AstuneProxy
+from astune import AgentScopeLearnProtocol, AstuneConfig, AstuneProxy, Message
 
 SYSTEM_PROMPT = "You walk on a frozen lake. Answer with one word: left, down, right or up."
 
@@ -50,7 +48,7 @@ class ExampleFrozenLakeLearn(AgentScopeLearnProtocol):
         agent = ReActAgent(
             name="walker",
             sys_prompt=SYSTEM_PROMPT,
-            model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
+            model=astune_proxy,
             formatter=OpenAIChatFormatter(),
             toolkit=None,
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from astune import Task
 from astune.env_service.frozenlake import FrozenLake
-from astune.schema import Task
 
 Rule = Callable[[list[tuple[int, str]], list[str]], str]
 """From the goal's (steps, direction) and the safe directions, as they are listed, to a move."""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from astune.schema import Message, Task
-from astune.task_reader import TaskReaderBase
-from astune.workflow import AstuneProxy, Workflow
+from astune import AstuneProxy, Message, Task, TaskReaderBase, Workflow
 
 EXAMPLES: tuple[Message, ...] = (
     {"role": "user", "content": "What is 41 + 35?"},

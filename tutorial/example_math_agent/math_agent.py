@@ -16,9 +16,7 @@ from agentscope.message import Msg, TextBlock, ToolResultBlock, ToolUseBlock
 from agentscope.tool import Toolkit
 from pydantic import BaseModel, Field
 
-from astune.config.schema import AstuneConfig
-from astune.schema import Message
-from astune.workflow import AgentScopeLearnProtocol, AstuneProxy, execute_python_code
+from astune import AgentScopeLearnProtocol, AstuneConfig, AstuneProxy, Message, execute_python_code
 
 SYSTEM_PROMPT = (
     "You are an agent specialized in solving math problems with tools. Use `execute_python_code` to compute, and "
@@ -41,7 +39,7 @@ class ExampleMathLearn(AgentScopeLearnProtocol):
         agent = ReActAgent(
             name="math_react_agent",
             sys_prompt=SYSTEM_PROMPT,
-            model=astune_proxy,  # pyright: ignore[reportArgumentType] - the proxy is callable as AgentScope's model
+            model=astune_proxy,
             formatter=DashScopeChatFormatter(),
             toolkit=toolkit,
             memory=InMemoryMemory(),
