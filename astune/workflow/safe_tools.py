@@ -124,17 +124,33 @@ async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
     Args:
         timeout: seconds; where `sandbox.timeout_s` is less, that holds.
 
+    Arguments come from a model, which may write anything: what is no code or no time is refused in the text.
+
     Raises:
         SandboxError: the sandbox failed. What the code does wrong is in the text.
     """
     use = current_tool_use() or ToolUse(SandboxConfig())
+    timeout_s = _seconds(timeout)
+    if not isinstance(code, str):
+        return _as_tags(-1, "", f"TypeError: the code has to be a string, and is {code!r}")
+    if timeout_s is None:
+        return _as_tags(-1, "", f"ValueError: the timeout has to be a number of seconds above 0, and is {timeout!r}")
     try:
         sandbox = await shared_sandbox(use.config)
-        result = await sandbox.run(code, timeout_s=timeout)
+        result = await sandbox.run(code, timeout_s=timeout_s)
     except SandboxError as failure:
         use.fail(failure)
         raise
-    return _as_text(result, min(timeout, use.config.timeout_s), use.config)
+    return _as_text(result, min(timeout_s, use.config.timeout_s), use.config)
+
+
+def _seconds(timeout: object) -> float | None:
+    """A timeout as a model writes it, also as a string; None where it is no number above 0."""
+    try:
+        seconds = float(timeout)  # pyright: ignore[reportArgumentType] - that is what is found out
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return seconds if seconds > 0 else None
 
 
 def _as_text(result: SandboxResult, timeout_s: float, config: SandboxConfig) -> str:
@@ -146,4 +162,8 @@ def _as_text(result: SandboxResult, timeout_s: float, config: SandboxConfig) -> 
     reason = reasons.get(result.ended_by)
     stderr = result.stderr if reason is None else "\n".join(filter(None, [result.stderr, reason]))
     returncode = result.returncode if reason is None else -1
-    return f"<returncode>{returncode}</returncode><stdout>{result.stdout}</stdout><stderr>{stderr}</stderr>"
+    return _as_tags(returncode, result.stdout, stderr)
+
+
+def _as_tags(returncode: int, stdout: str, stderr: str) -> str:
+    return f"<returncode>{returncode}</returncode><stdout>{stdout}</stdout><stderr>{stderr}</stderr>"

@@ -48,6 +48,24 @@ async def test_a_timeout_reads_as_agentscopes_own_does():
     assert theirs.content[0]["text"] == ours.content[0]["text"]
 
 
+@pytest.mark.parametrize("timeout", [-2, 0, -0.5, float("nan"), "soon", None, [1], 10**400])
+async def test_a_timeout_that_is_none_is_an_answer_to_the_model_and_no_failure_of_the_sandbox(timeout):
+    answer = await run_python_code("print(1)", timeout)
+    assert answer.startswith("<returncode>-1</returncode><stdout></stdout><stderr>ValueError: the timeout has to be")
+
+
+@pytest.mark.parametrize("timeout", ["10", 1e300, float("inf"), True])
+async def test_a_timeout_that_can_be_read_as_seconds_is(timeout):
+    assert (
+        await run_python_code("print(1)", timeout) == "<returncode>0</returncode><stdout>1\n</stdout><stderr></stderr>"
+    )
+
+
+@pytest.mark.parametrize("code", [None, 5, ["print(1)"], {"code": "print(1)"}])
+async def test_code_that_is_no_text_is_an_answer_to_the_model(code):
+    assert "TypeError: the code has to be a string" in await run_python_code(code)
+
+
 def test_a_toolkit_offers_it_as_it_offers_agentscopes_own():
     def offered(function: Any) -> dict[str, Any]:
         toolkit = Toolkit()
