@@ -6,7 +6,8 @@
 A run that was killed resumes from its newest resume point. Episodes, metrics and models of later steps would be
 recorded twice, so the earlier ones go to the next number below `superseded`. Its best model stays a candidate for the
 run's best (`CheckpointStore.best`). The folder appears when it holds everything but the models, which are moved one by
-one; only then is anything dropped, so a kill in between loses nothing.
+one; only then is anything dropped, so a kill in between loses nothing. A file in it says so until the run is rewound:
+whoever resumes after such a kill goes on with that folder instead of copying everything into a second one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from astune.runs.episode_store import EpisodeStore
 from astune.runs.metrics import MetricsLog, encoded
 
 SUPERSEDED = "superseded"
+_UNFINISHED = ".unfinished"
+"""In a folder whose run still holds what was copied; its text is the step that the run resumes after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +73,45 @@ def supersede(
     models = [checkpoint for checkpoint in checkpoints.list() if checkpoint.step > step]
     episodes_late = episodes.steps_after(step, measured=measured)
     steps = [*(line.step for line in lines), *(model.step for model in models), *episodes_late]
+    folder = _unfinished(run / SUPERSEDED, step if steps else None)
     if not steps:
         return None
-    folder = _next(run / SUPERSEDED)
-    with store_errors(f"moving what a resume runs again to {folder}"):
-        temporary = folder.with_name(f".new-{folder.name}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        (temporary / "rollout").mkdir(parents=True)
-        (temporary / "checkpoints").mkdir()
-        episodes.copy_after(step, temporary / episodes.path.relative_to(run), measured=measured)
-        (temporary / metrics.path.relative_to(run)).write_bytes(encoded(lines))
-        for file in files:
-            if file.is_file():
-                shutil.copyfile(file, temporary / file.relative_to(run))
-        (temporary / "run.json").write_bytes(orjson.dumps(info, option=orjson.OPT_INDENT_2))
-        fsync_tree(temporary)
-        temporary.rename(folder)
-        fsync_folder(folder.parent)
+    if folder is None:
+        folder = _next(run / SUPERSEDED)
+        with store_errors(f"moving what a resume runs again to {folder}"):
+            temporary = folder.with_name(f".new-{folder.name}")
+            shutil.rmtree(temporary, ignore_errors=True)
+            (temporary / "rollout").mkdir(parents=True)
+            (temporary / "checkpoints").mkdir()
+            episodes.copy_after(step, temporary / episodes.path.relative_to(run), measured=measured)
+            (temporary / metrics.path.relative_to(run)).write_bytes(encoded(lines))
+            for file in files:
+                if file.is_file():
+                    shutil.copyfile(file, temporary / file.relative_to(run))
+            (temporary / "run.json").write_bytes(orjson.dumps(info, option=orjson.OPT_INDENT_2))
+            (temporary / _UNFINISHED).write_text(str(step))
+            fsync_tree(temporary)
+            temporary.rename(folder)
+            fsync_folder(folder.parent)
     checkpoints.rewind(step, folder / "checkpoints")
     metrics.rewind(step)
     episodes.rewind(step, measured=measured)
+    (folder / _UNFINISHED).unlink()
     return Superseded(folder, step, min(steps), max(steps), len(episodes_late), models)
+
+
+def _unfinished(folder: Path, step: int | None) -> Path | None:
+    """The folder of a move to the same step that was broken off after everything had been copied.
+
+    Marks of other moves are removed: with no `step`, the move was broken off when all was done but this.
+    """
+    found = None
+    for mark in folder.glob(f"*/{_UNFINISHED}"):
+        if mark.read_text() == str(step):
+            found = mark.parent
+        else:
+            mark.unlink()
+    return found
 
 
 def _next(folder: Path) -> Path:

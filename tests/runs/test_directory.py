@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,10 +194,33 @@ def test_a_rewind_that_was_broken_off_lost_nothing_and_is_done_by_the_next(tmp_p
         assert [line.step for line in run.metrics()] == [1]
         with run.episodes() as episodes:
             assert [row.step for row in episodes.list()] == [1]
+    assert [path.name for path in run.superseded()] == ["1"]
     with RunDirectory.open(run.superseded()[0]).episodes() as episodes:
         assert [row.step for row in episodes.list()] == [2]
     with pytest.raises(RunStoreError, match="is what a resume ran again"):
         RunDirectory.open(run.superseded()[0], write=True)
+
+
+def test_a_rewind_that_was_broken_off_when_all_was_done_does_not_swallow_the_next_ones_episodes(
+    tmp_path, episode, monkeypatch
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
+
+    with RunDirectory.create(tmp_path, "x") as run:
+        for round_ in (1, 2):
+            with run.open_episodes() as episodes:
+                episodes.append(replace(episode(2), episode_id=f"round-{round_}"))
+            monkeypatch.setattr(Path, "unlink", breaks)
+            with pytest.raises(RuntimeError):
+                run.rewind(1)
+            monkeypatch.undo()
+            assert run.rewind(1) is None
+        with run.episodes() as episodes:
+            assert episodes.count() == 0
+        for folder, round_ in zip(run.superseded(), (1, 2), strict=True):
+            with RunDirectory.open(folder).episodes() as episodes:
+                assert [row.episode_id for row in episodes.list()] == [f"round-{round_}"]
 
 
 @pytest.mark.parametrize("completed", [True, False])
