@@ -15,6 +15,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from astune.backbone.local import evaluate
@@ -47,8 +48,7 @@ def measure(conf: Path, model: str) -> dict[str, Counts]:
     sets = task_sets()
     tasks = [task for name in (FRESH, HELD_OUT, STORIES, GSM8K) for task in sets.get(name, [])]
     config = resolved(conf, [f"astune.model.path={model}", "astune.trainer.validation.max_tasks=null"])
-    parts = load_parts(config, conf.parent)
-    parts = type(parts)(parts.training_tasks, tasks, parts.workflow, parts.judge)
+    parts = replace(load_parts(config, conf.parent), validation_tasks=tasks)
     groups = asyncio.run(evaluate(config, parts, NullObserver()))
     right = {group.task.task_id: _succeeded(group.episodes) for group in groups if group.dropped is None}
     return {name: _by_template(tasks, right) for name, tasks in sets.items()}
