@@ -140,7 +140,7 @@ async def _measure_all(repetitions: int, prompts: Prompts, sides: dict[str, Side
 @asynccontextmanager
 async def _ours(folder: Path) -> AsyncIterator[Generate]:
     from astune.config.schema import EngineConfig, ModelConfig
-    from astune.engine.in_process import InProcessEngine
+    from astune.engine.local.in_process import InProcessEngine
     from astune.schema import SamplingParams
 
     engine = InProcessEngine.load(

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from astune.env_service import open_environment
-from astune.env_service.calculator import Calculator
+from astune.environments.calculator import Calculator
 from astune.schema import Task
 from benchmarks.report import describe, machine, markdown_table, write_results
 

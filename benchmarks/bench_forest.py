@@ -105,8 +105,8 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
 
-    from astune.context_tracker import load_renderer
     from astune.engine.model_files import resolve_model
+    from astune.renderers import load_renderer
 
     renderer = load_renderer(resolve_model("builtin:smollm2-135m"))
     facts = machine()

@@ -60,7 +60,7 @@ async def _measure_all(folder: Any, repetitions: int) -> list[list[tuple[float, 
     from transformers import AutoTokenizer
 
     from astune.config.schema import EngineConfig, ModelConfig
-    from astune.engine.in_process import InProcessEngine
+    from astune.engine.local.in_process import InProcessEngine
     from astune.schema import Grammar, SamplingParams
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

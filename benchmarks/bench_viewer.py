@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from astune.context_tracker.token_bytes import vocabulary_of
 from astune.engine.model_files import resolve_model
 from astune.engine.tokenizer import ModelTokenizer
+from astune.renderers.token_bytes import vocabulary_of
 from astune.runs import EpisodeStore
 from astune.schema import Vocabulary
 from benchmarks import beast_logger_peer, viewer_runs, viewers

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from astune.backbone.local import evaluate
 from astune.backbone.parts import load_parts
-from astune.env_service.math_answer import after_marker
 from astune.rollout import NullObserver
 from astune.schema import Episode, Task
+from astune.scoring.math_answer import after_marker
 from benchmarks.own_runs import resolved
 from benchmarks.report import ROOT, markdown_table
 from tutorial.example_calculator.rules import counted_words, cue_words, part_solved

@@ -26,7 +26,7 @@ from datasets import Dataset  # pyright: ignore[reportMissingImports] - TRL's en
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
-from astune.env_service.calculator import Calculator
+from astune.environments.calculator import Calculator
 from astune.schema import Task
 
 

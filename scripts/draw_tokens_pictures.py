@@ -21,7 +21,7 @@ from astune.backbone.engines import open_model
 from astune.backbone.recorder import Recorder
 from astune.cli import let_openmp_spin_briefly
 from astune.config import AstuneConfig
-from astune.context_tracker import Tool
+from astune.renderers import Tool
 from astune.rollout import NullObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, Message

@@ -18,7 +18,7 @@ from astune.backbone.parts import UserParts
 from astune.backbone.plan import agent, folder_of, known_when_asked
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.text_renderer import TextRenderer
+from astune.renderers.text_renderer import TextRenderer
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, stepped

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer, load_renderer
 from astune.engine.base import InferenceEngine
-from astune.engine.endpoint import Endpoint, key_from, require_address
-from astune.engine.probe import Probe, probe
-from astune.engine.publication import PublishedWeights
-from astune.engine.replicas import Replicas
-from astune.engine.served import ServedEngine
+from astune.engine.remote.endpoint import Endpoint, key_from, require_address
+from astune.engine.remote.probe import Probe, probe
+from astune.engine.remote.publication import PublishedWeights
+from astune.engine.remote.replicas import Replicas
+from astune.engine.remote.served import ServedEngine
+from astune.renderers import Renderer, load_renderer
 from astune.schema import ConfigError, EngineError, collector_at_rest
 
 if TYPE_CHECKING:
-    from astune.context_tracker.template import ChatTemplate
+    from astune.renderers.template import ChatTemplate
 
 _NO_BOUND = 1 << 40
 
@@ -106,7 +106,7 @@ def require_addresses(config: AstuneConfig) -> list[str]:
 def _in_process(config: AstuneConfig) -> OpenModel:
     folder = model_folder(config)
     with collector_at_rest():
-        from astune.engine.in_process import InProcessEngine
+        from astune.engine.local.in_process import InProcessEngine
 
         engine = InProcessEngine.load(
             folder,
@@ -131,7 +131,7 @@ async def _served(config: AstuneConfig, weights: PublishedWeights | None, closin
 
     @cache
     def template() -> ChatTemplate:  # loaded only where a server gives tokens
-        from astune.context_tracker.template import ChatTemplate
+        from astune.renderers.template import ChatTemplate
 
         return ChatTemplate.load(model_folder(config), config.model.path)
 
@@ -158,7 +158,7 @@ def _exact(
     weights: PublishedWeights | None,
 ) -> OpenModel:
     """Token for token."""
-    from astune.context_tracker.template_renderer import TemplateRenderer
+    from astune.renderers.template_renderer import TemplateRenderer
 
     engines = [ServedEngine(endpoint, max_model_len=config.rollout.max_model_len) for endpoint in endpoints]
     lacks = tuple(_lacking(config, endpoints, probes))
@@ -175,8 +175,8 @@ def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequen
 
 
 async def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
-    from astune.context_tracker.text_renderer import TextRenderer
-    from astune.engine.text_endpoint import TextEndpointEngine
+    from astune.engine.remote.text_endpoint import TextEndpointEngine
+    from astune.renderers.text_renderer import TextRenderer
 
     if len(endpoints) > 1:
         raise ConfigError(

@@ -16,7 +16,7 @@ from astune.backbone.memory import Estimate, ModelShape, local_memory
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
-from astune.engine.publication import PublishedWeights
+from astune.engine.remote.publication import PublishedWeights
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup

@@ -105,7 +105,7 @@ def estimates(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloa
 
 def estimates_of(config: AstuneConfig) -> list[Estimate]:
     """The same for the model at `model.path` and this machine; nothing where the sizes are not known before a run."""
-    from astune.engine.device import pick_device, pick_dtype
+    from astune.engine.local.device import pick_device, pick_dtype
     from astune.engine.model_files import read_sizes
 
     shape = ModelShape.of(read_sizes(config.model.path) or {})

@@ -14,7 +14,7 @@ from astune.config.schema import AstuneConfig
 from astune.launcher.companion import Companion
 
 NAME = "vllm"
-WORKER = Path(str(files("astune.engine"))) / "vllm_worker"
+WORKER = Path(str(files("astune.engine.remote"))) / "vllm_worker"
 """The folder of what is added to its workers, so that they take weights."""
 STARTS_WITHIN_S = 900.0
 """A large model is read from disk and compiled in minutes; on two cores the small one takes one."""
@@ -76,7 +76,7 @@ def interpreter(config: AstuneConfig) -> str:
 
 def _for_its_device(config: AstuneConfig) -> list[str]:
     """On a CPU it must read prompts whole: `astune_weights.py` says why."""
-    from astune.engine.device import pick_device
+    from astune.engine.local.device import pick_device
 
     if pick_device(config.model.device).type != "cpu":
         return []
@@ -90,6 +90,6 @@ def url_of(config: AstuneConfig) -> str:
 
 def _trainers_dtype(config: AstuneConfig) -> str:
     """What the trainer computes in: `auto` would mean something else to vLLM."""
-    from astune.engine.device import pick_device, pick_dtype
+    from astune.engine.local.device import pick_device, pick_dtype
 
     return str(pick_dtype(config.model.dtype, pick_device(config.model.device))).removeprefix("torch.")

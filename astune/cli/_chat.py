@@ -55,9 +55,10 @@ def beginning_of(run: RunDirectory) -> list[Message]:
 
 class _Chat:
     def __init__(self, config: AstuneConfig, model: str, beginning: list[Message]) -> None:
-        from astune.context_tracker import ContextTracker, load_renderer
-        from astune.engine.in_process import InProcessEngine
+        from astune.context_tracker import ContextTracker
+        from astune.engine.local.in_process import InProcessEngine
         from astune.engine.model_files import resolve_model
+        from astune.renderers import load_renderer
 
         folder = resolve_model(model)
         self._config = config

@@ -16,7 +16,7 @@ from astune.backbone import vllm
 from astune.backbone.engines import require_addresses
 from astune.backbone.findings import Finding, imported_version
 from astune.config import AstuneConfig
-from astune.engine.endpoint import Endpoint, Refusal, key_from
+from astune.engine.remote.endpoint import Endpoint, Refusal, key_from
 from astune.launcher.companion import running_ray_head
 from astune.launcher.health import describe_listener, port_is_free, port_of, why_not_answering
 from astune.schema import ConfigError, EngineError, install_extra

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from astune.cli._report import visible
-from astune.context_tracker.text_renderer import is_in_characters
+from astune.renderers.text_renderer import is_in_characters
 from astune.runs import message_text
 from astune.schema import Episode, Forest, MessageNode
 

@@ -15,9 +15,10 @@ _SHOWN = 20
 def check_run(run: str) -> int:
     """0 where every call of every episode replays token for token, 1 otherwise."""
     from astune.config import load_config
-    from astune.context_tracker import faults, load_renderer
-    from astune.context_tracker.text_renderer import renderer_of
+    from astune.context_tracker import faults
     from astune.engine.model_files import resolve_model
+    from astune.renderers import load_renderer
+    from astune.renderers.text_renderer import renderer_of
 
     directory = RunDirectory.open(resolve_run(run))
     console = Console()

@@ -37,10 +37,10 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     """Print what judge and policy make of the run's episodes now; 0 whatever that is."""
     from astune.algorithm import load_algorithm
     from astune.config import load_config
-    from astune.context_tracker import load_renderer
-    from astune.context_tracker.text_renderer import renderer_of
     from astune.engine.model_files import resolve_model
     from astune.launcher import config_path_of
+    from astune.renderers import load_renderer
+    from astune.renderers.text_renderer import renderer_of
     from astune.rollout.again import again
     from astune.task_judge import load_judge
 

@@ -13,9 +13,9 @@ _OUTCOMES = ("equal", "rewritten", "differs", "refused")
 
 def check_template_of(model: str) -> int:
     """1 where an extended conversation differs from a whole render, else 0."""
-    from astune.context_tracker.template import ChatTemplate
-    from astune.context_tracker.template_check import check_template
     from astune.engine.model_files import resolve_model
+    from astune.renderers.template import ChatTemplate
+    from astune.renderers.template_check import check_template
 
     local = Path(model).expanduser()
     template = ChatTemplate.load(local if local.is_dir() else resolve_model(model))

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from astune.context_tracker.messages import meaning_of, text_of
-from astune.context_tracker.renderer import Tool
+from astune.renderers.messages import meaning_of, text_of
+from astune.renderers.renderer import Tool
 from astune.schema import ConfigError, Message, install_extra, is_tool_call_id
 
 _FINISH_FUNCTION = "generate_response"

@@ -9,8 +9,8 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astune.context_tracker.messages import canonical
-from astune.context_tracker.renderer import Tool
+from astune.renderers.messages import canonical
+from astune.renderers.renderer import Tool
 from astune.schema import Message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astune.context_tracker.messages import Identity
+from astune.renderers.messages import Identity
 
 REWRITTEN = "template rewrote history"
 VAGUE = ("message edited", "history replaced")

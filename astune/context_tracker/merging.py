@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from datetime import date
 
-from astune.context_tracker.messages import EXACT, Comparison, message_of
-from astune.context_tracker.renderer import Renderer
 from astune.context_tracker.tracker import ContextTracker
+from astune.renderers.messages import EXACT, Comparison, message_of
+from astune.renderers.renderer import Renderer
 from astune.schema import Forest
 
 _NO_BOUND = 1 << 62

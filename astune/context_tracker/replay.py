@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import date
 from math import isfinite
 
-from astune.context_tracker.messages import message_of
-from astune.context_tracker.renderer import Renderer, Reply
-from astune.context_tracker.text_renderer import is_in_characters
+from astune.renderers.messages import message_of
+from astune.renderers.renderer import Renderer, Reply
+from astune.renderers.text_renderer import is_in_characters
 from astune.schema import AstuneError, Forest, MessageNode
 
 

@@ -21,8 +21,8 @@ from datetime import date
 
 from astune.context_tracker.conversation import Conversation, tools_key_of
 from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
-from astune.context_tracker.messages import EXACT, Comparison, Identity, identity, message_of
-from astune.context_tracker.renderer import Rendered, Renderer, Reply, Tool
+from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
+from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
 from astune.schema import (
     Completion,
     Constraint,

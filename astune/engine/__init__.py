@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from astune.engine.base import EngineStats, InferenceEngine, WeightsSource
 
 if TYPE_CHECKING:
-    from astune.engine.in_process import InProcessEngine
+    from astune.engine.local.in_process import InProcessEngine
     from astune.engine.scripted import ScriptedEngine
 
 __all__ = ["EngineStats", "InProcessEngine", "InferenceEngine", "ScriptedEngine", "WeightsSource"]
 
-_LAZY = {"InProcessEngine": "astune.engine.in_process", "ScriptedEngine": "astune.engine.scripted"}
+_LAZY = {"InProcessEngine": "astune.engine.local.in_process", "ScriptedEngine": "astune.engine.scripted"}
 
 
 def __getattr__(name: str) -> Any:

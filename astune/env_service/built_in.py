@@ -15,11 +15,11 @@ NO_ENV = "no_env"
 """The `env_type` of tasks without an environment."""
 
 BUILT_IN = {
-    "calculator": "astune.env_service.calculator->Calculator",
-    "frozenlake": "astune.env_service.frozenlake->FrozenLake",
-    "reasoning_gym": "astune.env_service.reasoning_gym->ReasoningGym",
-    "textworld": "astune.env_service.textworld->TextWorld",
-    "appworld": "astune.env_service.appworld->AppWorldEnvironment",
+    "calculator": "astune.environments.calculator->Calculator",
+    "frozenlake": "astune.environments.frozenlake->FrozenLake",
+    "reasoning_gym": "astune.environments.reasoning_gym->ReasoningGym",
+    "textworld": "astune.environments.textworld->TextWorld",
+    "appworld": "astune.environments.appworld->AppWorldEnvironment",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astune.context_tracker.messages import message_of
+from astune.renderers.messages import message_of
 from astune.schema import Constraint, EpisodeGroup, Message
 from astune.trainer.samples import ConstrainedRun, WeightedTimeline
 

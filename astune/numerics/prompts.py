@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from astune.context_tracker.template import ChatTemplate
 from astune.numerics.calls import RecordedCall
+from astune.renderers.template import ChatTemplate
 from astune.schema import Message
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Comparison, Renderer, merged_again
+from astune.context_tracker import merged_again
+from astune.renderers import Comparison, Renderer
 from astune.rollout.verdict import Judge, ask_judge
 from astune.schema import AstuneError, Episode, EpisodeStatus, Reward
 

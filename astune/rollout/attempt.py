@@ -7,8 +7,9 @@ import json
 import time
 from typing import Any
 
-from astune.context_tracker import Comparison, ContextTracker
+from astune.context_tracker import ContextTracker
 from astune.env_service import EnvironmentHandle, EnvState, open_environment
+from astune.renderers import Comparison
 from astune.rollout.overflow import UNJUDGED, require_consequence
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting

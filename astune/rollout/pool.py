@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer
 from astune.context_tracker.agentscope import quieten
 from astune.engine.base import EngineStats, InferenceEngine
+from astune.renderers import Renderer
 from astune.rollout.balance import token_balance
 from astune.rollout.episode import EpisodeInterrupted, run_episode
 from astune.rollout.observer import NullObserver, RolloutObserver

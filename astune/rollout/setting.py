@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer
 from astune.engine.base import InferenceEngine
+from astune.renderers import Renderer
 from astune.rollout.observer import RolloutObserver
 from astune.rollout.verdict import Judge
 from astune.workflow import Workflow

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from astune.context_tracker import conversations
 from astune.env_service import EnvironmentHandle, SynchronousHandle
+from astune.renderers import conversations
 from astune.schema import (
     AstuneError,
     Forest,

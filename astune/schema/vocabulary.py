@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 class Vocabulary:
     """`pieces[id]` are a token's bytes: UTF-8, of which a token may hold a part of a character.
 
-    None of them in a run whose ids are characters themselves (see `astune/engine/written.py`): then id 97 is "a".
-    An id that the vocabulary does not have reads as nothing. `special` are ids of control tokens, whose bytes are
-    their names.
+    None of them in a run whose ids are characters themselves (see `astune/engine/remote/written.py`): then id 97 is
+    "a". An id that the vocabulary does not have reads as nothing. `special` are ids of control tokens, whose bytes
+    are their names.
     """
 
     pieces: Sequence[bytes] | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from astune.engine.endpoint import Endpoint, choice_of, key_from
+from astune.engine.remote.endpoint import Endpoint, choice_of, key_from
 from astune.schema import ConfigError, EngineError, JudgeError
 
 _END_OF_THOUGHT = "</think>"

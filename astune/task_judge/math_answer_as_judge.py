@@ -1,6 +1,6 @@
 r"""The judges that compare a final answer with the task's reference answer, as mathematics.
 
-`\boxed{\frac{1}{2}}` is right where the reference is `0.5`; see `astune.env_service.math_answer` for what counts as
+`\boxed{\frac{1}{2}}` is right where the reference is `0.5`; see `astune.scoring.math_answer` for what counts as
 the answer of a text and as equal.
 """
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from astune.config.schema import AstuneConfig
 from astune.env_service.base import text_of
-from astune.env_service.math_answer import after_marker, is_number, same_answer, stated_answer
 from astune.schema import JudgeError, Reward, Task
+from astune.scoring.math_answer import after_marker, is_number, same_answer, stated_answer
 from astune.task_judge.judge_base import JudgeBase
 
 if TYPE_CHECKING:

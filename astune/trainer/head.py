@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astune.engine.grammar import Bits, forbid_others
-from astune.engine.softmax import exp_
+from astune.engine.local.grammar import Bits, forbid_others
+from astune.engine.local.softmax import exp_
 from astune.trainer.loss import LossSums
 from astune.trainer.masters import add_up
 

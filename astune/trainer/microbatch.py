@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astune.engine.grammar import Bits, Grammars
+from astune.engine.local.grammar import Bits, Grammars
 from astune.schema import TrainerError
 from astune.trainer.attention_plan import AttentionPlan, plan_attention
 from astune.trainer.head import RowMasks, Targets

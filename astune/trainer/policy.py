@@ -17,9 +17,9 @@ from torch import Tensor
 
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.schema import AstuneConfig, OptimConfig
-from astune.engine.context_bounds import require_within_bounds
 from astune.engine.fingerprint import Fingerprint
-from astune.engine.grammar import Grammars
+from astune.engine.local.context_bounds import require_within_bounds
+from astune.engine.local.grammar import Grammars
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer import checkpoint
 from astune.trainer.fingerprints import Fingerprints

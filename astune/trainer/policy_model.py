@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from astune.config.schema import ModelConfig
-from astune.engine.allocator import keep_freed_memory
-from astune.engine.device import pick_device, pick_dtype
+from astune.engine.local.allocator import keep_freed_memory
+from astune.engine.local.device import pick_device, pick_dtype
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer._probe import prepare

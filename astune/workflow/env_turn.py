@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astune.context_tracker import canonical
 from astune.context_tracker.agentscope import without_blocks
+from astune.renderers import canonical
 from astune.schema import Message, WorkflowError
 
 

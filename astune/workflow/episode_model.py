@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astune.context_tracker import ContextTracker, PendingCall, Tool
+from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
 from astune.engine.base import InferenceEngine
+from astune.renderers import Tool
 from astune.schema import (
     AstuneError,
     ContextOverflow,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from astune.context_tracker import Tool, text_of
 from astune.context_tracker.agentscope import (
     Usage,
     chat_response,
@@ -21,6 +20,7 @@ from astune.context_tracker.agentscope import (
     without_finish_tool,
 )
 from astune.env_service import EnvironmentHandle, EnvStep
+from astune.renderers import Tool, text_of
 from astune.schema import (
     AstuneError,
     ContextOverflow,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from astune.context_tracker import Tool
+from astune.renderers import Tool
 from astune.schema import WorkflowError
 
 ToolChoice = str | dict[str, Any]

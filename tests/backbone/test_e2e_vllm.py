@@ -24,10 +24,10 @@ from astune_command import ROOT, start
 from astune.backbone import vllm
 from astune.config import load_config
 from astune.config.schema import AstuneConfig
-from astune.engine.endpoint import Endpoint
-from astune.engine.publication import PublishedWeights
-from astune.engine.replicas import Replicas
-from astune.engine.served import ServedEngine
+from astune.engine.remote.endpoint import Endpoint
+from astune.engine.remote.publication import PublishedWeights
+from astune.engine.remote.replicas import Replicas
+from astune.engine.remote.served import ServedEngine
 from astune.launcher.companion import Companion
 from astune.launcher.companions import Companions
 from astune.runs import RunDirectory, balance_of, resolve_run

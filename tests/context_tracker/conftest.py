@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astune.context_tracker import Renderer, load_renderer
+from astune.renderers import Renderer, load_renderer
 
 
 @pytest.fixture(scope="session")

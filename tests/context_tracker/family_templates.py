@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.cache import cache_dir
-from astune.context_tracker.template import ChatTemplate
-from astune.context_tracker.template_renderer import TemplateRenderer
 from astune.engine.model_files import _fetch_from_wheel, _WheelModel
 from astune.engine.tokenizer import ModelTokenizer
+from astune.renderers.template import ChatTemplate
+from astune.renderers.template_renderer import TemplateRenderer
 
 OWN = Path(__file__).with_name("templates")
 """Templates that no package carries, written for these tests after what their families' models read."""

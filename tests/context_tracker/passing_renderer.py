@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from astune.context_tracker import Rendered, Renderer, Reply, Tool
+from astune.renderers import Rendered, Renderer, Reply, Tool
 from astune.schema import Grammar, Message, Vocabulary
 
 

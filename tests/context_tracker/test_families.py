@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from family_templates import ENDS, family_renderer, family_template, family_tokenizer
 
-from astune.context_tracker import ContextTracker, Tool, faults
-from astune.context_tracker.template import ChatTemplate
-from astune.context_tracker.template_check import CONVERSATIONS, TOOLS, check_template
-from astune.context_tracker.template_renderer import TemplateRenderer
-from astune.engine.grammar import Grammars
+from astune.context_tracker import ContextTracker, faults
+from astune.engine.local.grammar import Grammars
 from astune.engine.tokenizer import ModelTokenizer
+from astune.renderers import Tool
+from astune.renderers.template import ChatTemplate
+from astune.renderers.template_check import CONVERSATIONS, TOOLS, check_template
+from astune.renderers.template_renderer import TemplateRenderer
 from astune.schema import Completion, Constraint, EngineError, Message, WorkflowError
 
 ALWAYS_EXTENDED = {"qwen2_5", "qwen3_instruct_2507", "llama3", "llama3_2", "gemma3", "mistral_2025"}

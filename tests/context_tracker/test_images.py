@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from passing_renderer import PassingRenderer
 
-from astune.context_tracker import ContextTracker, Renderer, canonical
-from astune.context_tracker.messages import text_of
-from astune.context_tracker.renderer import Rendered, Tool
+from astune.context_tracker import ContextTracker
+from astune.renderers import Renderer, canonical
+from astune.renderers.messages import text_of
+from astune.renderers.renderer import Rendered, Tool
 from astune.schema import Completion, Message, WorkflowError
 
 CAT, DOG = (base64.b64encode(name * 9).decode() for name in (b"cat", b"dog"))

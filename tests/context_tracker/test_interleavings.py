@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker import Comparison, ContextTracker, PendingCall, Renderer, Tool, faults
+from astune.context_tracker import ContextTracker, PendingCall, faults
 from astune.engine.scripted import made_up_logprob
+from astune.renderers import Comparison, Renderer, Tool
 from astune.schema import Completion, Message
 
 AGENTS = ("planner", "coder", "critic")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker import Renderer, load_renderer
+from astune.renderers import Renderer, load_renderer
 from astune.schema import ConfigError, WorkflowError
 
 QWEN_LIKE = (

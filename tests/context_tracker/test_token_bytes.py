@@ -9,8 +9,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from astune.context_tracker.token_bytes import vocabulary_of
 from astune.engine.tokenizer import ModelTokenizer
+from astune.renderers.token_bytes import vocabulary_of
 
 TEXTS = [
     "Hello world, how are  you?\n\n\tfine",

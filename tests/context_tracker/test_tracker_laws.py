@@ -15,21 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passing_renderer import PassingRenderer
 
-from astune.context_tracker import (
-    Comparison,
-    ContextTracker,
-    PendingCall,
-    Rendered,
-    Renderer,
-    Tool,
-    canonical,
-    conversations,
-    faults,
-)
-from astune.context_tracker.template_check import CONVERSATIONS, TOOLS
-from astune.context_tracker.template_renderer import TemplateRenderer
+from astune.context_tracker import ContextTracker, PendingCall, faults
 from astune.engine.base import EngineStats
 from astune.engine.scripted import made_up_logprob
+from astune.renderers import Comparison, Rendered, Renderer, Tool, canonical, conversations
+from astune.renderers.template_check import CONVERSATIONS, TOOLS
+from astune.renderers.template_renderer import TemplateRenderer
 from astune.rollout import token_balance
 from astune.schema import (
     Completion,

@@ -15,8 +15,8 @@ from shown_files import ROOT, blocks, write_files
 from astune.config import load_config
 from astune.config.imports import import_class
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer, load_renderer
 from astune.engine.scripted import ScriptedEngine
+from astune.renderers import Renderer, load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import Episode, Task
 from astune.task_judge import load_judge

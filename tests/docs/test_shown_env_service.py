@@ -13,9 +13,9 @@ from shown_files import ROOT, blocks, write_files
 
 from astune.config import load_config
 from astune.config.imports import import_class
-from astune.context_tracker import load_renderer
 from astune.engine.scripted import ScriptedEngine
 from astune.env_service.built_in import BUILT_IN
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.task_judge import load_judge
 from astune.task_reader import open_task_reader

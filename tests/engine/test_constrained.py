@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from transformers import AutoTokenizer
 
 from astune.engine import InProcessEngine
-from astune.engine.grammar import Grammars, Matcher, unpack
+from astune.engine.local.grammar import Grammars, Matcher, unpack
 from astune.schema import Completion, Constraint, EngineError, Grammar, GrammarError, SamplingParams
 from astune.workflow.response_format import grammar_of
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from astune.engine.grammar import Grammars, forbid_others, unpack
+from astune.engine.local.grammar import Grammars, forbid_others, unpack
 from astune.schema import Constraint, EngineError, Grammar, GrammarError, GrammarKind, install_extra
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,13 @@ import pytest
 from token_server import listening, serving
 from weights_server import TEXT, BigramEngine, Bigrams, WeightsServer, until
 
-from astune.engine import handover, replicas
-from astune.engine.endpoint import Endpoint
-from astune.engine.probe import probe
-from astune.engine.publication import PublishedWeights
-from astune.engine.replicas import Replicas
+from astune.engine.remote import handover, replicas
+from astune.engine.remote.endpoint import Endpoint
+from astune.engine.remote.probe import probe
+from astune.engine.remote.publication import PublishedWeights
+from astune.engine.remote.replicas import Replicas
+from astune.engine.remote.served import ServedEngine
 from astune.engine.scripted import ScriptedEngine
-from astune.engine.served import ServedEngine
 from astune.schema import Completion, DeadlineExceeded, EngineError, SamplingParams
 
 PARAMS = SamplingParams(max_tokens=4)

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from engine_helpers import assert_exact, load, transformers_model
 from torch import Tensor
 
-from astune.engine import _kernels, compiled
-from astune.engine._kernels import are_available, can_attend, kernels, room_for_scores
+from astune.engine import compiled
+from astune.engine.local import _kernels
+from astune.engine.local._kernels import are_available, can_attend, kernels, room_for_scores
 from astune.schema import SamplingParams
 
 PRECISION = {torch.float32: 1e-6, torch.bfloat16: 3e-3}

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.engine._sampling import random_stream, sample
-from astune.engine.softmax import exp_
+from astune.engine.local._sampling import random_stream, sample
+from astune.engine.local.softmax import exp_
 from astune.schema import SamplingParams
 
 

@@ -12,14 +12,14 @@ from starlette.responses import JSONResponse
 from token_server import TokenServer, serving
 
 from astune.context_tracker import ContextTracker
-from astune.context_tracker.text_renderer import TextRenderer
-from astune.engine import replicas
-from astune.engine.endpoint import Endpoint, key_from
-from astune.engine.probe import probe
-from astune.engine.replicas import Replicas
+from astune.engine.remote import replicas
+from astune.engine.remote.endpoint import Endpoint, key_from
+from astune.engine.remote.probe import probe
+from astune.engine.remote.replicas import Replicas
+from astune.engine.remote.served import ServedEngine
+from astune.engine.remote.text_endpoint import TextEndpointEngine
 from astune.engine.scripted import ScriptedEngine
-from astune.engine.served import ServedEngine
-from astune.engine.text_endpoint import TextEndpointEngine
+from astune.renderers.text_renderer import TextRenderer
 from astune.schema import ConfigError, ContextOverflow, EngineError, SamplingParams
 
 PROMPT = [1, 2, 3, 4]

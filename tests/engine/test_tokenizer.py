@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker.template import ChatTemplate
 from astune.engine.tokenizer import ModelTokenizer
+from astune.renderers.template import ChatTemplate
 from astune.schema import ConfigError
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 LOADED = """
 import sys
 from pathlib import Path
-from astune.context_tracker import load_renderer
+from astune.renderers import load_renderer
 load_renderer(Path(sys.argv[1])).render([{"role": "user", "content": "Hello."}], ())
 print([name for name in ("torch", "transformers") if name in sys.modules])
 """

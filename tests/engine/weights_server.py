@@ -24,7 +24,7 @@ from token_server import TokenServer
 
 from astune.engine.base import EngineStats
 from astune.engine.fingerprint import Fingerprint
-from astune.engine.vllm_worker.astune_weights import PROTOCOL
+from astune.engine.remote.vllm_worker.astune_weights import PROTOCOL
 from astune.schema import Completion, SamplingParams
 
 VOCABULARY = 12

@@ -271,7 +271,7 @@ def test_a_file_of_variables_above_appworlds_package_is_not_read(appworld_python
     packages.mkdir(parents=True)
     (packages / "appworld").symlink_to(asked(appworld_python, "import appworld; print(appworld.__path__[0])"))
     (packages / "astune").symlink_to(SCRIPT.parents[2] / "astune")
-    preparing = "import astune.env_service._appworld_engine as e; e.prepare(); print(sorted(e.os.environ))"
+    preparing = "import astune.environments._appworld_engine as e; e.prepare(); print(sorted(e.os.environ))"
     variables = {"PYTHONPATH": str(packages), "APPWORLD_PATH": str(appworld_root), "TMPDIR": str(tmp_path)}
     found = asked(appworld_python, preparing, env=variables, cwd=tmp_path)
     assert "APPWORLD_ROOT" in found

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.env_service.arithmetic import MAX_LENGTH, CalculationError, calculate, format_number
+from astune.scoring.arithmetic import MAX_LENGTH, CalculationError, calculate, format_number
 
 
 @pytest.mark.parametrize(

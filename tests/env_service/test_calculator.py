@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astune.env_service.calculator import Calculator
+from astune.environments.calculator import Calculator
 from astune.schema import EnvError, Task
 
 

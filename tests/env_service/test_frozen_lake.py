@@ -12,7 +12,7 @@ from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.env_service.frozenlake import DIRECTIONS, FrozenLake, observation, shortest_way
+from astune.environments.frozenlake import DIRECTIONS, FrozenLake, observation, shortest_way
 from astune.schema import EnvError, Task, install_extra
 
 MAP = ["SFFF", "FHFH", "FFFH", "HFFG"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.env_service.math_answer import MAX_LENGTH, last_boxed, same_answer, stated_answer
+from astune.scoring.math_answer import MAX_LENGTH, last_boxed, same_answer, stated_answer
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from service_stage import running
 
 from astune.env_service import open_environment
 from astune.env_service.built_in import environment_class
-from astune.env_service.reasoning_gym import answer_in
+from astune.environments.reasoning_gym import answer_in
 from astune.schema import EnvError, Task
 
 NAME = "reasoning_gym:leg_counting"

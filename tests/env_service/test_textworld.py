@@ -9,7 +9,7 @@ import pytest
 from service_stage import running
 
 from astune.env_service import EnvironmentHandle, open_environment
-from astune.env_service.textworld import read_as_prose
+from astune.environments.textworld import read_as_prose
 from astune.schema import EnvError, Task
 
 NAME = "textworld:tw-simple"
@@ -106,7 +106,7 @@ def walkthrough(asked: Task) -> list[str]:
     """The commands that win the game, from the file that TextWorld wrote beside it."""
     import textworld
 
-    from astune.env_service.textworld import _game_file, _game_seed
+    from astune.environments.textworld import _game_file, _game_seed
 
     file: Path = _game_file("tw-simple", _game_seed(asked), {})
     return textworld.Game.load(str(file.with_suffix(".json"))).metadata["walkthrough"]

@@ -17,8 +17,8 @@ from tutorial_stage import math_answer, tool_call
 from astune.backbone.parts import load_parts
 from astune.config import AstuneConfig, import_class, load_config
 from astune.config.loader import APPWORLD_TASKS
-from astune.context_tracker import load_renderer
 from astune.engine.scripted import ScriptedEngine
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import Episode, Task
 from astune.task_judge import JudgeBase, load_judge

@@ -15,10 +15,10 @@ from torch import Tensor
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
 from astune.backbone.local import without_learning
 from astune.config.schema import AstuneConfig, ModelConfig
-from astune.context_tracker import load_renderer
 from astune.engine.base import WeightsSource
-from astune.engine.in_process import InProcessEngine
+from astune.engine.local.in_process import InProcessEngine
 from astune.numerics.check import NumericsCheck, NumericsReport
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import Completion, SamplingParams
 from astune.task_reader import TaskOrder

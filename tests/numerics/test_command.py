@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from astune.cli._app import run
-from astune.engine.in_process import InProcessEngine
+from astune.engine.local.in_process import InProcessEngine
 from astune.schema import Completion
 
 ROOT = Path(__file__).parents[2]

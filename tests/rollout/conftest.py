@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rollout_stage import Stage, build_stage
 
-from astune.context_tracker import Renderer, load_renderer
+from astune.renderers import Renderer, load_renderer
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ from typing import Any
 
 from astune import Task, Workflow
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer
 from astune.engine.base import InferenceEngine
 from astune.engine.scripted import ScriptedEngine
+from astune.renderers import Renderer
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.schema import Episode, EpisodeGroup
 

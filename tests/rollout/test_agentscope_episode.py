@@ -11,8 +11,8 @@ from agentscope.message import Msg
 
 from astune import AgentScopeLearnProtocol, AstuneProxy, Task
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import Renderer, conversations
 from astune.engine.scripted import ScriptedEngine
+from astune.renderers import Renderer, conversations
 from astune.rollout import RolloutPool
 
 TASK = Task(task_id="sum", main_query="What is 49 + 15?", env_type="calculator", metadata={"answer": "64"})

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rollout_stage import HELLO, Stage, build_stage, running_tasks, task
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
-from astune.context_tracker import Renderer
 from astune.engine.scripted import ScriptedEngine
+from astune.renderers import Renderer
 from astune.schema import ContextOverflow, EngineError, SamplingParams, WorkflowError
 
 ECHO = f"{Path(__file__).with_name('rollout_worlds.py')}->Echo"

@@ -12,10 +12,10 @@ from weights_server import until
 
 from astune import AstuneProxy, Task, Workflow
 from astune.app.progress import Progress
-from astune.engine.endpoint import Endpoint
-from astune.engine.replicas import Replicas
+from astune.engine.remote.endpoint import Endpoint
+from astune.engine.remote.replicas import Replicas
+from astune.engine.remote.served import ServedEngine
 from astune.engine.scripted import ScriptedEngine
-from astune.engine.served import ServedEngine
 from astune.trainer.measures import engine_metrics
 
 

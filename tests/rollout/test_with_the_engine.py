@@ -12,8 +12,8 @@ from rollout_stage import PLEASED, Watcher, running_tasks, task
 
 from astune import AstuneProxy, Task, Workflow
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import load_renderer
-from astune.engine.in_process import InProcessEngine
+from astune.engine.local.in_process import InProcessEngine
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup
 

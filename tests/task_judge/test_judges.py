@@ -10,8 +10,8 @@ import pytest
 
 from astune.config.schema import AstuneConfig, TaskJudgeConfig
 from astune.env_service import open_environment
-from astune.env_service.math_answer import after_marker, is_number, same_answer
 from astune.schema import ConfigError, JudgeError, Task
+from astune.scoring.math_answer import after_marker, is_number, same_answer
 from astune.task_judge import DenseEnvServiceJudge, EnvServiceJudge, JudgeBase, MathAnswerAsJudge, load_judge
 
 

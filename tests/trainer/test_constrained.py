@@ -25,7 +25,7 @@ from trainer_helpers import (
 from transformers import AutoTokenizer
 
 from astune.config.schema import ModelConfig
-from astune.engine.grammar import Bits, Grammars
+from astune.engine.local.grammar import Bits, Grammars
 from astune.schema import Constraint, Episode, Grammar, TrainerError, TrainingBatch
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import PolicyLoss

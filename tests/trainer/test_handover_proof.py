@@ -10,10 +10,10 @@ from served_model import model_served
 from trainer_helpers import config
 
 from astune.config.schema import AstuneConfig
-from astune.engine.endpoint import Endpoint
-from astune.engine.publication import PublishedWeights
-from astune.engine.replicas import Replicas
-from astune.engine.served import ServedEngine
+from astune.engine.remote.endpoint import Endpoint
+from astune.engine.remote.publication import PublishedWeights
+from astune.engine.remote.replicas import Replicas
+from astune.engine.remote.served import ServedEngine
 from astune.schema import EngineError
 from astune.trainer.handover_proof import prove_handover
 from astune.trainer.policy import PolicyTrainer

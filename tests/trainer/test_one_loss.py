@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
 from astune.algorithm import GRPO, advantages_of
 from astune.config.schema import AstuneConfig, ModelConfig
-from astune.context_tracker import load_renderer
-from astune.engine.in_process import InProcessEngine
+from astune.engine.local.in_process import InProcessEngine
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup
 from astune.trainer import microbatch

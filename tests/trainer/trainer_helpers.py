@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from astune.algorithm import GRPO, Algorithm
 from astune.config.schema import AstuneConfig, LossConfig, ModelConfig, OptimConfig, RolloutConfig, TrainerConfig
-from astune.engine.grammar import Grammars, unpack
+from astune.engine.local.grammar import Grammars, unpack
 from astune.schema import Episode, EpisodeGroup, Forest, MessageNode, Reward, Task, TrainingBatch
 from astune.trainer.loss import LossInputs, PolicyLoss
 from astune.trainer.samples import WeightedTimeline

@@ -10,8 +10,8 @@ import pytest
 from tutorial_stage import Play, tutorial_config
 
 from astune.config import import_class
-from astune.context_tracker import load_renderer
 from astune.engine.scripted import ScriptedEngine
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Task
 from astune.task_judge import load_judge

@@ -12,8 +12,8 @@ from tutorial_stage import ROOT, Play, tutorial_config
 
 from astune.cli._report_data import mean_baseline
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
-from astune.env_service.arithmetic import calculate, format_number
 from astune.schema import Task, TaskReaderError
+from astune.scoring.arithmetic import calculate, format_number
 from astune.task_reader import open_task_reader
 from tutorial.example_calculator import wordings
 from tutorial.example_calculator.calculator import EXAMPLES

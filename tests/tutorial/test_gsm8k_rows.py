@@ -11,8 +11,8 @@ import pytest
 from tutorial_stage import Play, math_answer, tutorial_config
 
 from astune.config.schema import HuggingFaceReaderConfig, TaskReaderConfig
-from astune.env_service.math_answer import after_marker
 from astune.schema import Task
+from astune.scoring.math_answer import after_marker
 from astune.task_judge import MathAnswerAsJudge
 from astune.task_reader.task_reader_base import TaskReaderHuggingFace, TaskSplits
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from astune import AstuneProxy, Task
-from astune.context_tracker import ContextTracker, Renderer
+from astune.context_tracker import ContextTracker
 from astune.engine.scripted import Script, ScriptedEngine
 from astune.env_service import EnvironmentHandle
+from astune.renderers import Renderer
 from astune.schema import SamplingParams
 from astune.workflow import EpisodeModel
 

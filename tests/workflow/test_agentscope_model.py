@@ -20,8 +20,9 @@ from agentscope.tool import Toolkit, ToolResponse
 from proxy_stage import TASK, stage_proxy
 
 from astune import AstuneProxy, Environment, EnvState, EnvStep
-from astune.context_tracker import ContextTracker, Renderer, load_renderer
+from astune.context_tracker import ContextTracker
 from astune.env_service import EmbeddedHandle
+from astune.renderers import Renderer, load_renderer
 from astune.schema import WorkflowError, install_extra
 
 HELLO = [100, 101, 102]

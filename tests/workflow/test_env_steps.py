@@ -10,8 +10,8 @@ import pytest
 from proxy_stage import TASK, stage_proxy
 
 from astune import AstuneProxy, Environment, EnvState, EnvStep
-from astune.context_tracker import Renderer, load_renderer
 from astune.env_service import EmbeddedHandle
+from astune.renderers import Renderer, load_renderer
 from astune.schema import WorkflowError
 
 HELLO = [100, 101, 102]

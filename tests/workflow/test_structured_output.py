@@ -15,9 +15,9 @@ from family_templates import family_template
 from proxy_stage import stage_proxy
 from pydantic import BaseModel, Field, field_validator
 
-from astune.context_tracker import Renderer, load_renderer
-from astune.context_tracker.template_renderer import TemplateRenderer
-from astune.engine.grammar import Grammars
+from astune.engine.local.grammar import Grammars
+from astune.renderers import Renderer, load_renderer
+from astune.renderers.template_renderer import TemplateRenderer
 from astune.schema import Constraint, EngineError, Grammar, SamplingParams, WorkflowError, closed_schema
 from astune.workflow.response_format import grammar_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from traffic_stage import FOLDER, SCENES, Model, played_scene, recording
 
-from astune.context_tracker import load_renderer
+from astune.renderers import load_renderer
 
 RECORDED = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 EACH = [(release, scene) for release, scenes in RECORDED.items() for scene in scenes]

@@ -19,7 +19,7 @@ from proxy_stage import stage_proxy
 from pydantic import BaseModel
 
 from astune import AstuneProxy
-from astune.context_tracker import Renderer, load_renderer
+from astune.renderers import Renderer, load_renderer
 from astune.schema import is_tool_call_id
 
 FOLDER = Path(__file__).parent / "traffic"

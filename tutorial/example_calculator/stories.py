@@ -11,7 +11,7 @@ import random
 from typing import Any, get_args
 
 from astune import Task
-from astune.env_service.arithmetic import calculate, format_number
+from astune.scoring.arithmetic import calculate, format_number
 from tutorial.example_calculator.rules import cue_words
 from tutorial.example_calculator.tasks import CalculatorTaskReader, Split, different_tasks, make_tasks, numbers_of
 from tutorial.example_calculator.wordings import TRAIN, VALIDATION, Kind, Wording

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from astune import Task, TaskReaderBase, TaskReaderError
-from astune.env_service.arithmetic import calculate, format_number
+from astune.scoring.arithmetic import calculate, format_number
 from tutorial.example_calculator.rules import cue_words
 
 Split = Literal["train", "validation"]

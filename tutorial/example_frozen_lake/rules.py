@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from astune import Task
-from astune.env_service.frozenlake import FrozenLake
+from astune.environments.frozenlake import FrozenLake
 
 Rule = Callable[[list[tuple[int, str]], list[str]], str]
 """From the goal's (steps, direction) and the safe directions, as they are listed, to a move."""

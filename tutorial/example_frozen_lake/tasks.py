@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from astune import Task, TaskReaderBase, TaskReaderError
-from astune.env_service.frozenlake import DEFAULT_MAX_TURNS, MOVES, shortest_way, sides_to_goal
+from astune.environments.frozenlake import DEFAULT_MAX_TURNS, MOVES, shortest_way, sides_to_goal
 from tutorial.example_frozen_lake.rules import BEST_OF_ONE_LOOK, crosses
 from tutorial.example_frozen_lake.rules import ONE_LOOK as RULES
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.engine.base import WeightsSource, require_context
-from astune.engine.counted import CountedEngine
-from astune.engine.served import NOTHING_ELSE, structured_outputs
+from astune.engine.remote.counted import CountedEngine
+from astune.engine.remote.served import NOTHING_ELSE, structured_outputs
 from astune.schema import Completion, EngineError, SamplingParams
 
 

@@ -18,7 +18,7 @@ from astune.backbone.cluster.reports import ReportingObserver, reports
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.backbone.parts import load_parts
 from astune.config.schema import AstuneConfig
-from astune.context_tracker import load_renderer
+from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
 from astune.trainer.ledger import NO_VARIANCE, drop_without_variance

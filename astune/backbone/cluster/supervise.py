@@ -22,8 +22,8 @@ from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, ClusterEngine
-from astune.context_tracker import load_renderer
 from astune.processes.guarded import GuardedProcess
+from astune.renderers import load_renderer
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, DeadlineExceeded, TrainerError
 from astune.trainer.ledger import StepLedger

@@ -1,0 +1,224 @@
+"""Attention of several sequences over their slots; a class for each way that is fastest for some of them.
+
+Keys and values are in the slots already. Every class has `attend(keys, values, q, rule)`: keys and values [slots,
+kv heads, capacity, dim] of one layer, and the queries [tokens, heads, dim] of its segments in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from astune.engine.local._kernels import can_attend, kernels, room_for_scores
+
+_COPY_COST = 2
+"""Reading, writing and reading again: what attending to a copy costs, against attending in place."""
+_SCORES = 1 << 20
+"""Scores of one head that a group may write out."""
+_NO_WINDOW = 1 << 60
+
+
+class Segment(NamedTuple):
+    """Tokens [start, end) of the pack continue `slot`, which already holds `past` tokens."""
+
+    start: int
+    end: int
+    slot: int
+    past: int
+
+    @property
+    def new(self) -> int:
+        return self.end - self.start
+
+    @property
+    def length(self) -> int:
+        return self.past + self.new
+
+
+class Rule(NamedTuple):
+    """How a layer attends: factor of the scores, sliding window, soft cap of the scores."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class Way(Protocol):
+    """How segments attend together, in all layers whose keys are alike."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None: ...
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        """[tokens, heads, value dim]"""
+        ...
+
+
+class NextTokens:
+    """One token a segment, on a CPU: our own kernel reads every slot as far as it is used, and copies nothing."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        self._attend = kernels(keys.dtype).attend
+        self._slots = torch.tensor([segment.slot for segment in segments])
+        self._lengths = torch.tensor([segment.length for segment in segments])
+        self._scores = room_for_scores(max(segment.length for segment in segments))
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        window = _NO_WINDOW if rule.window is None else rule.window
+        return self._attend(
+            q_NHD, keys, values, self._slots, self._lengths, scale=rule.scale, window=window, scores=self._scores
+        )
+
+
+class Alone:
+    """One segment through the fused kernel of torch: a long piece of a prompt, or a single next token."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        (self._segment,) = segments
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        segment = self._segment
+        first = max(0, segment.length - rule.window) if segment.new == 1 and rule.window is not None else 0
+        k = keys[segment.slot, None, :, first : segment.length]
+        v = values[segment.slot, None, :, first : segment.length]
+        if segment.new == 1:  # sees all of them; the heads that share keys are its queries
+            q = q_NHD.reshape(1, k.shape[1], -1, k.shape[-1])
+            return F.scaled_dot_product_attention(q, k, v, scale=rule.scale).reshape(1, -1, v.shape[-1])
+        q = q_NHD.transpose(0, 1)[None]
+        grouped = q.shape[1] != k.shape[1]
+        if segment.past == 0 and (rule.window is None or rule.window >= segment.length):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
+            return out[0].transpose(0, 1)
+        at_T = torch.arange(segment.length, device=q.device)
+        behind = at_T[segment.past :, None] - at_T
+        seen = behind >= 0 if rule.window is None else (behind >= 0) & (behind < rule.window)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=rule.scale, enable_gqa=grouped)
+        return out[0].transpose(0, 1)
+
+
+class Group:
+    """Two batched matrix products, new tokens padded to one number; faster than a fused kernel for a few queries.
+
+    Each segment has a place among `places`; its tokens stand at places [place, 0..n) of the padded queries. Over a
+    range of whole slots the places are the slots themselves, which costs no copy but computes those in between too.
+    """
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        capacity, device = keys.shape[2], keys.device
+        self._n = max(segment.new for segment in segments)
+        longest = max(segment.length for segment in segments)
+        slots = [segment.slot for segment in segments]
+        low, high = min(slots), max(slots) + 1
+        # A copy of one slot has its own length; the slot itself has one that other sequences decide.
+        self._copied = len(slots) == 1 or (high - low) * capacity > _COPY_COST * len(slots) * longest
+        self._length = longest if self._copied else capacity
+        self._range = slice(low, high)
+        self._slots = torch.tensor(slots, device=device)
+        places = range(len(slots)) if self._copied else [slot - low for slot in slots]
+        self._places = len(slots) if self._copied else high - low
+        last = [[0] * self._n for _ in range(self._places)]  # padding sees its slot's first token, and is not read
+        at: list[int] = []
+        for place, (start, end, _, past) in zip(places, segments, strict=True):
+            count = end - start
+            last[place][:count] = range(past, past + count)
+            at.extend(range(place * self._n, place * self._n + count))
+        self._padded = at != list(range(self._places * self._n))
+        self._at = torch.tensor(at, device=device)
+        self._last = torch.tensor(last, device=device)
+        self._masks: dict[tuple[torch.dtype, int | None], Tensor] = {}
+
+    def _mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
+        """0 where a query may look and -inf elsewhere, [places, 1, n, 1, length]."""
+        key = (dtype, window)
+        if key not in self._masks:
+            at_T = torch.arange(self._length, device=self._last.device)
+            hidden = at_T > self._last[..., None]
+            if window is not None:
+                hidden |= at_T <= self._last[..., None] - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
+            self._masks[key] = mask[:, None, :, None]
+        return self._masks[key]
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        _, heads, dim = q_NHD.shape
+        kv_heads = keys.shape[1]
+        if self._copied:
+            keys, values = keys[self._slots, :, : self._length], values[self._slots, :, : self._length]
+        else:
+            keys, values = keys[self._range], values[self._range]
+        if self._padded:
+            q_NHD = q_NHD.new_zeros((self._places * self._n, heads, dim)).index_copy_(0, self._at, q_NHD)
+        shape = (self._places, kv_heads, self._n, heads // kv_heads)
+        q_ZQD = (
+            q_NHD.view(self._places, self._n, kv_heads, -1, dim).transpose(1, 2).reshape(-1, shape[2] * shape[3], dim)
+        )
+        weights = torch.softmax(self._scores(q_ZQD, keys.flatten(0, 1), shape, rule), dim=-1)
+        out = torch.bmm(weights, values.flatten(0, 1)).view(*shape, -1)
+        out = out.transpose(1, 2).reshape(self._places * self._n, heads, -1)
+        return out[self._at] if self._padded else out
+
+    def _scores(self, q_ZQD: Tensor, k_ZTD: Tensor, shape: tuple[int, int, int, int], rule: Rule) -> Tensor:
+        """Masked scores [places * kv heads, n * heads of a kv head, length]."""
+        mask = self._mask(q_ZQD.dtype, rule.window)
+        k_ZDT = k_ZTD.transpose(1, 2)
+        if rule.softcap is None and self._n == 1:
+            flat = mask.expand(-1, shape[1], -1, -1, -1).reshape(len(k_ZTD), 1, -1)
+            return torch.baddbmm(flat, q_ZQD, k_ZDT, alpha=rule.scale)
+        scores = torch.baddbmm(q_ZQD.new_zeros(1, 1, 1), q_ZQD, k_ZDT, beta=0, alpha=rule.scale)
+        if rule.softcap is not None:
+            scores = torch.tanh(scores / rule.softcap) * rule.softcap
+        return scores.view(*shape, -1).add_(mask).view(scores.shape)
+
+
+class Apart:
+    """Every segment for itself: its numbers depend on no other one."""
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        self._segments = segments
+        self._ways: dict[bool, list[Way]] = {}
+        """By whether the scores are capped."""
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        capped = rule.softcap is not None
+        if capped not in self._ways:
+            kind = Group if capped else Alone
+            self._ways[capped] = [kind([segment], keys) for segment in self._segments]
+        queries = q_NHD.split([segment.new for segment in self._segments])
+        return torch.cat(
+            [way.attend(keys, values, q, rule) for way, q in zip(self._ways[capped], queries, strict=True)]
+        )
+
+
+def way_of_each(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
+    """The fastest way that computes each segment as if it were alone; all have one new token, or none has."""
+    return NextTokens if _takes_next_tokens(segments, keys, values, rule) else Apart
+
+
+def _takes_next_tokens(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> bool:
+    next_tokens = segments[0].new == 1 and rule.softcap is None
+    return next_tokens and keys.device.type == "cpu" and can_attend(keys, values)
+
+
+def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
+    """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
+    if _takes_next_tokens(segments, keys, values, rule):
+        return NextTokens
+    if rule.softcap is not None:
+        return Group
+    alone = len(segments) == 1 and (segments[0].new == 1 or _scores(segments) > _SCORES)
+    return Alone if alone else Group
+
+
+def parts_of(alike: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+    """Segments of similar size in parts that may attend together."""
+    together = max(1, _SCORES * len(alike) // _scores(alike))
+    for first in range(0, len(alike), together):
+        yield alike[first : first + together]
+
+
+def _scores(segments: Sequence[Segment]) -> int:
+    """Of one head, padded."""
+    return len(segments) * max(segment.new for segment in segments) * max(segment.length for segment in segments)

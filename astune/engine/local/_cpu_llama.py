@@ -1,0 +1,158 @@
+"""The Llama family's decoder written out for a CPU, where a small model's time goes into starting operators.
+
+Same mathematics and weights as transformers' modules (Llama, Mistral, Qwen2, Qwen3), in linear layers of oneDNN and
+compiled kernels. Everything else runs through `HfModel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from astune.engine.local import _cpu_linear, _kernels
+from astune.engine.local._attention import Rule
+from astune.engine.local._batch import PackedBatch
+from astune.engine.local._cpu_linear import PackedLinear
+from astune.engine.local._kernels import kernels
+from astune.engine.local._slots import LayerShape
+from astune.schema import EngineError
+
+_FAMILY = {"llama", "mistral", "qwen2", "qwen3"}
+_LINEARS = {
+    "qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "out": ["self_attn.o_proj"],
+    "gate": ["mlp.gate_proj"],
+    "up": ["mlp.up_proj"],
+    "down": ["mlp.down_proj"],
+}
+
+
+def is_supported(model: Any) -> bool:
+    """Whether this transformers model is one that `CpuLlama` computes."""
+    config = model.config
+    windows = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    windowed = windows or (config.model_type == "mistral" and config.sliding_window is not None)
+    return (
+        model.device.type == "cpu"
+        and _cpu_linear.is_available(model.dtype)
+        and _kernels.are_available(model.dtype)
+        and config.model_type in _FAMILY
+        and config.hidden_act == "silu"
+        and not windowed
+        and model.model.rotary_emb.inv_freq.numel() * 2 == _head_dim(config)
+    )
+
+
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+class CpuLlama:
+    """The decoder over packed weights. The transformers model it is built from is not kept."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        self.vocab_size: int = config.vocab_size
+        self._layers: int = config.num_hidden_layers
+        self._heads: int = config.num_attention_heads
+        self._kv_heads: int = config.num_key_value_heads
+        self._dim: int = _head_dim(config)
+        self._eps: float = config.rms_norm_eps
+        self._dtype: torch.dtype = model.dtype
+        self._kernels = kernels(model.dtype)
+        self._rule = Rule(self._dim**-0.5)
+        self._rotary = model.model.rotary_emb
+        self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers
+        self._tensors: dict[str, Tensor] = {}
+        """Embeddings and norms by name."""
+        self._linears: dict[str, PackedLinear] = {}
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self._tied = "lm_head.weight" not in self._shapes
+        self.load(model.named_parameters())
+
+    def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        groups = self._groups()
+        pending: dict[str, dict[str, Tensor]] = {}
+        loaded: set[str] = set()
+        for name, tensor in named_tensors:
+            if name == "lm_head.weight" and self._tied:
+                continue
+            if name not in self._shapes:
+                raise EngineError(f"new weights hold {name!r}, which the model does not have")
+            if self._shapes[name] != tensor.shape:
+                raise EngineError(f"{name} has shape {list(tensor.shape)} instead of {list(self._shapes[name])}")
+            loaded.add(name)
+            group, members = groups.get(name, ("", []))
+            if not group:
+                self._tensors[name] = tensor.detach().to(self._dtype, copy=True)
+                continue
+            parts = pending.setdefault(group, {})
+            parts[name] = tensor.detach().to(self._dtype)
+            if len(parts) == len(members):
+                self._linears[group] = _packed([parts[member] for member in members])
+                del pending[group]
+        missing = sorted(self._shapes.keys() - loaded)
+        if missing:
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            raise EngineError(f"new weights lack {missing[0]!r}{more}")
+        if self._tied:
+            self._linears["lm_head"] = PackedLinear(self._tensors["model.embed_tokens.weight"])
+
+    def _groups(self) -> dict[str, tuple[str, list[str]]]:
+        """Which fused linear a weight or bias belongs to, with all of that linear's members in order."""
+        groups = {} if self._tied else {"lm_head.weight": ("lm_head", ["lm_head.weight"])}
+        for layer in range(self._layers):
+            for linear, modules in _LINEARS.items():
+                names = [f"model.layers.{layer}.{module}.{kind}" for kind in ("weight", "bias") for module in modules]
+                members = [name for name in names if name in self._shapes]
+                groups.update(dict.fromkeys(members, (f"{layer}.{linear}", members)))
+        return groups
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        x = F.embedding(batch.input_ids, self._tensors["model.embed_tokens.weight"])
+        cos, sin = (
+            angle[0, :, : self._dim // 2].float().contiguous() for angle in self._rotary(x[None], batch.positions[None])
+        )
+        for layer in range(self._layers):
+            x = self._layer(layer, x, (cos, sin), batch)
+        x = self._norm("model.norm", x[batch.logit_rows])
+        return self._linears["lm_head"](x)
+
+    def _layer(self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch) -> Tensor:
+        linears, prefix = self._linears, f"model.layers.{layer}"
+        hidden = self._norm(f"{prefix}.input_layernorm", x)
+        qkv_NHD = linears[f"{layer}.qkv"](hidden).view(len(x), -1, self._dim)
+        qkv_NHD = qkv_NHD[: batch.n_tokens]
+        self._kernels.turn_and_store(
+            qkv_NHD,
+            self._head_norms(prefix),
+            self._eps,
+            angles,
+            batch.slots,
+            batch.positions,
+            batch.cache.keys[layer],
+            batch.cache.values[layer],
+        )
+        attended = batch.attend_to_stored(layer, qkv_NHD[:, : self._heads], self._rule)
+        x = linears[f"{layer}.out"].add(attended.reshape(len(x), -1), x)
+        hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
+        gated = linears[f"{layer}.up"].mul(hidden, linears[f"{layer}.gate"].silu(hidden))
+        return linears[f"{layer}.down"].add(gated, x)
+
+    def _head_norms(self, prefix: str) -> tuple[Tensor, Tensor] | None:
+        names = [f"{prefix}.self_attn.{which}_norm.weight" for which in "qk"]
+        return (self._tensors[names[0]], self._tensors[names[1]]) if names[0] in self._tensors else None
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return self._kernels.rms_norm(x, self._tensors[f"{name}.weight"], self._eps)
+
+
+def _packed(parts: list[Tensor]) -> PackedLinear:
+    """Weights come first, then as many biases or none."""
+    weights = [part for part in parts if part.dim() == 2]
+    biases = [part for part in parts if part.dim() == 1]
+    return PackedLinear(torch.cat(weights), torch.cat(biases) if biases else None)

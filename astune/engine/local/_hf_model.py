@@ -1,0 +1,213 @@
+"""Any causal language model of transformers over our slot cache, through transformers' attention interface.
+
+The model's own code runs unchanged; only its attention function is ours. Whether that is right for an
+architecture is not guessed but checked when it is loaded, against the model's own forward.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from astune.engine.local._batch import PackedBatch
+from astune.engine.local._slots import LayerShape
+from astune.schema import EngineError
+
+_ATTENTION = "astune_slots"
+_OTHER_ENGINE = "it serves decoders whose only memory is keys and values; use another model or another kind of engine"
+_PROBE_TOKENS = 12
+"""Long enough for positions to matter, short enough to cost nothing."""
+
+
+class TokenModel(Protocol):
+    """What the scheduler steps."""
+
+    vocab_size: int
+    layer_shapes: list[LayerShape]
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Logits [logit rows, vocabulary]."""
+        ...
+
+    def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Take new weights by their Hugging Face names.
+
+        Raises:
+            EngineError: a name is unknown, a shape differs, or a weight is missing.
+        """
+        ...
+
+
+class _Attention(Protocol):
+    def attend(
+        self,
+        layer: int,
+        q_NHD: Tensor,
+        k_NHD: Tensor,
+        v_NHD: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor: ...
+
+
+_ATTENDING: ContextVar[_Attention] = ContextVar("attending")
+"""Whose attention the forward pass under way uses; not every architecture hands keyword arguments down to it."""
+
+
+class HfModel:
+    """A transformers model whose attention reads and writes slots."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.layer_shapes, self.windowed = self._probe()
+        """`windowed`: whether windows of attention come to us as an argument; those that only a mask says do not."""
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        return self._logits(batch.input_ids, batch.positions, batch, batch.logit_rows)
+
+    def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        copy_weights(self.model.state_dict(), named_tensors)  # with what is saved and not trained
+
+    def _logits(self, input_ids: Tensor, positions: Tensor, attention: _Attention, rows: Tensor) -> Tensor:
+        selection = {"logits_to_keep": rows} if self._takes_rows else {}
+        token = _ATTENDING.set(attention)
+        try:
+            output = self.model(input_ids=input_ids[None], position_ids=positions[None], use_cache=False, **selection)
+        finally:
+            _ATTENDING.reset(token)
+        return output.logits[0] if self._takes_rows else output.logits[0, rows]
+
+    @torch.inference_mode()
+    def _probe(self) -> tuple[list[LayerShape], bool]:
+        """Run a few tokens both ways; learn what each layer caches, and that our attention gives the same logits."""
+        name = type(self.model).__name__
+        device = self.model.device
+        ids = torch.arange(_PROBE_TOKENS, device=device) * 37 % min(self.vocab_size, 1000)
+        rows = torch.arange(_PROBE_TOKENS, device=device)
+        own = self.model(input_ids=ids[None], use_cache=False).logits[0].float()
+        probe = _Probe()
+        try:
+            self.model.set_attn_implementation(_ATTENTION)
+            ours = self._logits(ids, rows, probe, rows).float()
+        except Exception as cause:
+            raise EngineError(f"{name} cannot run on the in-process engine: {type(cause).__name__}: {cause}") from cause
+        layers = len(probe.shapes)
+        if not layers or sorted(probe.shapes) != list(range(layers)):
+            raise EngineError(
+                f"{name} does not run its attention through transformers' attention interface", hint=_OTHER_ENGINE
+            )
+        tolerance = 0.05 if self.model.dtype == torch.bfloat16 else 1e-3
+        error = float((ours - own).norm() / own.norm())
+        if not error < tolerance:
+            raise EngineError(
+                f"{name} computes something else with the in-process engine's attention "
+                f"(relative difference of the logits {error:.2g})",
+                hint=_OTHER_ENGINE,
+            )
+        return [probe.shapes[layer] for layer in range(layers)], probe.windowed
+
+
+class _Probe:
+    """Stands in for a batch: notes what each layer would cache, and attends without a cache."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, LayerShape] = {}
+        self.windowed = False
+
+    def attend(
+        self,
+        layer: int,
+        q_NHD: Tensor,
+        k_NHD: Tensor,
+        v_NHD: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        self.shapes[layer] = LayerShape(k_NHD.shape[1], k_NHD.shape[2], v_NHD.shape[2])
+        self.windowed |= window is not None
+        q, k, v = (x.transpose(0, 1) for x in (q_NHD, k_NHD, v_NHD))
+        k, v = (x.repeat_interleave(q.shape[0] // k.shape[0], 0) for x in (k, v))
+        scores = q @ k.transpose(1, 2) * scale
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        future = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu(1)
+        weights = F.softmax(scores.float().masked_fill(future, float("-inf")), dim=-1)
+        return (weights.to(v.dtype) @ v).transpose(0, 1)
+
+
+def _slot_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: [1, heads, tokens, dim] in, [1, tokens, heads, dim] out."""
+    if s_aux is not None:
+        raise EngineError("attention sinks are not supported by the in-process engine")
+    out = _ATTENDING.get().attend(
+        module.layer_idx,
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+    )
+    return out[None], None
+
+
+def load_transformers(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """The model as transformers builds it, on the device, with its own attention."""
+    from transformers import AttentionInterface, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    AttentionInterface.register(_ATTENTION, _slot_attention)
+    progress_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        return model.to(device)
+    except Exception as cause:
+        raise EngineError(f"the model in {folder} could not be loaded: {type(cause).__name__}: {cause}") from cause
+    finally:
+        if progress_bar:
+            logging.enable_progress_bar()
+
+
+def copy_weights(own: dict[str, Tensor], named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy tensors over those of the same name; tied ones may come under any of their names.
+
+    Raises:
+        EngineError: a name is unknown, a shape differs, or a weight was left out and would be stale.
+    """
+    loaded: set[int] = set()
+    for name, tensor in named_tensors:
+        if name not in own:
+            raise EngineError(f"new weights hold {name!r}, which the model does not have")
+        if own[name].shape != tensor.shape:
+            raise EngineError(f"{name} has shape {list(tensor.shape)} instead of {list(own[name].shape)}")
+        own[name].data.copy_(tensor.detach())
+        loaded.add(own[name].data_ptr())
+    missing = [name for name, tensor in own.items() if tensor.data_ptr() not in loaded]
+    if missing:
+        raise EngineError(f"new weights lack {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))

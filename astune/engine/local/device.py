@@ -1,0 +1,32 @@
+"""Which device and which number format a model computes with, found by itself; engine and trainer share the answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from astune.engine.local import _cpu_linear
+from astune.schema import ConfigError
+
+
+def pick_device(name: Literal["auto", "cuda", "mps", "cpu"]) -> torch.device:
+    """The device of `model.device`; `auto` takes the first of cuda, mps and cpu that is there."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    device = next(device for device in present if present[device]) if name == "auto" else name
+    if not present[device]:
+        raise ConfigError(f"model.device: there is no {device} device here", hint="set model.device to auto")
+    return torch.device(device)
+
+
+def pick_dtype(name: Literal["auto", "bfloat16", "float32"], device: torch.device) -> torch.dtype:
+    """The dtype of `model.dtype`; `auto` is bfloat16 where the hardware multiplies it faster than float32."""
+    if name != "auto":
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[name]
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu":
+        fast = _cpu_linear.takes_bfloat16()
+    else:
+        fast = True
+    return torch.bfloat16 if fast else torch.float32

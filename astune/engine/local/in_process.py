@@ -1,0 +1,298 @@
+"""The in-process engine: one worker thread steps the model, callers on any event loop await their completions.
+
+It batches continuously, keeps the keys and values of a session from turn to turn, and shares the common
+beginning of a group's prompts. It decides nothing about what is sampled or trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from astune.config.schema import EngineConfig, ModelConfig
+from astune.engine.base import EngineStats, WeightsSource, require_context
+from astune.engine.local import _cpu_llama
+from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
+from astune.engine.local._scheduler import Request, Scheduler
+from astune.engine.local._slots import SlotCache
+from astune.engine.local.allocator import keep_freed_memory
+from astune.engine.local.context_bounds import require_within_bounds
+from astune.engine.local.device import pick_device, pick_dtype
+from astune.engine.local.grammar import Grammars, Matcher
+from astune.schema import Completion, ConfigError, Constraint, EngineError, SamplingParams
+
+_SLOTS_A_REQUEST = 2
+"""Sequences kept in the cache for each one that can run: episodes between two turns keep theirs."""
+
+
+class InProcessEngine:
+    """Implements `InferenceEngine` in this process.
+
+    With `deterministic` it is batch-invariant: a completion is a function of the weights, the prompt and the sampling
+    parameters, to the last bit, whatever is computed beside it.
+    """
+
+    def __init__(
+        self,
+        model: TokenModel,
+        *,
+        grammars: Grammars,
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: EngineConfig,
+        max_model_len: int,
+        deterministic: bool,
+    ) -> None:
+        self._model = model
+        self._grammars = grammars
+        self._max_model_len = max_model_len
+        cache = SlotCache(
+            model.layer_shapes,
+            dtype=dtype,
+            device=device,
+            budget_bytes=int(engine.kv_cache_gb * 2**30),
+            max_slots=_SLOTS_A_REQUEST * engine.max_batch_size,
+        )
+        self._cache_tokens = cache.max_tokens
+        self._kv_cache_gb = engine.kv_cache_gb
+        self._scheduler = Scheduler(
+            model, cache, max_batch_size=engine.max_batch_size, device=device, batch_invariant=deterministic
+        )
+        self._changed = threading.Condition()
+        """Guards everything below; notified whenever the worker may have something to do."""
+        self._arrived: list[Request] = []
+        self._loads: list[tuple[WeightsSource, _Waiter]] = []
+        self._open: set[str] = set()
+        self._late_cancelled_tokens = 0
+        self._stats = EngineStats()
+        self._end: EngineError | None = None
+        self._thread = threading.Thread(target=self._work, name="astune-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        model: ModelConfig,
+        engine: EngineConfig,
+        max_model_len: int,
+        deterministic: bool = False,
+    ) -> InProcessEngine:
+        """Load a Hugging Face folder onto the device that is there.
+
+        Raises:
+            EngineError: the folder cannot be loaded, or its architecture cannot be served.
+            ConfigError: the model's context is shorter than `max_model_len`, or what it computes would change within.
+        """
+        device = pick_device(model.device)
+        if device.type == "cpu":
+            keep_freed_memory()
+        dtype = pick_dtype(model.dtype, device)
+        transformers_model = load_transformers(folder, dtype, device)
+        context = getattr(transformers_model.config.get_text_config(), "max_position_embeddings", max_model_len)
+        if max_model_len > context:
+            raise ConfigError(
+                f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
+                hint=f"set rollout.max_model_len to {context} or less",
+            )
+        supported = _cpu_llama.is_supported(transformers_model)
+        token_model = _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
+        windowed = isinstance(token_model, HfModel) and token_model.windowed
+        require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
+        return cls(
+            token_model,
+            grammars=Grammars(folder, token_model.vocab_size),
+            dtype=dtype,
+            device=device,
+            engine=engine,
+            max_model_len=max_model_len,
+            deterministic=deterministic,
+        )
+
+    def open_session(self, session: str) -> None:
+        with self._changed:
+            self._open.add(session)
+
+    def close_session(self, session: str) -> None:
+        """Its cached tokens stay for others that begin alike, until their place is needed."""
+        with self._changed:
+            self._open.discard(session)
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        prompt = array("q", prompt_ids)
+        self._check(prompt, params)
+        matcher = await self._matcher(params.constraint) if params.constraint else None
+        waiter = _Waiter(self)
+        request = Request(prompt, params, session, waiter, matcher)
+        with self._changed:
+            self._raise_if_ended()
+            self._arrived.append(request)
+            self._changed.notify()
+        try:
+            completion = await waiter.future
+        except asyncio.CancelledError:
+            with self._changed:
+                request.cancelled = True
+                self._changed.notify()
+            waiter.discard()
+            raise
+        if not isinstance(completion, Completion):
+            raise EngineError(f"a completion was awaited, {type(completion).__name__} came")
+        return completion
+
+    async def load_weights(self, source: WeightsSource) -> int:
+        """Waits until nothing runs; requests that come meanwhile wait for the new weights."""
+        waiter = _Waiter(self)
+        with self._changed:
+            self._raise_if_ended()
+            self._loads.append((source, waiter))
+            self._changed.notify()
+        await waiter.future
+        return source.version
+
+    def stats(self) -> EngineStats:
+        with self._changed:
+            return replace(
+                self._stats,
+                waiting=self._stats.waiting + len(self._arrived),
+                cancelled_tokens=self._stats.cancelled_tokens + self._late_cancelled_tokens,
+            )
+
+    async def aclose(self) -> None:
+        with self._changed:
+            if self._end is None:
+                self._end = EngineError("the engine is closed")
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def count_unread(self, completion: Completion) -> None:
+        """A completion whose caller had gone when it was done."""
+        with self._changed:
+            self._late_cancelled_tokens += len(completion.token_ids)
+
+    async def _matcher(self, constraint: Constraint) -> Matcher:
+        """A grammar is compiled neither on the event loop nor on the worker that steps the other requests."""
+        ready = self._grammars.ready_matcher(constraint)
+        return ready or await asyncio.to_thread(self._grammars.matcher, constraint)
+
+    def _check(self, prompt: array[int], params: SamplingParams) -> None:
+        total = len(prompt) + params.max_tokens
+        if not prompt or params.max_tokens < 1:
+            raise EngineError("a request needs at least one prompt token and max_tokens of at least 1")
+        if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
+            raise EngineError(f"the prompt holds a token outside the vocabulary of {self._model.vocab_size}")
+        require_context(len(prompt), params, self._max_model_len)
+        if total > self._cache_tokens:
+            raise EngineError(
+                f"a request of {total} tokens can never fit: {self._kv_cache_gb:g} GiB hold the keys and values "
+                f"of {self._cache_tokens} tokens",
+                hint="raise engine.kv_cache_gb or lower rollout.max_model_len",
+            )
+
+    def _raise_if_ended(self) -> None:
+        if self._end is not None:
+            raise EngineError(self._end.message, hint=self._end.hint) from self._end.__cause__
+
+    def _work(self) -> None:
+        """The worker thread. However it ends, everyone who waits is told."""
+        scheduler = self._scheduler
+        end = EngineError("the engine is closed")
+        try:
+            with torch.inference_mode():
+                while self._collect():
+                    scheduler.drop_cancelled()
+                    if self._loads and not scheduler.running:
+                        self._take_weights()
+                    if not self._loads:
+                        scheduler.admit()
+                    if scheduler.running:
+                        scheduler.step()
+                    with self._changed:
+                        self._stats = scheduler.stats
+                    scheduler.deliver()
+        except EngineError as cause:
+            end = cause
+        except BaseException as cause:
+            end = EngineError(f"the engine's worker failed: {type(cause).__name__}: {cause}")
+            end.__cause__ = cause
+        with self._changed:
+            self._end = end
+            scheduler.waiting.extend(self._arrived)
+            loads = [waiter for _, waiter in self._loads]
+            self._arrived, self._loads = [], []
+        scheduler.fail_all(end)
+        with self._changed:
+            self._stats = scheduler.stats
+        scheduler.deliver()
+        for waiter in loads:
+            waiter.finish(end)
+
+    def _collect(self) -> bool:
+        """Wait for something to do and hand over what arrived; False when the engine is to end."""
+        scheduler = self._scheduler
+        with self._changed:
+            while self._end is None:
+                self._arrived = [request for request in self._arrived if not request.cancelled]
+                scheduler.waiting.extend(self._arrived)
+                scheduler.open_sessions = set(self._open)
+                self._arrived = []
+                self._stats = scheduler.stats
+                if scheduler.running or scheduler.waiting or self._loads:
+                    return True
+                self._changed.wait()
+        return False
+
+    def _take_weights(self) -> None:
+        """What is cached belongs to the old weights. A load that fails half-way ends the engine: it would mix them."""
+        while self._loads:
+            source, waiter = self._loads[0]
+            try:
+                self._model.load(source.named_tensors())
+            except Exception as cause:
+                reason = cause.message if isinstance(cause, EngineError) else f"{type(cause).__name__}: {cause}"
+                raise EngineError(f"the engine could not take weights version {source.version}: {reason}") from cause
+            self._scheduler.version = source.version
+            self._scheduler.forget()
+            with self._changed:
+                self._loads.pop(0)
+            waiter.finish(None)
+
+
+class _Waiter:
+    """A future on the caller's event loop that the worker thread fulfils."""
+
+    def __init__(self, engine: InProcessEngine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Completion | None] = self._loop.create_future()
+
+    def finish(self, result: Completion | EngineError | None) -> None:
+        """From the worker thread. A loop that is closed has nobody left who waits."""
+        try:
+            self._loop.call_soon_threadsafe(self._settle, result)
+        except RuntimeError:
+            if isinstance(result, Completion):
+                self._engine.count_unread(result)
+
+    def discard(self) -> None:
+        """The caller was cancelled: a completion that had just come reaches nobody."""
+        if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+            result = self.future.result()
+            if result is not None:
+                self._engine.count_unread(result)
+
+    def _settle(self, result: Completion | EngineError | None) -> None:
+        if self.future.cancelled():
+            if isinstance(result, Completion):
+                self._engine.count_unread(result)
+        elif isinstance(result, EngineError):
+            self.future.set_exception(EngineError(result.message, hint=result.hint))
+        else:
+            self.future.set_result(result)

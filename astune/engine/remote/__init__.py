@@ -1,0 +1,1 @@
+"""Engines behind HTTP: servers that return tokens, endpoints that return text, and how servers get new weights."""

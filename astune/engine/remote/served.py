@@ -1,0 +1,132 @@
+"""A model behind a server that takes token ids and gives token ids and log-probabilities, as vLLM does.
+
+It samples with the weights that the server has; a vLLM server with our worker extension can be given others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from astune.engine.base import EngineStats, require_context
+from astune.engine.remote.base import RemoteEngine
+from astune.engine.remote.endpoint import Endpoint, choice_of
+from astune.engine.remote.gate import Gate
+from astune.engine.remote.handover import Handover
+from astune.engine.remote.publication import Publication
+from astune.schema import Completion, EngineError, Grammar, SamplingParams
+
+NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
+
+
+def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
+    """How vLLM is asked to keep to a grammar.
+
+    Raises:
+        EngineError: it cannot be; `server` is who is meant.
+    """
+    if grammar.kind == "json_schema":
+        return {"json": json.loads(grammar.text)}
+    if grammar.kind == "regex":
+        return {"regex": grammar.text}
+    raise EngineError(
+        f"{server} cannot be made to keep to a {grammar.kind} grammar",
+        hint="leave tool_choice free, or train with backbone: local and engine.type: in_process",
+    )
+
+
+class ServedEngine(RemoteEngine):
+    """One server, asked over `/v1/completions`; `Replicas` makes an `InferenceEngine` of some.
+
+    Raises:
+        EngineError: the server fails, or answers without token ids or log-probabilities.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, max_model_len: int) -> None:
+        super().__init__(endpoint)
+        self._max_model_len = max_model_len
+        self._handover = Handover(endpoint)
+        self._gate = Gate()
+        self.holds: Publication | None = None
+        """The weights that it was given; None while it has its own, or is being given others."""
+        self.usable = True
+        """Whether it may be asked. One that does not answer, or computes with nobody knows which weights, may not."""
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        prompt = list(prompt_ids)
+        require_context(len(prompt), params, self._max_model_len)
+        async with self._gate.passing():
+            if not self.usable:
+                raise EngineError(f"{self.name} did not answer, or took no weights, and is left out")
+            answer = await self._ask("/completions", self._request(prompt, params))
+            completion = self._completion(answer)
+        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
+        return completion
+
+    async def take(self, publication: Publication) -> None:
+        """Have the server compute with other weights; waits until nothing runs, and calls that come meanwhile wait.
+
+        Raises:
+            EngineError, DeadlineExceeded: it does not; what it computes with is then not known.
+        """
+        async with self._gate.closed():
+            self.holds = None
+            try:
+                await self._handover.give(publication)
+            except BaseException:
+                self.usable = False
+                raise
+            self.holds, self.usable = publication, True
+
+    async def lost(self) -> str | None:
+        """The name of what it holds instead of what it was given, empty after a new start; None where all is well.
+
+        Raises:
+            EngineError, DeadlineExceeded: it does not say.
+        """
+        given = self.holds
+        name = await self._handover.holds()
+        return None if given is None or given is not self.holds or name == given.name else name
+
+    def stats(self) -> EngineStats:
+        return replace(self._stats, waiting=self._gate.waiting)
+
+    def _request(self, prompt: list[int], params: SamplingParams) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._endpoint.model,
+            "prompt": prompt,
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "stop_token_ids": list(params.stop_token_ids),
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "top_k": params.top_k,
+            **NOTHING_ELSE,
+        }
+        if params.seed is not None:
+            body["seed"] = params.seed
+        if params.grammar is not None:
+            body["structured_outputs"] = structured_outputs(params.grammar, self.name)
+        return body
+
+    def _completion(self, answer: Any) -> Completion:
+        choice = choice_of(answer, self.name)
+        token_ids: list[int] | None = choice.get("token_ids")
+        logprobs: list[float] | None = (choice.get("logprobs") or {}).get("token_logprobs")
+        lacks = [name for name, value in (("token ids", token_ids), ("log-probabilities", logprobs)) if value is None]
+        if token_ids is None or logprobs is None:
+            raise EngineError(f"{self.name} answered without {' and '.join(lacks)}", hint="serve the model with vLLM")
+        if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
+            raise EngineError(f"{self.name} answered {len(token_ids)} tokens with the log-probabilities {logprobs}")
+        version = self.holds.version if self.holds is not None else 0
+        finish_reason = choice.get("finish_reason")
+        if finish_reason not in ("stop", "length"):
+            raise EngineError(f"{self.name} broke an answer off: {finish_reason}")
+        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version)

@@ -1,0 +1,21 @@
+"""The renderer of a model on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astune.renderers.renderer import Renderer
+from astune.renderers.template import ChatTemplate
+from astune.renderers.template_renderer import TemplateRenderer
+
+
+def load_renderer(folder: Path, name: str | None = None) -> Renderer:
+    """The renderer of the model in `folder`, derived from its own chat template and checked against it.
+
+    Args:
+        name: what errors call the model; its folder's name where none is given.
+
+    Raises:
+        ConfigError: the folder has no usable tokenizer or template, or the template cannot be extended.
+    """
+    return TemplateRenderer(ChatTemplate.load(folder, name))

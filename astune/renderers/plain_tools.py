@@ -1,0 +1,112 @@
+"""Tool calls as plain text, for models whose chat template knows no tools.
+
+The system message describes the tools, an answer holds its calls, and a result is read as a user's message:
+
+    system      ... <tools>
+                {"name": "add", "description": "...", "parameters": {...}}
+                </tools> ...
+    assistant   I add them. <tool_call>
+                {"name": "add", "arguments": {"a": 1, "b": 2}}
+                </tool_call>
+    user        <tool_response>
+                3
+                </tool_response>
+
+This is how Hermes and Qwen models were trained to write calls, so that others have seen it too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from astune.renderers.renderer import Reply, Tool
+from astune.schema import Message
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_RESULT = "is_tool_result"
+_DESCRIPTION = """\
+You can call these tools:
+<tools>
+{tools}
+</tools>
+To call one, write
+<tool_call>
+{{"name": "<its name>", "arguments": {{<its arguments>}}}}
+</tool_call>
+and you will read what it gives between <tool_response> and </tool_response>."""
+
+
+def spoken(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """The same messages, one for one, without anything that a template would have to know of tools.
+
+    Where there is no system message to describe the tools in, the first message says it.
+    """
+    plain = [_spoken(message) for message in messages]
+    if tools and plain:
+        described = _DESCRIPTION.format(tools="\n".join(json.dumps(tool["function"]) for tool in tools))
+        first = plain[0]
+        plain[0] = {**first, "content": f"{first['content']}\n\n{described}" if first["content"] else described}
+        if first["role"] != "system":
+            plain[0] = {**first, "content": f"{described}\n\n{first['content']}"}
+    return plain
+
+
+def folded(messages: Sequence[Message]) -> list[Message]:
+    """Results that follow each other as one message: many templates want users and assistants to take turns."""
+    kept: list[Message] = []
+    for message in messages:
+        if kept and message.get(_RESULT) and kept[-1].get(_RESULT):
+            kept[-1] = {**message, "content": f"{kept[-1]['content']}\n{message['content']}"}
+        else:
+            kept.append(message)
+    return [{key: message[key] for key in message if key != _RESULT} for message in kept]
+
+
+def _spoken(message: Message) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>", _RESULT: True}
+    calls = "\n".join(_call_text(call["function"]) for call in message.get("tool_calls", ()))
+    content = "\n".join(part for part in (message["content"], calls) if part)
+    return {**{key: message[key] for key in message if key != "tool_calls"}, "content": content}
+
+
+def _call_text(function: dict[str, Any]) -> str:
+    return (
+        f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}\n</tool_call>'
+    )
+
+
+def read(text: str) -> Reply:
+    """An answer's text and calls.
+
+        I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>
+
+    is the text "I add." and a call. What begins as a call and is none stays in the text, and is reported.
+    """
+    calls: list[tuple[str, str]] = []
+    malformed: list[str] = []
+
+    def take(block: re.Match[str]) -> str:
+        call = _call(block[1]) if block[0].endswith("</tool_call>") else None
+        if call is None:
+            malformed.append(block[0])
+            return block[0]
+        calls.append(call)
+        return ""
+
+    content = _CALL.sub(take, text)
+    return Reply(content.strip() if calls else content, None, calls, malformed)
+
+
+def _call(text: str) -> tuple[str, str] | None:
+    try:
+        call = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", {})
+    return (call["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None

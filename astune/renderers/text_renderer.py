@@ -1,0 +1,75 @@
+"""The renderer of endpoints that take messages themselves: each message is a line of characters.
+
+There is no template and nothing is ever rewritten; see `astune/engine/remote/written.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from math import isnan
+from typing import Any
+
+from astune.engine.remote.written import END, read, written, written_tools
+from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
+from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
+
+
+def is_in_characters(forest: Forest) -> bool:
+    """Whether a recorded episode was had with such an endpoint: nobody knows a log-probability of it."""
+    return any(isnan(node.logprobs[0]) for node in forest.nodes if node.logprobs)
+
+
+def renderer_of(forest: Forest, renderer: Renderer) -> Renderer:
+    """What reads a recorded episode: the model's own `renderer`, or that of an endpoint of text."""
+    return TextRenderer() if is_in_characters(forest) else renderer
+
+
+class TextRenderer:
+    """Implements `Renderer` for `TextEndpointEngine`."""
+
+    stop_token_ids = (END,)
+
+    def on(self, day: date) -> TextRenderer:
+        return self
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        first, *others = self._deltas(messages)
+        return Rendered([[*written_tools(tools), *first], *others], [])
+
+    def extend(
+        self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
+    ) -> Rendered | None:
+        return Rendered(self._deltas(new), [])
+
+    def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
+        said = self._said(sampled_ids)
+        calls = [
+            (call["function"]["name"], call["function"].get("arguments") or "{}") for call in said.get("tool_calls", ())
+        ]
+        return Reply(said["content"], said.get("reasoning_content"), calls)
+
+    def text(self, sampled_ids: Sequence[int]) -> str:
+        return self._said(sampled_ids)["content"]
+
+    def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
+        return Grammar("call", json.dumps([tool["function"]["name"] for tool in tools]))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(None)
+
+    def _said(self, sampled_ids: Sequence[int]) -> dict[str, Any]:
+        (said,), _ = read(sampled_ids)
+        return said
+
+    def _deltas(self, messages: Sequence[Message]) -> list[list[int]]:
+        for message in messages:
+            if message.get("images"):
+                raise WorkflowError(
+                    "images are not passed on to an endpoint yet", hint="leave them out of the messages"
+                )
+        return [written(message) for message in messages]

@@ -1,0 +1,1 @@
+"""Exact arithmetic, and whether two mathematical answers are the same."""
