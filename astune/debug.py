@@ -115,7 +115,7 @@ def _wait_for_debugger(tag: str) -> None:
 
 @cache
 def _listening() -> tuple[str, int]:
-    """Where debugpy listens; it does so once in a process."""
+    """The address at which debugpy listens; it does so once in a process."""
     import debugpy
 
     return debugpy.listen(("127.0.0.1", 0))

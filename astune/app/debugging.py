@@ -22,7 +22,7 @@ class Episodes:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Those that have ended, in the order in which they began."""
+        """The episodes that have ended, in the order in which they began."""
         return [episode for episode in self._ended.values() if episode is not None]
 
     def show(self, episode: Episode) -> None:

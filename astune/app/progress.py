@@ -50,7 +50,7 @@ class Progress:
     finished: int = 0
     failed: int = 0
     first_failure: str | None = None
-    """Of the phase's failed attempts; the first one mostly explains the others."""
+    """The first failure of the phase's attempts, which mostly explains the others."""
     train: list[Measurement] = field(default_factory=list)
     validation: list[Measurement] = field(default_factory=list)
 

@@ -84,7 +84,7 @@ def require_model(config: AstuneConfig) -> None:
 
 
 def require_addresses(config: AstuneConfig) -> list[str]:
-    """Where servers are asked; none for the engine in this process. Asks nobody.
+    """The addresses at which servers are asked; none for the engine in this process. Asks nobody.
 
     Raises:
         ConfigError: the configuration names no server, or what is no address, or a key that is not set.

@@ -67,7 +67,7 @@ def known_when_asked(config: AstuneConfig) -> str:
 
 
 def folder_of(config: AstuneConfig) -> str:
-    """Where a new run is written."""
+    """The folder into which a new run is written."""
     return f"{config.record_dir}/{config.experiment_name}/<time>/"
 
 

@@ -20,7 +20,7 @@ STARTS_WITHIN_S = 900.0
 """A large model is read from disk and compiled in minutes; on two cores the small one takes one."""
 
 _TOKENS_A_STEP = 4096
-"""Of prompts that a CPU reads in one step; at least one whole prompt must fit."""
+"""The tokens of prompts that a CPU reads in one step; at least one whole prompt must fit."""
 
 
 def vllm_server(

@@ -18,7 +18,7 @@ from astune.runs import message_text
 from astune.schema import Episode, Forest, MessageNode
 
 _MAX_READ_CHARACTERS = 2000
-"""Of a message that the model read; what it wrote is shown whole."""
+"""The characters shown of a message that the model read; what it wrote is shown whole."""
 _VERDICTS = {"success": "green", "failed": "yellow", "truncated": "yellow", "error": "bold red"}
 
 

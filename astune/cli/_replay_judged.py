@@ -25,7 +25,7 @@ _SHOWN = 20
 
 @dataclass
 class _Outcome:
-    """Of one step: before and now."""
+    """The outcome of one step, before and now."""
 
     episodes: int = 0
     reward: list[tuple[float, float]] = field(default_factory=list)

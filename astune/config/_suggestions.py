@@ -78,7 +78,7 @@ def _called(path: Path, place: Place) -> str:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Those of the folder, or the one file that it is; the nearest first, and not without end."""
+    """The files of the folder, or the one file that it is; the nearest first, and not without end."""
     if folder.is_file():
         yield folder
         return

@@ -1,4 +1,4 @@
-"""Where this machine keeps what was fetched or made once: converted models, compiled kernels, data sets of a hub."""
+"""The folder for what was fetched or made once: converted models, compiled kernels, data sets of a hub."""
 
 from __future__ import annotations
 

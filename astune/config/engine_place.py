@@ -1,4 +1,4 @@
-"""Where an engine is: in an environment of its own."""
+"""The place of an engine: in an environment of its own."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class _Named:
 
     @property
     def folders(self) -> list[Path]:
-        """Where it is looked for, the working directory first."""
+        """The folders in which it is looked for, the working directory first."""
         given = [Path.cwd()] if self.base_dir is None else [Path.cwd(), self.base_dir.resolve()]
         return list(dict.fromkeys(given))
 

@@ -24,7 +24,7 @@ from astune.schema import ConfigError
 _DEFAULTS = Path(__file__).parent.parent / "default_config"
 DEFAULT_YAML = _DEFAULTS / "default.yaml"
 APPWORLD_TASKS = _DEFAULTS / "appworld_tasks.yaml"
-"""Where tasks come from under `--with-appworld`, unless the experiment says."""
+"""The source of tasks under `--with-appworld`, unless the experiment says."""
 READ_YAML_NAME = "read_yaml_name"
 UNNAMED = "experiment"
 """The experiment's name where it is made of values and none of them names it."""
@@ -278,7 +278,7 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
 
 
 def _place(path: str, places: dict[str, str]) -> str:
-    """Where the key was last written, or the section around it."""
+    """The place where the key was last written, or the section around it."""
     while path and path not in places:
         path = path.rpartition(".")[0]
     return places.get(path, "")

@@ -39,7 +39,7 @@ class Conversation:
     def of(
         cls, agent: str, messages: Sequence[Message], tools: Sequence[Tool], going_on: Conversation | None
     ) -> Conversation:
-        """With copies of what the agent sent, which it may go on to change; those of `going_on` are made already."""
+        """Copy what the agent sent, which it may go on to change; copies in `going_on` are made already."""
         old = going_on if going_on is not None else cls(agent, [], [], [], "")
         new = copy.deepcopy(list(messages[len(old.sent) :]))
         plain = [*old.plain, *map(canonical, new)]

@@ -39,7 +39,7 @@ from astune.schema import (
 _LOOKED_AT = 3
 """Branches of an agent that a new one is compared with, to name what the agent did."""
 _Key = tuple[int | None, str, Identity]
-"""Where a message may be found again: below a node (at the root: among those tools), by its identity."""
+"""The key by which a message is found again: below a node (at the root: among those tools), by its identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True)
 class _Tip:
-    """Where an agent's last call stands: its conversation, the node of the last message, and the messages and tokens of
+    """The place of an agent's last call: its conversation, the node of the last message, and the messages and tokens of
     the answer's path. A conversation that goes on from here costs time in its new messages only."""
 
     conversation: Conversation

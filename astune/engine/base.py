@@ -25,7 +25,7 @@ def require_context(prompt_tokens: int, params: SamplingParams, max_model_len: i
 
 
 class WeightsSource(Protocol):
-    """Where an engine takes new weights from. `version` counts up with every optimiser step."""
+    """A source of new weights for an engine. `version` counts up with every optimiser step."""
 
     @property
     def version(self) -> int: ...

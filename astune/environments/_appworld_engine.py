@@ -240,7 +240,7 @@ class World:
         return {"passed": passed, "failed": [*failed, *["a test that was not reached"] * missing]}
 
     def variables(self) -> dict[str, str]:
-        """Where AppWorld, and the shell that it uses, have their files."""
+        """The folders where AppWorld, and the shell that it uses, have their files."""
         places = {"APPWORLD_ROOT": self._root, "APPWORLD_CACHE": self._home / "cache", "IPYTHONDIR": self._settings}
         return {name: str(path) for name, path in places.items()}
 

@@ -27,7 +27,7 @@ def task_ids(split: str, *, whose: str) -> list[str]:
 
 
 def split_and_index(task_id: str) -> tuple[str, int] | None:
-    """Where the task of this id stands in which split; None where it is none of theirs."""
+    """The split of the task of this id, and its place there; None where it is none of theirs."""
     own = _ID.fullmatch(task_id)
     if own is None or int(own[2]) >= SPLITS[own[1]][1]:
         return None

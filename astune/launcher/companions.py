@@ -61,12 +61,12 @@ class Companions:
 
     @property
     def names(self) -> list[str]:
-        """Those that were started here."""
+        """The companions that were started here."""
         return [companion.name for companion, _ in self._running]
 
     @property
     def folder(self) -> Path:
-        """Where their logs are."""
+        """The folder of their logs."""
         return self._folder
 
     def start(self, tell: Callable[[str], None], waiting: Callable[[str, float], None]) -> None:

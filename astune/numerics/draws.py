@@ -22,7 +22,7 @@ _EDGES = [*(percent / 100 for percent in range(1, 100)), 0.995, 0.999]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Where each of E tokens lies in its own distribution, likeliest tokens first; all on the CPU.
+    """The place of each of E tokens in its own distribution, likeliest tokens first; all on the CPU.
 
     `above_E` is the probability of all likelier tokens, `rank_E` their number, `equal_E` the probability of the token
     and of those that are exactly as likely (in bfloat16 there are many).
@@ -69,7 +69,7 @@ class Draws:
 
 
 def _relative_entropy(p: float, q: float) -> float:
-    """Of a coin that shows heads with probability `p` from one with `q`, in nats."""
+    """The KL divergence of a coin that shows heads with probability `p` from one with `q`, in nats."""
     heads = p * math.log(p / q) if p > 0 else 0.0
     return heads + ((1 - p) * math.log((1 - p) / (1 - q)) if p < 1 else 0.0)
 

@@ -21,7 +21,7 @@ class Limits:
     evidence: float = 6.0
 
     def at_logits_times(self, scale: float) -> Limits:
-        """Of log-probabilities whose logits, and so their rounding, are `scale` times those that the limits are of."""
+        """The limits for logits, and so for rounding, that are `scale` times as large."""
         return replace(self, mean=self.mean * scale, p99=self.p99 * scale, kl=self.kl * scale**2)
 
     def exceeded_by(self, mismatch: Mismatch) -> dict[str, tuple[float, float]]:
@@ -35,8 +35,8 @@ class Limits:
 
 
 FLOAT32 = Limits(mean=5e-5, p99=3e-4, kl=1e-8)
-"""Of float32 on both sides: ten times what SmolLM2-135M shows on the calculator's rollouts (mean 5.3e-6, p99 2.6e-5,
-KL 3e-11; CPU, 1,000 tokens a step). With bfloat16 on one side the mean is 600 times the limit."""
+"""The limits of float32 on both sides: ten times what SmolLM2-135M shows on the calculator's rollouts (mean 5.3e-6,
+p99 2.6e-5, KL 3e-11; CPU, 1,000 tokens a step). With bfloat16 on one side the mean is 600 times the limit."""
 
 MEAN, P99, KL = 1.5, 2.0, 3.0
 """How many times what rounding explains is too much, in a narrower format. Rounding is measured on the same tokens, by

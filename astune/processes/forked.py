@@ -92,7 +92,7 @@ class Forked:
         return Ended(how_it_ended(status))
 
     def _status(self) -> int | None:
-        """Its exit status, or below 0 the signal that ended it; None where it has not ended."""
+        """The exit status, or below 0 the signal that ended it; None where it has not ended."""
         give_up = time.monotonic() + _ENDS_S
         while self._pid:
             pid, status = os.waitpid(self._pid, os.WNOHANG)

@@ -27,7 +27,7 @@ STARTS_S = 240.0
 ENDS_S = 10.0
 
 _STDERR = 2
-"""Where what a process prints goes; the channel is a socket of its own."""
+"""The stream for what a process prints; the channel is a socket of its own."""
 
 
 class CallFailed(Exception):
@@ -51,7 +51,7 @@ class Ties:
         self.writer = writer
         self.folder = tempfile.TemporaryDirectory(prefix="astune-env-", ignore_cleanup_errors=True)
         self.control: socket.socket | None = None
-        """Where the process forks others, what it gets for each goes here."""
+        """The socket for what a process that forks others gets for each; None where it does not."""
         self._lifeline = lifeline
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Where in a rendered conversation the content of each message ends."""
+"""The positions in a rendered conversation at which the content of each message ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ends_by_search(
 
 
 def _end_of(content: str, text: str, position: int) -> int | None:
-    """Where the content ends in the text behind a position, as it is, trimmed, or within JSON."""
+    """The position at which the content ends in the text behind a position, as it is, trimmed, or within JSON."""
     trimmed = content.strip()
     for spelled in (content, trimmed, json.dumps(trimmed, ensure_ascii=False)[1:-1], json.dumps(trimmed)[1:-1]):
         at = text.find(spelled, position)

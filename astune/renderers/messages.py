@@ -169,7 +169,7 @@ def _image(block: Any) -> str | None:
 
 
 def _hash(address: str) -> str:
-    """Of the bytes that a data URL holds, or of an address."""
+    """Hash the bytes that a data URL holds, or an address."""
     head, separator, data = address.partition(";base64,")
     if not (separator and head.startswith("data:")):
         return hashlib.sha256(address.encode()).hexdigest()

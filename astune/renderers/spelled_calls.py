@@ -164,7 +164,7 @@ def _resolved(schema: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _values(schema: Any) -> list[Any] | None:
-    """Those that a schema lists."""
+    """The values that a schema lists."""
     if not isinstance(schema, dict):
         return None
     return schema.get("enum", [schema["const"]] if "const" in schema else None)

@@ -28,7 +28,7 @@ from astune.renderers.token_bytes import vocabulary_of
 from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowError
 
 _KEPT_GRAMMARS = 64
-"""Of forced calls; deriving one takes two renders for each tool, and agents offer the same tools call after call."""
+"""Grammars of forced calls; deriving one takes two renders for each tool, and agents offer the same tools again."""
 _ROLES = ("system", "user", "assistant")
 _QUESTION: list[Message] = [{"role": "user", "content": "Probe?"}]
 _TOOL: Tool = {

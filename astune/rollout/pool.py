@@ -32,7 +32,7 @@ _ENGINE_SETTLES_S = 120.0
 
 @dataclass
 class _Slot:
-    """Where the K episodes of one task gather, in the order of their repeats."""
+    """The K episodes of one task as they gather, in the order of their repeats."""
 
     task: Task
     finished: dict[int, Episode] = field(default_factory=dict)

@@ -108,7 +108,7 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 def stamps_of(path: Path) -> tuple[Stamp, Stamp]:
-    """Of the store, and of what its writer has not put into it yet."""
+    """Stamps of the store, and of what its writer has not put into it yet."""
     path = path.resolve()
     return Stamp.of(path), Stamp.of(_log_of(path))
 
@@ -188,7 +188,7 @@ class RowCopy:
         self._zstd = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Of the columns `COPIED`, in their order.
+        """Add a row, given as the values of the columns `COPIED` in their order.
 
         Raises:
             RunStoreError: the episode itself is damaged; nothing is inserted.
@@ -201,7 +201,7 @@ class RowCopy:
 
 
 def agents_of(nodes: Sequence[MessageNode]) -> str:
-    """Those who asked the model, as a JSON list in the order of their first answers."""
+    """The agents that asked the model, as a JSON list in the order of their first answers."""
     return orjson.dumps(list(dict.fromkeys(column_text(node.agent) for node in nodes if node.sampled))).decode()
 
 

@@ -17,7 +17,7 @@ SNIPPET_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Where a text was found, with what stands around it."""
+    """The place where a text was found, with what stands around it."""
 
     before: str
     match: str

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-"""Where the package `inside` is; the interpreter imports it from here and then forgets the folder."""
+"""The folder of the package `inside`; the interpreter imports it from here and then forgets the folder."""
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 _PARTS = ("bin", "lib", "lib64", "include", "share", "pyvenv.cfg")
-"""Of a Python's folder, which may be a project's or a home folder, as after `python -m venv .`."""
+"""Parts of a Python's folder, which may be a project's or a home folder, as after `python -m venv .`."""
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} import main; del sys.path[0]; main()"
 
 

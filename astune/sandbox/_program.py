@@ -22,7 +22,7 @@ from astune.schema import SandboxError, boundary
 _END_S = 15.0
 """Seconds within which a process that was killed has to be gone."""
 _PROGRAM = Path("/program")
-"""Where bubblewrap shows the package `inside`."""
+"""The folder in which bubblewrap shows the package `inside`."""
 _WATCH_S = 0.05
 """Seconds between looks at the memory of all of a call's processes together."""
 _LEFT_OVER_S = 0.2

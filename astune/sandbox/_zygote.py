@@ -141,7 +141,7 @@ def _alive(control: socket.socket | None) -> socket.socket:
 
 
 def _require_readable_by_all(paths: Iterable[str]) -> None:
-    """Where root starts code without a mount namespace, it runs as nobody, who has to reach the interpreter."""
+    """Code that root starts without a mount namespace runs as nobody, who has to reach the interpreter."""
     for path in map(Path, paths):
         closed = [parent for parent in path.parents if not parent.stat().st_mode & stat.S_IXOTH]
         if closed:

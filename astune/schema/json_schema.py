@@ -10,7 +10,7 @@ _NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 _NAMING = {"properties", "patternProperties", "dependentSchemas", "$ref", "anyOf", "oneOf", "allOf", "not", "if"}
 """What names an object's properties; where two of them stand side by side, each may name only some."""
 _BRANCHES = ("then", "else")
-"""Of an `if`."""
+"""Keywords beside an `if`."""
 
 
 def closed_schema(schema: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where in the user's own code something was raised or waits, which is where they will look first."""
+"""The place in the user's own code where something was raised or waits, which is where they will look first."""
 
 from __future__ import annotations
 

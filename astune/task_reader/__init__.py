@@ -1,4 +1,4 @@
-"""Where tasks come from, and in which order they are trained on."""
+"""Readers of tasks, and the order in which tasks are trained on."""
 
 from astune.task_reader.task_order import TaskOrder
 from astune.task_reader.task_reader_base import (

@@ -1,4 +1,4 @@
-"""Where data sets were downloaded to: a folder of their own each, which their hub id finds from then on.
+"""The folders that data sets were downloaded to: a folder of their own each, which their hub id finds from then on.
 
     DATA_PATH/openai/gsm8k/main/train-00000-of-00001.parquet
 
@@ -43,7 +43,7 @@ def note_download(dataset: str, folder: Path) -> None:
 
 
 def downloaded_folder(dataset: str) -> Path | None:
-    """Where the data set was downloaded to; None where it never was, or is no longer there."""
+    """The folder that the data set was downloaded to; None where it never was, or is no longer there."""
     note = _note_of(dataset)
     folder = Path(note.read_text(encoding="utf-8")) if note.is_file() else None
     return folder if folder is not None and folder.is_dir() else None

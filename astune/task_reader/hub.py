@@ -197,7 +197,7 @@ class ModelScopeHub(Hub):
 
 
 def hugging_face_home() -> Path:
-    """Where programs of the Hugging Face hub keep their things."""
+    """The folder where programs of the Hugging Face hub keep their things."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     return Path(os.environ.get("HF_HOME", f"{caches}/huggingface")).expanduser()
 

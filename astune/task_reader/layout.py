@@ -125,7 +125,7 @@ def _declared(data: list[str], card: str) -> dict[str, Splits]:
 
 
 def _declared_splits(data: list[str], config: dict[str, Any]) -> Splits:
-    """Of one subset: `data_files` is a pattern, a list of them, or patterns for each split."""
+    """The splits of one subset: `data_files` is a pattern, a list of them, or patterns for each split."""
     folder = str(config.get("data_dir") or "").strip("/")
     below = [name for name in data if not folder or name.startswith(f"{folder}/")]
     patterns = config.get("data_files")
@@ -184,7 +184,7 @@ def _split_named(path: PurePosixPath) -> str | None:
 
 
 def _one_format_each(splits: Splits) -> Splits:
-    """Where a split is there in several formats, they are copies of each other."""
+    """Keep one format of a split: where there are several, they are copies of each other."""
     chosen: Splits = {}
     for split, names in splits.items():
         first = next(suffix for suffix in FORMATS if any(name.endswith(suffix) for name in names))

@@ -102,7 +102,7 @@ class TaskReaderBase(ABC):
         return tasks
 
     def places(self, path: str) -> list[Path]:
-        """Where a path of the configuration may be: in the working directory, then in the configuration's folder."""
+        """Places of a configuration's path: in the working directory, then in the configuration's folder."""
         folders = [folder for folder in (Path.cwd(), self.base_dir) if folder is not None]
         return list(dict.fromkeys((folder / Path(path).expanduser()).resolve() for folder in folders))
 

@@ -29,7 +29,7 @@ FLOAT32 = 1e-3
 FAR = 2.0
 """Weights that are moved so as to be told from others are moved by this many limits."""
 FIRST_NOISE, LARGEST_NOISE = 0.1, 1.0
-"""Of the noise that moves them, relative to a weight's size; doubled until it is enough."""
+"""The noise that moves them, relative to a weight's size; doubled until it is enough."""
 
 
 class Fingerprints:

@@ -16,7 +16,7 @@ from astune.config.schema import LossConfig
 from astune.trainer.mismatch import Limits, Mismatch
 
 LARGEST_LOG_RATIO = 10.0
-"""Of the starting weights to the policy, in the KL term: 22,000 times as likely."""
+"""The largest log ratio of starting weights to policy that the KL term counts: 22,000 times as likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class LossSums:
 
     @property
     def mismatch(self) -> Mismatch:
-        """Of every trained token, with the engine."""
+        """The mismatch of every trained token with the engine."""
         return Mismatch.join(self.mismatches)
 
     def metrics(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ from astune.trainer.embedding import sum_embeddings_apart
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _ELEMENTS_PER_BLOCK = 1 << 20
-"""Of a sum, 4 MiB in float32."""
+"""Elements summed at once, 4 MiB in float32."""
 
 
 def add_up(total: Tensor, part: Tensor) -> None:

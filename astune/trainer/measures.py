@@ -11,7 +11,7 @@ from astune.engine.base import EngineStats
 from astune.schema import EpisodeGroup
 
 SUCCESS = "reward/success_of_all"
-"""Of a measurement, by `success_of_all`."""
+"""The metric of a measurement that `success_of_all` computes."""
 
 
 def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:

@@ -91,7 +91,7 @@ class Mismatch:
         }
 
     def metrics_by_age(self, version: int) -> dict[str, float]:
-        """Of the tokens sampled 0, 1, ... versions before `version`, the one that is trained.
+        """Metrics of the tokens sampled 0, 1, ... versions before `version`, the one that is trained.
 
             version 7, tokens of 7 and of 5   ->   versions_behind_0/tokens, versions_behind_2/tokens, ...
 

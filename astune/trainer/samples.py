@@ -51,7 +51,7 @@ class WeightedTimeline:
     constrained: list[ConstrainedRun] = field(default_factory=list[ConstrainedRun])
     episode_id: str = ""
     messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Whose tokens are trained, in the order of `positions`: a node and the number of its tokens."""
+    """The messages whose tokens are trained, in the order of `positions`: a node and the number of its tokens."""
 
     @property
     def input_ids(self) -> list[int]:

@@ -44,7 +44,7 @@ def plain(value: object) -> Any:
 
 
 def plain_text(text: str) -> str:
-    """As JSON can hold it, and as a search reads it: what is no whole character is a question mark."""
+    """The text as JSON can hold it, and as a search reads it: what is no whole character is a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 

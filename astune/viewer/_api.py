@@ -39,7 +39,7 @@ class Api:
         return [run.info() for run in self._library.runs().values()]
 
     def run(self, name: str) -> dict[str, Any]:
-        """As far as it goes: what cannot be read is empty, and named among the problems."""
+        """The run as far as it can be read: what cannot be read is empty, and named among the problems."""
         run = self._library.run(name)
         with_episodes: dict[str, Any] = {"steps": [], "agents": [], "errors": []}
         with suppress(Refusal, RunStoreError):  # which `problems` tell

@@ -113,7 +113,7 @@ def _report(api: Api) -> Callable[[Request], Response]:
 
 def _healthz(library: Library) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
-        """With `folder`: whether the viewer shows that folder, so that nobody takes it for another one."""
+        """Answer that the viewer runs; with `folder`, whether it shows that folder and not another one."""
         folder = request.query_params.get("folder")
         if folder and not library.folder.holds(Path(folder)):
             raise Refusal(409, "this viewer shows another folder")

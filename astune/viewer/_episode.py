@@ -41,7 +41,7 @@ def messages_of(episode: Episode, row: EpisodeRow, vocabulary: Vocabulary | None
 
 
 def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> dict[int, float]:
-    """Of each trained message: the episode's one number, or its own; empty where they are not known."""
+    """The advantage of each trained message: the episode's one number, or its own; empty where they are not known."""
     trained = [node.node_id for node in episode.trained_messages]
     if not advantages:
         return {}

@@ -197,7 +197,7 @@ class _Watch:
                 self._let_go(listener)
 
     def _let_go(self, listener: asyncio.Queue[Event | None]) -> None:
-        """Its stream ends where it stopped reading; what waits for it is thrown away now, for it may never read on."""
+        """End a listener's stream where it stopped reading, and drop what waits for it, since it may never read on."""
         self.listeners.discard(listener)
         while not listener.empty():
             listener.get_nowait()

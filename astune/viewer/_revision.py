@@ -13,7 +13,7 @@ from astune.runs import EpisodeReader, EpisodeRow
 
 
 def revisions(reader: EpisodeReader, row: EpisodeRow) -> dict[str, str]:
-    """Of what is answered about an episode now, and about its tokens."""
+    """Revisions of what is answered about an episode now, and about its tokens."""
     knows_trainer = reader.trainer_logprobs(row.episode_id) is not None
     return {"episode": episode_revision(row, group_of(reader, row)), "tokens": tokens_revision(row, knows_trainer)}
 

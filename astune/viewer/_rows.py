@@ -13,7 +13,7 @@ from astune.viewer._answers import plain_text
 from astune.viewer._run import ViewedRun
 
 _ERROR_CHARACTERS = 500
-"""Of an error in a list; the episode itself has all of it."""
+"""The characters shown of an error in a list; the episode itself has all of it."""
 _SHOWN = [field.name for field in fields(EpisodeRow) if field.name != "advantages"]
 
 

@@ -20,7 +20,7 @@ class _Found:
 
 
 class TextSearch:
-    """Of one store. Safe to ask from several threads; the same text is looked for once at a time."""
+    """The search in one store. Safe to ask from several threads; the same text is looked for once at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

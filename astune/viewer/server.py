@@ -23,7 +23,7 @@ _ANSWERS_END_S = 2
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the viewer listens. `token` is what its API wants to see, None where only this machine can ask.
+    """The address that the viewer listens at. `token` is what its API requires, None where only this machine can ask.
 
     `fragment` is what the page opens with, empty for its beginning.
     """

@@ -25,7 +25,7 @@ _STATE = "engine.json"
 
 @dataclass(frozen=True, slots=True)
 class EngineResume:
-    """Where a run resumes: its resume point, and the folder of the engine's own checkpoint of that step."""
+    """A resume point, and the folder of the engine's own checkpoint of that step."""
 
     folder: Path
     point: ResumePoint
@@ -150,7 +150,7 @@ class Job:
 
 
 def _model_in(actor: Path) -> Path:
-    """Where verl's FSDP put it, or its Megatron."""
+    """The folder in which verl's FSDP or its Megatron put the model."""
     nested = actor / "model" / "huggingface"
     return nested if nested.is_dir() else actor / "huggingface"
 

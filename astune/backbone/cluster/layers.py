@@ -18,7 +18,7 @@ from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.schema import ConfigError
 
 Layers = list[tuple[str, dict[str, Any]]]
-"""Where keys come from, with their values."""
+"""Configuration layers: where each comes from, and its keys with their values."""
 
 
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"

@@ -30,7 +30,7 @@ _KIND = "accelerator_type:"
 
 
 def address() -> str:
-    """Where Ray is; `local` where a run starts its own."""
+    """The address of Ray; `local` where a run starts its own."""
     return os.environ.get("RAY_ADDRESS") or OWN
 
 

@@ -82,7 +82,7 @@ def reports() -> Reports:
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Those of an engine's metrics that are numbers."""
+    """The metrics of an engine that are numbers."""
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)}
 
 

@@ -29,17 +29,17 @@ class Row:
     logprobs: list[float]
     advantages: list[float]
     token_weight: float
-    """Of each trained token, within the group."""
+    """The weight of each trained token within the group."""
     versions: list[int]
-    """Of the model's weights, for each trained token."""
+    """The version of the weights that sampled each trained token."""
     episode_id: str = ""
     messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Whose tokens are trained, in their order: a node and the number of its tokens."""
+    """The messages whose tokens are trained, in their order: a node and the number of its tokens."""
     dropped: bool = False
     """Stands for a group that could not be completed, and counts nothing in the batch."""
 
     def origin(self) -> dict[str, Any]:
-        """Where the trained tokens come from: what a `TrainedRow` has beside the trainer's values of them."""
+        """The origin of the trained tokens: what a `TrainedRow` has beside the trainer's values of them."""
         return {"episode": self.episode_id, "messages": self.messages, "versions": self.versions}
 
 
@@ -76,7 +76,7 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], algorithm: Alg
 
 
 def quiet_row(token_id: int, version: int, *, dropped: bool = False) -> Row:
-    """Of a group that teaches nothing: it is counted, and costs two tokens. Engines want one of them in the mask."""
+    """The row of a group that teaches nothing: counted, at two tokens. Engines want one of them in the mask."""
     return Row([token_id], [token_id], [1], [0.0], [0.0], 0.0, [version], dropped=dropped)
 
 

@@ -134,7 +134,7 @@ class TokenLoss(PolicyLossFn):
 
 
 class TokenLossFromStart(TokenLoss):
-    """With the KL term, for which Trinity's reference model says what the starting weights do."""
+    """The loss with the KL term, for which Trinity's reference model says what the starting weights do."""
 
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,

@@ -63,7 +63,7 @@ def teaches(experience: Experience) -> bool:
 
 
 def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks: int) -> list[Experience]:
-    """Those that teach, their advantages and weights scaled to the batch, of which dropped groups are no part.
+    """The experiences that teach, advantages and weights scaled to the batch, of which dropped groups are no part.
 
     Gradients are averaged over ranks, and law 4's loss is a sum: hence `n_ranks`. Experiences of no weight fill a
     batch up that ranks cannot share equally.

@@ -36,7 +36,7 @@ class KeepingEngine(VERLTrainer):
     """Keeps what was computed of each trained token, and takes a batch in one update however many timelines it has."""
 
     values: Mapping[str, Mapping[str, list[float]]] = {}
-    """Of the last batch, by the experience's id."""
+    """What the trainer computed of the last batch, by the experience's id."""
 
     def n_ranks(self) -> int:
         return self._get_dp_size()

@@ -19,7 +19,7 @@ FOR_FSDP = (
 
 
 def keys_of(config: AstuneConfig) -> dict[str, Any]:
-    """Its learning rate is that of `astune.trainer.policy.learning_rate` at every step; it counts steps from 0."""
+    """Keys of Megatron's optimiser: the rates of `astune.trainer.policy.learning_rate`, by steps counted from 0."""
     optim, last = config.trainer.optim, config.trainer.total_steps - 1
     told = {
         "lr_warmup_init": optim.lr / (optim.warmup_steps + 1),

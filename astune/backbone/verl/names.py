@@ -6,7 +6,7 @@ PREFIX = "astune_"
 """Before the name of a mode of verl's trainer, that of ours."""
 SYNC, COLOCATED, SEPARATE = "sync", "colocate_async", "separate_async"
 MODES = (SYNC, COLOCATED, SEPARATE)
-"""Of verl's trainer."""
+"""The modes of verl's trainer."""
 
 
 def group_of(number: int, tasks_per_step: int) -> str:

@@ -43,7 +43,7 @@ _SEPARATE_ON_CPU = {
 }
 """What servers of their own need where there is no GPU."""
 _CPU_TOKENS = 1024
-"""Of a micro-batch where there is no GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
+"""Tokens of a micro-batch without a GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
 _NOT_DECLARED = (
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.enable_sleep_mode",
@@ -160,7 +160,7 @@ def _ray(*, on_cpu: bool) -> dict[str, Any]:
 
 
 class _Keys:
-    """Those that verl's own configuration has, before anything is set in it."""
+    """The keys that verl's own configuration has, before anything is set in it."""
 
     def __init__(self, theirs: DictConfig) -> None:
         self._defaults = dict(leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]

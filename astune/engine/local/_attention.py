@@ -220,5 +220,5 @@ def parts_of(alike: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
 
 
 def _scores(segments: Sequence[Segment]) -> int:
-    """Of one head, padded."""
+    """The number of one head's scores, padded."""
     return len(segments) * max(segment.new for segment in segments) * max(segment.length for segment in segments)

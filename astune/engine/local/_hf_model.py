@@ -60,7 +60,7 @@ class _Attention(Protocol):
 
 
 _ATTENDING: ContextVar[_Attention] = ContextVar("attending")
-"""Whose attention the forward pass under way uses; not every architecture hands keyword arguments down to it."""
+"""The attention of the forward pass under way; not every architecture hands keyword arguments down to it."""
 
 
 class HfModel:

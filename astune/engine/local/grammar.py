@@ -76,7 +76,7 @@ class Grammars:
         self._vocab_size = vocab_size
         self._compiling = Lock()
         self._lock = Lock()
-        """Of `_compiled`; held for a moment only."""
+        """Guards `_compiled`; held for a moment only."""
         self._compiled: dict[Constraint, LLMatcher] = {}
         self._tokenizer_ending_with = lru_cache(maxsize=4)(self._load_tokenizer)
 

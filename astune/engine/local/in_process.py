@@ -121,7 +121,7 @@ class InProcessEngine:
             self._open.add(session)
 
     def close_session(self, session: str) -> None:
-        """Its cached tokens stay for others that begin alike, until their place is needed."""
+        """End a session; its cached tokens stay for others that begin alike, until their place is needed."""
         with self._changed:
             self._open.discard(session)
 

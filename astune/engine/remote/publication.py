@@ -29,7 +29,7 @@ class Publication:
 
     @property
     def name(self) -> str:
-        """Of this version and this handing over; no other one has it."""
+        """A name for this version and this handing over alone."""
         return self.folder.name
 
 
