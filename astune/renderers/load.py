@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from astune.renderers.renderer import Renderer
-from astune.renderers.template import ChatTemplate
-from astune.renderers.template_renderer import TemplateRenderer
 
 
 def load_renderer(folder: Path, name: str | None = None) -> Renderer:
@@ -18,4 +16,8 @@ def load_renderer(folder: Path, name: str | None = None) -> Renderer:
     Raises:
         ConfigError: the folder has no usable tokenizer or template, or the template cannot be extended.
     """
+    # Templates need jinja2, which a core that is installed alone has not.
+    from astune.renderers.template import ChatTemplate
+    from astune.renderers.template_renderer import TemplateRenderer
+
     return TemplateRenderer(ChatTemplate.load(folder, name))

@@ -129,7 +129,9 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
         _, err = process.communicate(timeout=200)
     said = "".join(lines) + err
     assert process.returncode == 0, said
-    assert f"{dies.url} does not answer and is left out; 1 of 2 servers go on" in said
+    dies_during_a_call = f"{dies.url} does not answer and is left out; 1 of 2 servers go on"
+    dies_during_a_hand_over = f"{dies.url} took no weights version 3, does not answer and is left out"
+    assert dies_during_a_call in said or dies_during_a_hand_over in said
     assert f"{dies.url} answers again" in said
     steps = train_lines(folder)
     assert len(steps) == 24
