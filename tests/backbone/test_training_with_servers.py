@@ -4,6 +4,7 @@ ends it, an evaluation, and the comparison of numbers. `make e2e-vllm` runs trai
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -129,9 +130,8 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
         _, err = process.communicate(timeout=200)
     said = "".join(lines) + err
     assert process.returncode == 0, said
-    dies_during_a_call = f"{dies.url} does not answer and is left out; 1 of 2 servers go on"
-    dies_during_a_hand_over = f"{dies.url} took no weights version 3, does not answer and is left out"
-    assert dies_during_a_call in said or dies_during_a_hand_over in said
+    died = r"(does not answer|took no weights version \d+, does not answer) and is left out"
+    assert re.search(f"{re.escape(dies.url)} {died}", said), said
     assert f"{dies.url} answers again" in said
     steps = train_lines(folder)
     assert len(steps) == 24
