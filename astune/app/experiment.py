@@ -91,11 +91,11 @@ class Experiment:
         else:
             directory = RunDirectory.open(resolve_run(named, prefer="training"))
             config = load_config(directory.config_path, overrides, values=layers)
-            experiment = cls(config, config_path_of(directory.backup), directory.path)
+            found = directory.path
+            experiment = cls(config, config_path_of(directory.backup), found)
         if not experiment.backbone.trains:
             raise ConfigError("a debug run is over when its episodes are: it is not resumed", hint="start it again")
-        assert experiment.run_path is not None
-        RunDirectory.open(experiment.run_path).require_resumable()
+        RunDirectory.open(found).require_resumable()
         return experiment
 
     @property
