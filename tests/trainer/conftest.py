@@ -5,27 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from trainer_helpers import VOCABULARY
-from transformers import LlamaConfig, LlamaForCausalLM
+from trainer_helpers import save_small_llama
 
 
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A three-layer Llama with random weights, tied embeddings and a file that stands for its tokenizer."""
     folder = tmp_path_factory.mktemp("small-model")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    (folder / "tokenizer.json").write_text("{}")
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    return folder
+    return save_small_llama(folder, hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=6)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from astune.algorithm import GRPO, Algorithm
 from astune.config.schema import AstuneConfig, LossConfig, ModelConfig, OptimConfig, RolloutConfig, TrainerConfig
@@ -181,3 +181,15 @@ def distance(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     assert ours.keys() == theirs.keys()
     difference = sum(float((ours[name].double() - theirs[name].double()).square().sum()) for name in theirs)
     return (difference / sum(float(tensor.double().square().sum()) for tensor in theirs.values())) ** 0.5
+
+
+def save_small_llama(folder: Path, **sizes: int) -> Path:
+    """Write a Llama with random weights, tied embeddings and a file that stands for its tokenizer."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.1, **sizes
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    return folder
