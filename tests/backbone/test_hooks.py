@@ -127,3 +127,16 @@ def test_every_method_that_extends_an_engines_is_checked_to_be_there() -> None:
                 assert "hooks" in marks(node) or not overriding, (file, node.name)
                 found += len(overriding)
     assert found > 30
+
+
+def test_the_page_on_backbones_names_every_method_that_is_replaced() -> None:
+    """Where a table has to be compared with a new version of an engine, nothing may be left out of it."""
+    page = (BACKBONE.parents[1] / "docs" / "en" / "backbones.md").read_text()
+    named = page.partition("### Hooks into the engines")[2].partition("\n## ")[0]
+    for engine in ("verl", "trinity"):
+        for file in (BACKBONE / engine).glob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if not isinstance(node, ast.ClassDef) or "Workflow" in map(ast.unparse, node.bases):  # a public one
+                    continue
+                replaced = [each.name for each in own_methods(node) if "hook" in marks(each)]
+                assert [name for name in replaced if f"`{name}`" not in named] == [], (file, node.name)
