@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 os.environ |= {"VERL_USE_EXTERNAL_MODULES": "astune.backbone.cpu_clusters.verl_on_cpu", "VERL_PLATFORM": "cpu"}
 
@@ -61,4 +62,4 @@ if __name__ == "__main__":
         "CISPO's loss": of_gradients(CISPO(clip_low=0.3, clip_high=0.4), "cispo", 0.3, 0.4),
         "DAPO's loss": of_gradients(DAPO(clip_low=0.2, clip_high=0.28), "vanilla", 0.2, 0.28),
     }
-    print(json.dumps(differences))
+    sys.stdout.write(json.dumps(differences) + "\n")
