@@ -18,7 +18,7 @@ from trinity.buffer.operators.experience_operator import ExperienceOperatorV1
 from trinity.common.experience import Experience
 
 from astune.algorithm import load_algorithm
-from astune.config.schema import AstuneConfig
+from astune.backbone.trinity.names import config_of_loss
 from astune.trainer.loss import LossInputs, PolicyLoss
 
 
@@ -81,7 +81,7 @@ class TokenLoss(PolicyLossFn):
 
     def __init__(self, backend: str = "verl", *, config: str, base_dir: str | None = None) -> None:
         super().__init__(backend=backend)
-        parsed = AstuneConfig.model_validate_json(config)
+        parsed = config_of_loss(config)
         algorithm = load_algorithm(parsed, None if base_dir is None else Path(base_dir))
         self._loss = PolicyLoss(algorithm, parsed.trainer.loss)
 

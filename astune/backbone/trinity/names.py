@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from astune.backbone.cluster.layers import of_user
 from astune.config.schema import AstuneConfig
 
@@ -25,3 +27,11 @@ def runners_per_model(config: AstuneConfig) -> int:
 
 def n_runners(config: AstuneConfig) -> int:
     return n_models(config) * runners_per_model(config)
+
+
+def config_of_loss(parts: str) -> AstuneConfig:
+    """The configuration of which `parts`, in JSON, say the loss; all others have their defaults.
+
+    It is parsed as Python's values: where pydantic parses JSON itself, it refuses a default that JSON has no type for.
+    """
+    return AstuneConfig.model_validate(json.loads(parts))
