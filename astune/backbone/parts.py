@@ -8,11 +8,12 @@ from pathlib import Path
 
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.imports import import_class
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, ProgramConfig
 from astune.schema import ConfigError, Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
 from astune.workflow import Workflow
+from astune.workflow.program import ProgramWorkflow, require_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ def _workflow(config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:
             "rollout.workflow is not set: there is no agent to train",
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
+    if isinstance(config.rollout.workflow, ProgramConfig):
+        require_program(config.rollout.workflow)
+        return ProgramWorkflow
     return import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
 
 

@@ -180,13 +180,25 @@ class TimelineConfig(StrictModel):
     """Go on although other tools are offered than before, which the model then does not see; counted alike."""
 
 
+class ProgramConfig(StrictModel):
+    """An agent that is a program of its own, in any language: one process an episode."""
+
+    command: list[str] = Field(min_length=1)
+    """Program and arguments. `{main_query}` and other fields of the task, its metadata's too, are filled in."""
+
+
 class RolloutConfig(StrictModel):
     """How episodes are run."""
 
     use_agentscope_protocol: bool = True
     """Kept for the tutorials' configurations; the workflow's class decides which protocol it speaks."""
-    workflow: str = Field(default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol"))
-    """Your agent program: `module->Class` or `path/file.py->Class`."""
+    workflow: str | ProgramConfig = Field(
+        default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol")
+    )
+    """Your agent program: `module->Class` or `path/file.py->Class`, or `{command: [...]}` for a program of its own,
+    which docs/en/any_agent.md describes."""
+    trust_program_reward: bool = False
+    """Take the reward that such a program prints. Only for programs that run nothing the model wrote."""
     agentscope_disable_toolcalls: bool = False
     """Hide every tool from the model, for agents that offer tools which the model's template cannot express."""
     num_repeat: int = Field(default=8, ge=1)

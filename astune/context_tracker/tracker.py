@@ -104,6 +104,10 @@ class ContextTracker:
         """Messages, and sets of tools, that counted as recorded ones although they were not exactly the same."""
         return len(self._passed_over)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        return self._renderer.decode(token_ids)
+
     def prepare(
         self,
         messages: Sequence[Message],

@@ -19,6 +19,7 @@ from astune.engine.base import InferenceEngine
 from astune.renderers import Tool
 from astune.schema import (
     AstuneError,
+    Completion,
     ContextOverflow,
     EngineError,
     Grammar,
@@ -34,6 +35,8 @@ _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.c
 
 _CANCELLATIONS = 20
 _BETWEEN_CANCELLATIONS_S = 0.5
+_LOOP_FREE_S = 30.0
+"""Longer than anything that is meant to run on an event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,17 @@ class ModelCall:
     trainable: bool
     grammar: Grammar | None = None
     must_call: Sequence[Tool] = ()
+    max_tokens: int | None = None
+    """Tokens of the answer at most, where the agent wants fewer than the run allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model answered to a call, and what the call cost."""
+    """What the model answered to a call, and what the call cost. `completion` is None where nothing was sampled."""
 
     message: Message
     usage: Usage
+    completion: Completion | None = None
 
 
 class EpisodeModel:
@@ -89,6 +95,7 @@ class EpisodeModel:
         self._on_call = on_call
         self._home = asyncio.get_running_loop()
         self._closed: str | None = None
+        self._at_close: list[Callable[[], object]] = []
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._asked: Counter[int] = Counter()
         self.n_calls = 0
@@ -101,6 +108,12 @@ class EpisodeModel:
     def close(self, why: str) -> None:
         """From now on calls are refused; code that outlives its episode reaches nothing."""
         self._closed = self._closed or why
+        while self._at_close:
+            self._at_close.pop()()
+
+    def at_close(self, callback: Callable[[], object]) -> None:
+        """Call `callback` as soon as calls are refused."""
+        self._at_close.append(callback)
 
     async def aclose(self, why: str) -> None:
         """Close, and end the calls of threads and forgotten tasks that are still on their way."""
@@ -130,6 +143,26 @@ class EpisodeModel:
             return await calling
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
 
+    async def require_free_loop(self) -> None:
+        """Wait, on another loop, until the episode's own event loop takes work.
+
+        Raises:
+            WorkflowError: it is blocked, most likely by the workflow itself, which waits for this call.
+        """
+        here, free = asyncio.get_running_loop(), asyncio.Event()
+        self._home.call_soon_threadsafe(here.call_soon_threadsafe, free.set)
+        try:
+            await asyncio.wait_for(free.wait(), _LOOP_FREE_S)
+        except TimeoutError as cause:
+            raise WorkflowError(
+                f"the event loop of episode {self._session} was blocked for {_LOOP_FREE_S:g} s, so the model cannot answer",
+                hint="use an asynchronous client in `async def execute`, or write execute as an ordinary function",
+            ) from cause
+
+    def decoded(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each token."""
+        return [self._tracker.decode([token]) for token in token_ids]
+
     def call_from_thread(self, asked: ModelCall) -> Answer:
         """`call` for synchronous code, which runs beside the event loop and not on it."""
         return asyncio.run_coroutine_threadsafe(self._call(asked), self._home).result()
@@ -152,7 +185,7 @@ class EpisodeModel:
         room = self._max_model_len - len(pending.prompt_ids)
         params = replace(
             self._params,
-            max_tokens=min(self._params.max_tokens, room),
+            max_tokens=min(self._params.max_tokens, asked.max_tokens or room, room),
             seed=self._seed_of(pending),
             grammar=pending.form,
         )
@@ -171,7 +204,7 @@ class EpisodeModel:
             self.failure = self.failure or failure
             raise
         usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
-        return Answer(self._tracker.commit(pending, completion, params.constraint), usage)
+        return Answer(self._tracker.commit(pending, completion, params.constraint), usage, completion)
 
     async def _note(self, overflow: ContextOverflow) -> None:
         """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""

@@ -10,7 +10,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astune.context_tracker.agentscope import (
     Usage,
@@ -20,6 +21,7 @@ from astune.context_tracker.agentscope import (
     without_finish_tool,
 )
 from astune.env_service import EnvironmentHandle, EnvStep
+from astune.gateway.chat_completions import ChatRequest, Sampled
 from astune.renderers import Tool, text_of
 from astune.schema import (
     AstuneError,
@@ -39,6 +41,7 @@ from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
 from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
     from pydantic import BaseModel
 
 Observation = tuple[str, float, bool, dict[str, Any]]
@@ -46,6 +49,14 @@ Observation = tuple[str, float, bool, dict[str, Any]]
 
 DEFAULT_AGENT = "agent"
 """The name and tag of an agent that uses the proxy itself as its model."""
+
+
+class OpenAIAddress(NamedTuple):
+    """What a client of OpenAI's API is configured with."""
+
+    base_url: str
+    api_key: str
+
 
 _EMPTY_ANSWERS = 20
 """Prompts beyond the context that are answered with an empty message; an agent that goes on asking gets the error."""
@@ -143,6 +154,22 @@ class AgentModel(ChatModel):
             return self._model.call_from_thread(self._asked(messages, tools, response_format, tool_choice)).message
         except ContextOverflow as overflow:
             return self._overflown(overflow).message
+
+    async def sample(self, request: ChatRequest) -> Sampled:
+        """Answer a request of the gateway, which comes on the gateway's event loop."""
+        await self._model.require_free_loop()
+        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice)
+        answer = await self._model.call(replace(asked, max_tokens=request.longest_answer))
+        completion = answer.completion
+        if completion is None:
+            raise WorkflowError("the model sampled nothing", hint="this is a defect of astune")
+        return Sampled(
+            answer.message,
+            self._model.decoded(completion.token_ids) if request.logprobs else (),
+            completion.logprobs,
+            completion.finish_reason,
+            answer.usage.read_tokens,
+        )
 
     def _asked(
         self,
@@ -254,6 +281,33 @@ class AstuneProxy(AgentModel):
             disable_tools=self._disable_tools,
             empty_on_overflow=self._empty_on_overflow,
         )
+
+    def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
+        """An address and a key for one agent in any language: OpenAI's Chat Completions on this machine.
+
+        The key allows inference in this episode alone and dies with it. With a client that blocks, write `execute` as
+        an ordinary function: a blocked event loop cannot answer.
+        """
+        from astune.gateway.server import gateway
+
+        model = self.as_agentscope_model(agent_name, target_tag)
+        server = gateway()
+        key = server.keys.open(model.sample)
+        self._model.at_close(lambda: server.keys.close(key))
+        return OpenAIAddress(server.base_url, key)
+
+    def as_openai_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncOpenAI:
+        """OpenAI's asynchronous client, with the address and a key of `as_oai_baseurl_apikey`.
+
+        Raises:
+            WorkflowError: the package `openai` is not installed.
+        """
+        try:
+            from openai import AsyncOpenAI
+        except ImportError as cause:
+            raise WorkflowError("as_openai_client needs the package openai", hint="pip install openai") from cause
+        address = self.as_oai_baseurl_apikey(agent_name, target_tag)
+        return AsyncOpenAI(base_url=address.base_url, api_key=address.api_key)
 
     async def agym_step(self, action: Message | str) -> Observation:
         """Step the episode's environment with the agent's message, its tool calls included.

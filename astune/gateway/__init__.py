@@ -1,0 +1,9 @@
+"""The HTTP door to an episode's model: any program that speaks a known dialect is an agent.
+
+    chat_completions   OpenAI's Chat Completions: request bodies in, answers and stream events out
+    episode_keys       which key allows inference for which episode, and answers kept for repeated requests
+    app                the HTTP application over both
+    server             the application on a port of this machine, one a process
+
+Nothing is imported here: a workflow that never leaves Python needs no server.
+"""

@@ -1,0 +1,131 @@
+"""The gateway's HTTP application. Every answer, an error too, has the shape of its dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from astune.gateway.chat_completions import ChatRequest, Refused, Sampled, answer_of, error_of, events_of, read_request
+from astune.gateway.episode_keys import EpisodeKeys, OpenKey
+from astune.schema import AstuneError, ContextOverflow, WorkflowError
+
+MAX_BODY_BYTES = 32 * 2**20
+OVERRIDDEN_HEADER = "x-astune-overridden"
+_LOOPBACK_NAMES = ["127.0.0.1", "localhost"]
+_NO_RETRY = {"x-should-retry": "false"}
+"""OpenAI's SDKs repeat what failed in the server; the episode has failed with it."""
+_log = logging.getLogger(__name__)
+
+
+def new_app(keys: EpisodeKeys) -> Starlette:
+    """The application over the keys that are open."""
+
+    async def chat_completions(http: Request) -> Response:
+        key = _key_of(http, keys)
+        body = await _body_of(http)
+        request, overridden = read_request(_json_of(body))
+        given = key.answers(
+            request,
+            body,
+            idempotency_key=http.headers.get("idempotency-key"),
+            repeated=http.headers.get("x-stainless-retry-count", "0") != "0",
+        )
+        answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
+        given.delivered = not await http.is_disconnected()
+        headers = {OVERRIDDEN_HEADER: ",".join(overridden)} if overridden else {}
+        return _answer(request, answers, headers)
+
+    async def models(http: Request) -> Response:
+        _key_of(http, keys)
+        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "astune", "streams_tokens": False}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse("OK")
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            Route("/v1/models", models, methods=["GET"]),
+            Route("/healthz", healthz, methods=["GET"]),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK_NAMES, www_redirect=False)],
+        exception_handlers={HTTPException: _refused, AstuneError: _failed, Exception: _broken},
+    )
+
+
+def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
+    kind, _, given = http.headers.get("authorization", "").partition(" ")
+    given = given if kind.lower() == "bearer" else http.headers.get("x-api-key", "")
+    key = keys.find(given.strip())
+    if key is None:
+        raise HTTPException(401, "the key opens no episode: it is wrong, or its episode is over")
+    return key
+
+
+async def _body_of(http: Request) -> bytes:
+    if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "the content type is expected to be application/json")
+    body = bytearray()
+    async for piece in http.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES >> 20} MiB")
+    return bytes(body)
+
+
+def _json_of(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as cause:
+        raise Refused(f"the body is no JSON: {cause}") from cause
+
+
+def _answer(request: ChatRequest, answers: list[Sampled], headers: dict[str, str]) -> Response:
+    answer_id = f"chatcmpl-{uuid.uuid4().hex}"
+    if not request.stream:
+        return JSONResponse(answer_of(request, answers, answer_id=answer_id), headers=headers)
+
+    async def events() -> AsyncIterator[str]:
+        for event in events_of(request, answers, answer_id=answer_id):
+            yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        yield "data: [DONE]\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers=headers | {"cache-control": "no-store"})
+
+
+async def _refused(_: Request, failure: Exception) -> Response:
+    """A status of HTTP in the dialect's shape."""
+    if not isinstance(failure, HTTPException):
+        raise failure
+    code = "invalid_api_key" if failure.status_code == 401 else None
+    body = error_of(ValueError(failure.detail), kind="invalid_request_error", code=code)
+    return JSONResponse(body, status_code=failure.status_code, headers=failure.headers)
+
+
+async def _failed(_: Request, failure: Exception) -> Response:
+    """An error of ours: what the request is to blame for is a 400, and all else is not worth a repetition."""
+    if isinstance(failure, ContextOverflow):
+        body = error_of(failure, kind="invalid_request_error", code="context_length_exceeded")
+        return JSONResponse(body, status_code=400)
+    if isinstance(failure, WorkflowError):
+        return JSONResponse(error_of(failure, kind="invalid_request_error"), status_code=400)
+    return JSONResponse(error_of(failure, kind="server_error"), status_code=503, headers=_NO_RETRY)
+
+
+async def _broken(_: Request, failure: Exception) -> Response:
+    """A defect of ours: its traceback goes into the log, and its kind alone to the agent."""
+    _log.error("the gateway failed", exc_info=failure)
+    body = error_of(RuntimeError(f"{type(failure).__name__} in the gateway"), kind="server_error")
+    return JSONResponse(body, status_code=500, headers=_NO_RETRY)

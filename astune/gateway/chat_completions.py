@@ -1,0 +1,176 @@
+"""OpenAI's Chat Completions, read and written: https://platform.openai.com/docs/api-reference/chat.
+
+What the dialect has and we do not is refused by its key. How to sample is the run's business: a temperature and the
+like are accepted and overridden, since agents send them by habit, and the answer's header names them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from astune.schema import Message, WorkflowError
+
+OVERRIDDEN = frozenset(
+    "temperature top_p seed presence_penalty frequency_penalty reasoning_effort verbosity prediction".split()
+)
+"""What decides how to sample, which the run's configuration does."""
+WITHOUT_EFFECT = frozenset(
+    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split()
+)
+"""What changes no token anywhere."""
+MAX_ANSWERS = 16
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(_Body):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class ChatRequest(_Body):
+    """The keys of a request that decide what is asked."""
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=MAX_ANSWERS)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Literal[0] | None = None
+    parallel_tool_calls: Literal[True] | None = None
+    modalities: list[Literal["text"]] | None = None
+
+    @property
+    def longest_answer(self) -> int | None:
+        """Tokens that the agent wants at most; None where it leaves that to the run."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One answer of the model, and what its tokens were."""
+
+    message: Message
+    token_texts: Sequence[str]
+    logprobs: Sequence[float]
+    finish_reason: Literal["stop", "length"]
+    read_tokens: int
+
+    @property
+    def openai_finish_reason(self) -> str:
+        if self.finish_reason == "stop" and self.message.get("tool_calls"):
+            return "tool_calls"
+        return self.finish_reason
+
+
+class Refused(WorkflowError):
+    """A request that cannot be answered as it is. `key` is what of it."""
+
+    def __init__(self, message: str, *, key: str | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
+def read_request(body: Any) -> tuple[ChatRequest, list[str]]:
+    """The request, and which of its keys are overridden.
+
+    Raises:
+        Refused: it is no request of this dialect, or asks for what is not there.
+    """
+    if not isinstance(body, dict):
+        raise Refused("the body is expected to be a JSON object")
+    overridden = sorted(key for key in OVERRIDDEN & body.keys() if body[key] is not None)
+    asked = {key: value for key, value in body.items() if key not in OVERRIDDEN | WITHOUT_EFFECT}
+    empty = [key for key in asked if key not in ChatRequest.model_fields and asked[key] in (None, [], {})]
+    try:
+        request = ChatRequest.model_validate({key: asked[key] for key in asked if key not in empty})
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        known = "is not offered here" if first["type"] == "extra_forbidden" else f"is wrong: {first['msg']}"
+        raise Refused(f"{key} {known}", key=key, hint="docs/en/any_agent.md lists what is offered") from cause
+    if request.tool_choice is not None and not request.tools and request.tool_choice not in ("none", "auto"):
+        raise Refused("tool_choice is given without tools", key="tool_choice")
+    return request, overridden
+
+
+def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]:
+    """A `chat.completion`."""
+    choices = [
+        {
+            "index": index,
+            "message": _message_of(sampled.message),
+            "logprobs": _logprobs_of(sampled) if request.logprobs else None,
+            "finish_reason": sampled.openai_finish_reason,
+        }
+        for index, sampled in enumerate(answers)
+    ]
+    return _head(request, answer_id, "chat.completion") | {"choices": choices, "usage": _usage_of(answers)}
+
+
+def events_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[dict[str, Any]]:
+    """The finished answers as `chat.completion.chunk`s: role, text, calls and the end of each, then the usage."""
+    wants_usage = request.stream_options is not None and request.stream_options.include_usage
+    head = _head(request, answer_id, "chat.completion.chunk") | ({"usage": None} if wants_usage else {})
+
+    def chunk(index: int, delta: dict[str, Any], end: str | None = None, logprobs: Any = None) -> dict[str, Any]:
+        return head | {"choices": [{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end}]}
+
+    for index, sampled in enumerate(answers):
+        said = _message_of(sampled.message)
+        calls = said.pop("tool_calls", [])
+        text = {key: said[key] for key in ("reasoning_content", "content") if said.get(key)}
+        yield chunk(index, {"role": "assistant", "content": ""})
+        if text or request.logprobs:
+            yield chunk(index, text, logprobs=_logprobs_of(sampled) if request.logprobs else None)
+        for number, call in enumerate(calls):
+            yield chunk(index, {"tool_calls": [{"index": number, **call}]})
+        yield chunk(index, {}, sampled.openai_finish_reason)
+    if wants_usage:
+        yield head | {"choices": [], "usage": _usage_of(answers)}
+
+
+def error_of(failure: Exception, *, kind: str, code: str | None = None) -> dict[str, Any]:
+    """The dialect's error body."""
+    key = failure.key if isinstance(failure, Refused) else None
+    return {"error": {"message": str(failure), "type": kind, "param": key, "code": code}}
+
+
+def _head(request: ChatRequest, answer_id: str, kind: str) -> dict[str, Any]:
+    return {"id": answer_id, "object": kind, "created": int(time.time()), "model": request.model}
+
+
+def _message_of(message: Message) -> dict[str, Any]:
+    """What the agent sends back later: byte for byte what the tracker knows the answer by."""
+    content = message.get("content") or None if message.get("tool_calls") else message.get("content", "")
+    said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    return said | {key: message[key] for key in ("reasoning_content", "tool_calls") if message.get(key)}
+
+
+def _usage_of(answers: Sequence[Sampled]) -> dict[str, int]:
+    """Tokens of all answers; the prompt that they share counts once."""
+    read = max(sampled.read_tokens for sampled in answers)
+    written = sum(len(sampled.logprobs) for sampled in answers)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def _logprobs_of(sampled: Sampled) -> dict[str, Any]:
+    """Natural log-probabilities of all sampled tokens, those of the model's control tokens included."""
+    tokens = [
+        {"token": text, "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for text, logprob in zip(sampled.token_texts, sampled.logprobs, strict=True)
+    ]
+    return {"content": tokens, "refusal": None}
