@@ -13,7 +13,7 @@ from astune.schema import ConfigError, Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
 from astune.workflow import Workflow
-from astune.workflow.program import ProgramWorkflow, require_program
+from astune.workflow.program import program_workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ def _workflow(config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
     if isinstance(config.rollout.workflow, ProgramConfig):
-        require_program(config.rollout.workflow)
-        return ProgramWorkflow
+        return program_workflow(config.rollout.workflow, base_dir)
     return import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
 
 

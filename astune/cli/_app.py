@@ -65,6 +65,8 @@ def with_values(arguments: Sequence[str]) -> list[str]:
     """`--resume` and `--dry-run` may stand without a value, which the parser cannot express: it gets what is meant."""
     written: list[str] = []
     for position, argument in enumerate(arguments):
+        if argument == "--":  # an agent's own command follows
+            return [*written, *arguments[position:]]
         follows = arguments[position + 1] if position + 1 < len(arguments) else "-"
         written.append(f"{argument}={SHORT}" if argument == "--dry-run" else argument)
         if argument == "--resume" and follows.startswith("-"):
@@ -163,6 +165,49 @@ def root(
             plan=_plan_of(plan),
             companions=companions,
         )
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@app.command()
+def train(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The agent: a program in any language, run once a task."),
+    ],
+    tasks: Annotated[Path, typer.Option("--tasks", metavar="FILE.jsonl", help="The tasks to train on.")],
+    judge: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--judge",
+            metavar="REF",
+            help="The reward: file.py, file.py->Class or module->Class. Without one the program's own reward counts.",
+        ),
+    ] = None,
+    validation: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--validation", metavar="FILE.jsonl", help="Held-out tasks, tested before, during and after."),
+    ] = None,
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--model", metavar="MODEL", help="A local folder, a hub id, or builtin:smollm2-135m."),
+    ] = None,
+    backbone: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--backbone", metavar="NAME", help="local, debug, verl or trinity."),
+    ] = None,
+    plan: Plan = None,
+    overrides: Set = None,
+) -> None:
+    """Train the model behind any program that speaks OpenAI's API: astune train --tasks T --judge J -- COMMAND."""
+
+    def work() -> int:
+        from astune.cli._program import experiment_of
+        from astune.cli._train import Request, train_or_plan
+
+        values = experiment_of(command, tasks=tasks, judge=judge, validation=validation, model=model)
+        request = Request(None, _with_backbone(overrides, backbone), plan=_plan_of(plan), values=values)
         return train_or_plan(request)
 
     exit_with(work)

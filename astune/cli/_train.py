@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -33,6 +33,8 @@ class Request:
     run: Path | None = None
     plan: Literal["short", "full"] | None = None
     companions: CompanionFlags = field(default_factory=CompanionFlags)
+    values: dict[str, Any] | None = None
+    """The experiment itself, where flags describe it and not a file."""
 
     @property
     def title(self) -> str:
@@ -44,6 +46,8 @@ class Request:
         """The experiment, with its configuration read and checked."""
         if self.resume:
             return Experiment.resumed(self.run, self.conf, self.overrides)
+        if self.values is not None:
+            return Experiment.of(self.values, self.overrides)
         if self.conf is None:
             raise ConfigError("no experiment is named", hint="add --conf FILE.yaml, or try `astune demo`")
         return Experiment.of(self.conf, self.overrides, appworld=self.companions.appworld)

@@ -184,7 +184,10 @@ class ProgramConfig(StrictModel):
     """An agent that is a program of its own, in any language: one process an episode."""
 
     command: list[str] = Field(min_length=1)
-    """Program and arguments. `{main_query}` and other fields of the task, its metadata's too, are filled in."""
+    """Program and arguments; files are looked up in the working directory, then beside the configuration. `{task_id}`,
+    `{main_query}` and `{FIELD}` for each of `fields` are filled in."""
+    fields: list[str] = []
+    """Fields of a task's metadata that the program may read. No others: metadata may hold the reference answer."""
 
 
 class RolloutConfig(StrictModel):

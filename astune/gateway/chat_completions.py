@@ -16,11 +16,28 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from astune.schema import Message, WorkflowError
 
 OVERRIDDEN = frozenset(
-    "temperature top_p seed presence_penalty frequency_penalty reasoning_effort verbosity prediction".split()
+    {
+        "temperature",
+        "top_p",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "reasoning_effort",
+        "verbosity",
+        "prediction",
+    }
 )
 """What decides how to sample, which the run's configuration does."""
 WITHOUT_EFFECT = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split()
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+    }
 )
 """What changes no token anywhere."""
 MAX_ANSWERS = 16

@@ -155,7 +155,7 @@ class EpisodeModel:
             await asyncio.wait_for(free.wait(), _LOOP_FREE_S)
         except TimeoutError as cause:
             raise WorkflowError(
-                f"the event loop of episode {self._session} was blocked for {_LOOP_FREE_S:g} s, so the model cannot answer",
+                f"the event loop of episode {self._session} was blocked for {_LOOP_FREE_S:g} s",
                 hint="use an asynchronous client in `async def execute`, or write execute as an ordinary function",
             ) from cause
 

@@ -1,6 +1,6 @@
 """An agent that is a program of its own, in any language: it gets a task and a model's address, and prints a result.
 
-    standard input, $ASTUNE_TASK     the task as JSON: the text itself, and a file of it
+    standard input, $ASTUNE_TASK     the task as JSON (task_id, main_query, init_messages, fields): a line, and a file
     OPENAI_BASE_URL, OPENAI_API_KEY  the episode's model; ASTUNE_MODEL is its name
     last line of standard output     the result: a JSON object, or any text, which is the final answer
 
@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,32 +33,20 @@ _SECRETS = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECA
 """Names of variables that the program does not inherit."""
 
 
-def require_program(config: ProgramConfig) -> None:
-    """Check that the program is there.
-
-    Raises:
-        ConfigError: no such program can be started.
-    """
-    if shutil.which(config.command[0]) is None:
-        raise ConfigError(
-            f"rollout.workflow.command: there is no program {config.command[0]}",
-            hint="name one that is on the PATH, or its file with a folder, as ./agent.sh",
-        )
-
-
 class ProgramWorkflow(Workflow):
-    """Runs `rollout.workflow.command` once."""
+    """Runs `command` once, with `fields` of the task's metadata."""
+
+    command: Sequence[str] = ()
+    fields: Sequence[str] = ()
 
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
-        program = self.config.rollout.workflow
-        if not isinstance(program, ProgramConfig):
-            raise WorkflowError("rollout.workflow names no command", hint="write {command: [...]}")
+        given = _given(task, proxy, self.fields)
         with tempfile.TemporaryDirectory(prefix="astune-program-", ignore_cleanup_errors=True) as folder:
-            printed, complaints, status = await _run(_filled(program.command, task), task, proxy, Path(folder))
+            printed, complaints, status = await _run(_filled(self.command, given), given, proxy, Path(folder))
         proxy.update_judge_input_dictionary(stdout=printed, stderr=complaints, exit_status=status)
         if status != 0 and not proxy.context_overflow:
             raise WorkflowError(
-                f"the program {program.command[0]} {how_it_ended(status)} on task {task.task_id}",
+                f"the program {self.command[0]} {how_it_ended(status)} on task {task.task_id}",
                 hint=(complaints or printed).strip()[-_SHOWN_CHARACTERS:] or "it printed nothing",
             )
         result = _result_of(printed)
@@ -69,13 +57,50 @@ class ProgramWorkflow(Workflow):
         return None
 
 
-async def _run(command: list[str], task: Task, proxy: AstuneProxy, folder: Path) -> tuple[str, str, int]:
+def program_workflow(config: ProgramConfig, base_dir: Path | None = None) -> type[ProgramWorkflow]:
+    """The workflow of a program, its files found.
+
+    Raises:
+        ConfigError: no such program can be started.
+    """
+    folders = [Path.cwd()] if base_dir is None else [Path.cwd(), base_dir.resolve()]
+    found = [_found(argument, folders) for argument in config.command]
+    if shutil.which(found[0]) is None:
+        raise ConfigError(
+            f"rollout.workflow.command: there is no program {config.command[0]}",
+            hint="name one that is on the PATH, or an executable file, as ./agent.sh",
+        )
+
+    class Program(ProgramWorkflow):
+        command = found
+        fields = config.fields
+
+    return Program
+
+
+def _found(argument: str, folders: Sequence[Path]) -> str:
+    """A file by its whole path, since the program runs in a folder of its own; any other argument as it is."""
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):  # no name of a file at all
+            if argument and (folder / argument).is_file():
+                return str(folder / argument)
+    return argument
+
+
+def _given(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[str, Any]:
+    """What the program may know of its task."""
+    known = {name: task.metadata[name] for name in fields if name in task.metadata}
+    given = {"task_id": task.task_id, "main_query": task.main_query, "init_messages": proxy.init_messages}
+    return known | given
+
+
+async def _run(command: Sequence[str], given: dict[str, Any], proxy: AstuneProxy, folder: Path) -> tuple[str, str, int]:
     """What the program printed on each stream, and its exit status; nothing of it runs on afterwards.
 
     Raises:
         WorkflowError: it could not be started.
     """
-    text = task.model_dump_json()
+    text = json.dumps(given)
     task_file = folder / "task.json"
     task_file.write_text(text)
     work = folder / "work"
@@ -112,7 +137,6 @@ def _environment(proxy: AstuneProxy, task_file: Path) -> dict[str, str]:
         "OPENAI_API_KEY": address.api_key,
         "ASTUNE_MODEL": proxy.model_name,
         "ASTUNE_TASK": str(task_file),
-        "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }
 
 
@@ -145,11 +169,10 @@ def _result_of(printed: str) -> dict[str, Any]:
     return {"final_answer": printed.strip()}
 
 
-def _filled(command: list[str], task: Task) -> list[str]:
-    """The command with `{field}` replaced where the task has that field; other braces stay as they are."""
-    fields: Mapping[str, Any] = {**task.metadata, "main_query": task.main_query, "task_id": task.task_id}
+def _filled(command: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """The command with `{field}` replaced where the program may know that field; other braces stay as they are."""
 
     def value_of(match: re.Match[str]) -> str:
-        return str(fields[match[1]]) if match[1] in fields else match[0]
+        return str(given[match[1]]) if match[1] in given else match[0]
 
     return [re.sub(r"\{(\w+)\}", value_of, argument) for argument in command]

@@ -1,0 +1,122 @@
+"""Agents that are programs of their own: Python with OpenAI's SDK, and a shell script with curl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout_stage import build_stage
+from rollout_stage import task as task_of
+
+from astune.config.schema import ProgramConfig
+from astune.context_tracker.replay import faults
+from astune.renderers import Renderer
+from astune.schema import ConfigError, Episode
+from astune.workflow.program import program_workflow
+
+SDK_AGENT = """
+import json, os, sys
+from openai import OpenAI
+task = json.load(sys.stdin)
+assert task == json.load(open(os.environ["ASTUNE_TASK"]))
+answer = OpenAI().chat.completions.create(
+    model=os.environ["ASTUNE_MODEL"], messages=[{"role": "user", "content": task["main_query"]}], stream=True)
+text = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+open("left behind", "w").write(text)
+print("working in", os.getcwd())
+print(json.dumps({"final_answer": text, "reward": 7.0, "seen": sorted(task)}))
+"""
+CURL_AGENT = """#!/bin/sh
+curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" -H 'Content-Type: application/json' \\
+  -d "{\\"model\\": \\"$ASTUNE_MODEL\\", \\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"$1\\"}]}" >/dev/null
+echo "the answer is $2"
+"""
+
+
+def play(renderer: Renderer, command: list[str], *, fields: list[str] | None = None, **rollout: Any) -> Episode:
+    """The only episode of a program."""
+    settings = ProgramConfig(command=command, fields=fields or [])
+    ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
+    stage = build_stage(renderer, program_workflow(settings), replies=lambda *_: ids, **rollout)
+    (group,) = asyncio.run(stage.play([task_of(metadata={"answer": "SECRET", "repo": "a/b"})]))
+    return [*group.episodes, *group.failed_attempts][0]
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_program_with_openais_sdk_is_an_episode(renderer: Renderer, tmp_path: Path) -> None:
+    agent = written(tmp_path / "agent.py", SDK_AGENT)
+    episode = play(renderer, [sys.executable, agent], fields=["repo"])
+    assert episode.status == "success", episode.error
+    assert episode.judge_inputs["final_answer"] == "Four"
+    assert episode.reward is not None and episode.reward.raw_reward == 1.0  # the judge's, not the program's
+    assert json.loads(episode.judge_inputs["stdout"].splitlines()[-1])["seen"] == [
+        "init_messages",
+        "main_query",
+        "repo",
+        "task_id",
+    ]
+    assert not Path(episode.judge_inputs["stdout"].split()[2]).exists()
+    assert not list(faults(episode.forest, renderer))
+
+
+def test_its_reward_counts_only_where_it_is_trusted(renderer: Renderer, tmp_path: Path) -> None:
+    agent = written(tmp_path / "agent.py", SDK_AGENT)
+    episode = play(renderer, [sys.executable, agent], trust_program_reward=True)
+    assert episode.reward is not None and episode.reward.raw_reward == 7.0
+
+
+def test_a_shell_script_with_curl_gets_fields_of_the_task(renderer: Renderer, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl")
+    script = written(tmp_path / "agent.sh", CURL_AGENT)
+    episode = play(renderer, [script, "{main_query}", "{repo} {answer}"], fields=["repo"])
+    assert episode.status == "success", episode.error
+    assert episode.judge_inputs["final_answer"] == "the answer is a/b {answer}"
+
+
+def test_a_program_that_fails_says_with_what(renderer: Renderer) -> None:
+    episode = play(renderer, ["sh", "-c", "echo it broke >&2; exit 3"])
+    assert episode.status == "error"
+    assert "exit status 3" in (episode.error or "")
+    assert "it broke" in (episode.error or "")
+
+
+def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Renderer, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    start = time.monotonic()
+    episode = play(renderer, ["sh", "-c", f"sleep 100 & echo $! > {pid_file}; wait"], episode_timeout_s=1.5)
+    assert episode.status == "error"
+    assert time.monotonic() - start < 20
+    pid = int(pid_file.read_text())
+    ended = Path(f"/proc/{pid}/stat")
+    assert not ended.exists() or ended.read_text().rpartition(") ")[2].startswith("Z")
+
+
+def test_secrets_of_ours_do_not_reach_the_program(
+    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-users-own")
+    agent = written(tmp_path / "agent.py", SDK_AGENT + "\nprint(dict(os.environ))")
+    episode = play(renderer, [sys.executable, agent])
+    assert episode.status == "success", episode.error
+    assert "hf_secret" not in episode.judge_inputs["stdout"]
+    assert "sk-users-own" not in episode.judge_inputs["stdout"]
+    assert os.environ["OPENAI_API_KEY"] == "sk-users-own"
+
+
+def test_a_program_that_is_not_there_is_found_out_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="no program no-such-agent"):
+        program_workflow(ProgramConfig(command=["no-such-agent"]))

@@ -1,0 +1,1 @@
+"""An agent that is a program of its own and knows nothing of ASTuner."""
