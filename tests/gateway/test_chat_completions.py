@@ -151,7 +151,8 @@ async def test_sampling_settings_are_overridden_and_named(renderer: Renderer) ->
         )
         assert raw.headers["x-astune-overridden"] == "temperature"
         logprobs = raw.parse().choices[0].logprobs
-        assert logprobs is not None and logprobs.content
+        assert logprobs is not None
+        assert logprobs.content
         assert "".join(token.token for token in logprobs.content).startswith("Four")
 
     episode = await played(renderer, agent)

@@ -34,8 +34,9 @@ print("working in", os.getcwd())
 print(json.dumps({"final_answer": text, "reward": 7.0, "seen": sorted(task)}))
 """
 CURL_AGENT = """#!/bin/sh
-curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" -H 'Content-Type: application/json' \\
-  -d "{\\"model\\": \\"$ASTUNE_MODEL\\", \\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"$1\\"}]}" >/dev/null
+curl -s "$OPENAI_BASE_URL/chat/completions" >/dev/null \\
+  -H "Authorization: Bearer $OPENAI_API_KEY" -H 'Content-Type: application/json' \\
+  -d "{\\"model\\": \\"any\\", \\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"$1\\"}]}"
 echo "the answer is $2"
 """
 
@@ -60,7 +61,8 @@ def test_a_program_with_openais_sdk_is_an_episode(renderer: Renderer, tmp_path: 
     episode = play(renderer, [sys.executable, agent], fields=["repo"])
     assert episode.status == "success", episode.error
     assert episode.judge_inputs["final_answer"] == "Four"
-    assert episode.reward is not None and episode.reward.raw_reward == 1.0  # the judge's, not the program's
+    assert episode.reward is not None
+    assert episode.reward.raw_reward == 1.0  # the judge's, not the program's
     assert json.loads(episode.judge_inputs["stdout"].splitlines()[-1])["seen"] == [
         "init_messages",
         "main_query",
@@ -74,7 +76,8 @@ def test_a_program_with_openais_sdk_is_an_episode(renderer: Renderer, tmp_path: 
 def test_its_reward_counts_only_where_it_is_trusted(renderer: Renderer, tmp_path: Path) -> None:
     agent = written(tmp_path / "agent.py", SDK_AGENT)
     episode = play(renderer, [sys.executable, agent], trust_program_reward=True)
-    assert episode.reward is not None and episode.reward.raw_reward == 7.0
+    assert episode.reward is not None
+    assert episode.reward.raw_reward == 7.0
 
 
 def test_a_shell_script_with_curl_gets_fields_of_the_task(renderer: Renderer, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 r"""The calculator's agent as a program: it reads a task, asks a model over HTTP, and prints its answer.
 
-Nothing of ASTuner is imported. The model stands at $OPENAI_BASE_URL, as it would for any agent of OpenAI's API; only the
-standard library is used here, since a process is started for every episode and OpenAI's SDK takes a second to import.
+Nothing of ASTuner is imported. The model is at $OPENAI_BASE_URL, as for any agent of OpenAI's API; only the standard
+library is used here, since a process is started for every episode and OpenAI's SDK takes a second to import.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ def solve(question: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"final_answer": solve(json.load(sys.stdin)["main_query"])}))
+    print(json.dumps({"final_answer": solve(json.load(sys.stdin)["main_query"])}))  # noqa: T201 - this is how it answers

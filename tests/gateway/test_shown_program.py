@@ -1,0 +1,68 @@
+"""The page's program, run by the page's one line with a model behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shown_files import ROOT, write_files
+
+from astune.runs import RunDirectory, resolve_run
+
+PAGE = ROOT / "docs" / "en" / "any_agent.md"
+
+
+@pytest.mark.slow
+def test_the_pages_one_line_runs_a_program_with_openais_sdk(tiny_folder: Path, tmp_path: Path) -> None:
+    write_files(PAGE, tmp_path)
+    lines = [json.dumps({"main_query": f"What is {number} + 1?"}) for number in range(2)]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(lines))
+    (line,) = [line for line in PAGE.read_text().splitlines() if line.startswith("astune train --tasks")]
+    flags, _, command = line.removeprefix("astune train ").partition(" -- ")
+    limits = ["--set", "rollout.max_model_len=256", "--set", "rollout.max_response_length_in_one_turn=32"]
+    program = [sys.executable, *command.split()[1:]]
+    asked = ["train", *flags.split(), "--backbone", "debug", "--model", str(tiny_folder), *limits, "--", *program]
+    ran = subprocess.run(
+        [sys.executable, "-m", "astune", *asked],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run = RunDirectory.open(resolve_run(None, record_dir=tmp_path / "launcher_record"))
+    episodes = list(run.episodes().episodes())
+    assert len(episodes) == 2
+    assert all(episode.judge_inputs["exit_status"] == 0 for episode in episodes)
+
+
+@pytest.mark.parametrize(("classes", "named"), [(1, True), (0, False), (2, False)])
+def test_a_judges_file_is_enough_where_it_has_one_class(classes: int, named: bool, tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"main_query": "Hi", "task_id": "a"}))
+    judge = "from astune import JudgeBase\n" + "".join(
+        f"class J{n}(JudgeBase):\n    def compute_reward(self, d):\n        return 1.0, True\n" for n in range(classes)
+    )
+    (tmp_path / "judge.py").write_text(judge)
+    asked = ["train", "--tasks", "tasks.jsonl", "--judge", "judge.py", "--dry-run"]
+    one = ["--set", "trainer.tasks_per_step=1", "--", "sh", "-c", "true --resume"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "astune", *asked, *one],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ran.returncode == 0) == named, ran.stdout + ran.stderr
+    if named:
+        assert "judge.py->J0" in ran.stdout
+        assert "true --resume" in ran.stdout
+    else:
+        assert f"has {classes} classes with a method compute_reward" in ran.stderr
