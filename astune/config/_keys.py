@@ -55,6 +55,11 @@ class Key:
         return next((value for value in values if isinstance(value, type) and issubclass(value, StrictModel)), None)
 
     @property
+    def takes_text(self) -> bool:
+        """Whether a text may stand in place of the section."""
+        return str in _options(self.field.annotation)
+
+    @property
     def is_optional(self) -> bool:
         return type(None) in _options(self.field.annotation)
 

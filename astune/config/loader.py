@@ -158,6 +158,8 @@ class _Layer:
             name = str(raw_name)
             key = find(model, name)
             here = (*written, name)
+            if ".".join((*path, name)) in _WITHOUT_EFFECT:
+                continue
             if key is None:
                 self._problem(here, *unknown_key(".".join((*path, name)), model))
                 continue
@@ -174,7 +176,8 @@ class _Layer:
             self._set(value, key, below, merged, here)
 
     def _set(self, value: Any, key: Key, path: KeyPath, merged: dict[str, Any], written: KeyPath) -> None:
-        if key.section is not None and not (value is None and key.is_optional):
+        instead = value is None and key.is_optional or isinstance(value, str) and key.takes_text
+        if key.section is not None and not instead:
             inner = merged.get(key.name)
             inner = dict(inner) if isinstance(inner, dict) else {}
             self._merge(value, key.section, path, inner, written)
@@ -191,6 +194,10 @@ class _Layer:
 
     def _problem(self, written: KeyPath, message: str, hint: str) -> None:
         self._problems.append(_Problem(self._document.place(written), message, hint))
+
+
+_WITHOUT_EFFECT = frozenset({"rollout.use_agentscope_protocol"})
+"""Keys of earlier configurations that are accepted and decide nothing: a workflow's class says which protocol it speaks."""
 
 
 def _joined(old: Any, new: Any) -> Any:

@@ -184,17 +184,14 @@ class ProgramConfig(StrictModel):
     """An agent that is a program of its own, in any language: one process an episode."""
 
     command: list[str] = Field(min_length=1)
-    """Program and arguments; files are looked up in the working directory, then beside the configuration. `{task_id}`,
-    `{main_query}` and `{FIELD}` for each of `fields` are filled in."""
-    fields: list[str] = []
-    """Fields of a task's metadata that the program may read. No others: metadata may hold the reference answer."""
+    """Program and arguments; files are looked up in the working directory, then beside the configuration.
+    `{main_query}`, `{task_id}` and fields of the task's metadata are filled in. Fields that are named here are also in
+    the task that the program reads, and no others: metadata may hold the reference answer."""
 
 
 class RolloutConfig(StrictModel):
     """How episodes are run."""
 
-    use_agentscope_protocol: bool = True
-    """Kept for the tutorials' configurations; the workflow's class decides which protocol it speaks."""
     workflow: str | ProgramConfig = Field(
         default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol")
     )

@@ -1,6 +1,6 @@
 """An agent that is a program of its own, in any language: it gets a task and a model's address, and prints a result.
 
-    standard input, $ASTUNE_TASK     the task as JSON (task_id, main_query, init_messages, fields): a line, and a file
+    standard input, $ASTUNE_TASK     the task as JSON (a line, and a file of it)
     OPENAI_BASE_URL, OPENAI_API_KEY  the episode's model; ASTUNE_MODEL is its name
     last line of standard output     the result: a JSON object, or any text, which is the final answer
 
@@ -29,18 +29,18 @@ from astune.workflow.proxy import AstuneProxy
 _KEPT_BYTES = 256 * 1024
 """The end of each output stream that is kept."""
 _SHOWN_CHARACTERS = 800
+_FIELD = re.compile(r"\{(\w+)\}")
 _SECRETS = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 """Names of variables that the program does not inherit."""
 
 
 class ProgramWorkflow(Workflow):
-    """Runs `command` once, with `fields` of the task's metadata."""
+    """Runs `command` once."""
 
     command: Sequence[str] = ()
-    fields: Sequence[str] = ()
 
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
-        given = _given(task, proxy, self.fields)
+        given = _given(task, proxy, self.command)
         with tempfile.TemporaryDirectory(prefix="astune-program-", ignore_cleanup_errors=True) as folder:
             printed, complaints, status = await _run(_filled(self.command, given), given, proxy, Path(folder))
         proxy.update_judge_input_dictionary(stdout=printed, stderr=complaints, exit_status=status)
@@ -73,7 +73,6 @@ def program_workflow(config: ProgramConfig, base_dir: Path | None = None) -> typ
 
     class Program(ProgramWorkflow):
         command = found
-        fields = config.fields
 
     return Program
 
@@ -87,8 +86,9 @@ def _found(argument: str, folders: Sequence[Path]) -> str:
     return argument
 
 
-def _given(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[str, Any]:
-    """What the program may know of its task."""
+def _given(task: Task, proxy: AstuneProxy, command: Sequence[str]) -> dict[str, Any]:
+    """What the program may know of its task: of its metadata, what the command names."""
+    fields = [name for argument in command for name in _FIELD.findall(argument)]
     known = {name: task.metadata[name] for name in fields if name in task.metadata}
     given = {"task_id": task.task_id, "main_query": task.main_query, "init_messages": proxy.init_messages}
     return known | given
@@ -175,4 +175,4 @@ def _filled(command: Sequence[str], given: Mapping[str, Any]) -> list[str]:
     def value_of(match: re.Match[str]) -> str:
         return str(given[match[1]]) if match[1] in given else match[0]
 
-    return [re.sub(r"\{(\w+)\}", value_of, argument) for argument in command]
+    return [_FIELD.sub(value_of, argument) for argument in command]

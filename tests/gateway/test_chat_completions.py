@@ -99,7 +99,8 @@ async def test_a_tool_call_comes_back_as_one_and_goes_on_without_a_branch(render
         first = await client.chat.completions.create(model="m", messages=ASK, tools=[ADD], tool_choice="required")
         choice = first.choices[0]
         assert choice.finish_reason == "tool_calls"
-        (call,) = choice.message.tool_calls or ()
+        assert choice.message.tool_calls
+        (call,) = choice.message.tool_calls
         ids.append(call.id)
         said: Any = choice.message.model_dump(exclude_none=True)
         result: Any = {"role": "tool", "tool_call_id": call.id, "content": "5"}

@@ -41,9 +41,9 @@ echo "the answer is $2"
 """
 
 
-def play(renderer: Renderer, command: list[str], *, fields: list[str] | None = None, **rollout: Any) -> Episode:
+def play(renderer: Renderer, command: list[str], *, **rollout: Any) -> Episode:
     """The only episode of a program."""
-    settings = ProgramConfig(command=command, fields=fields or [])
+    settings = ProgramConfig(command=command)
     ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
     stage = build_stage(renderer, program_workflow(settings), replies=lambda *_: ids, **rollout)
     (group,) = asyncio.run(stage.play([task_of(metadata={"answer": "SECRET", "repo": "a/b"})]))
@@ -58,7 +58,7 @@ def written(path: Path, text: str) -> str:
 
 def test_a_program_with_openais_sdk_is_an_episode(renderer: Renderer, tmp_path: Path) -> None:
     agent = written(tmp_path / "agent.py", SDK_AGENT)
-    episode = play(renderer, [sys.executable, agent], fields=["repo"])
+    episode = play(renderer, [sys.executable, agent, "{repo}"])
     assert episode.status == "success", episode.error
     assert episode.judge_inputs["final_answer"] == "Four"
     assert episode.reward is not None
@@ -84,9 +84,9 @@ def test_a_shell_script_with_curl_gets_fields_of_the_task(renderer: Renderer, tm
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
     script = written(tmp_path / "agent.sh", CURL_AGENT)
-    episode = play(renderer, [script, "{main_query}", "{repo} {answer}"], fields=["repo"])
+    episode = play(renderer, [script, "{main_query}", "{repo} {unknown}"])
     assert episode.status == "success", episode.error
-    assert episode.judge_inputs["final_answer"] == "the answer is a/b {answer}"
+    assert episode.judge_inputs["final_answer"] == "the answer is a/b {unknown}"
 
 
 def test_a_program_that_fails_says_with_what(renderer: Renderer) -> None:
