@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,8 +58,10 @@ def training_plan(
 
 def agent(config: AstuneConfig) -> Rows:
     """Workflow and reward."""
+    workflow = config.rollout.workflow
+    program = workflow if isinstance(workflow, str) else shlex.join(workflow.command)
     judge = config.task_judge.judge_protocol or "the workflow's own"
-    return [("workflow", config.rollout.workflow), ("reward", judge)]
+    return [("workflow", program), ("reward", judge)]
 
 
 def known_when_asked(config: AstuneConfig) -> str:

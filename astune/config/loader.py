@@ -176,7 +176,7 @@ class _Layer:
             self._set(value, key, below, merged, here)
 
     def _set(self, value: Any, key: Key, path: KeyPath, merged: dict[str, Any], written: KeyPath) -> None:
-        instead = value is None and key.is_optional or isinstance(value, str) and key.takes_text
+        instead = key.is_optional if value is None else key.takes_text and isinstance(value, str)
         if key.section is not None and not instead:
             inner = merged.get(key.name)
             inner = dict(inner) if isinstance(inner, dict) else {}
@@ -197,7 +197,7 @@ class _Layer:
 
 
 _WITHOUT_EFFECT = frozenset({"rollout.use_agentscope_protocol"})
-"""Keys of earlier configurations that are accepted and decide nothing: a workflow's class says which protocol it speaks."""
+"""Keys of earlier configurations that decide nothing any more: a workflow's class says which protocol it speaks."""
 
 
 def _joined(old: Any, new: Any) -> Any:

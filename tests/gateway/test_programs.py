@@ -41,7 +41,7 @@ echo "the answer is $2"
 """
 
 
-def play(renderer: Renderer, command: list[str], *, **rollout: Any) -> Episode:
+def play(renderer: Renderer, command: list[str], **rollout: Any) -> Episode:
     """The only episode of a program."""
     settings = ProgramConfig(command=command)
     ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
