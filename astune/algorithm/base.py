@@ -71,9 +71,9 @@ class Algorithm(ABC):
     token_weights: TokenWeights = "episode"
     """What has the same weight in the loss; `trainer.loss.token_weights` overrides it."""
     baseline: Literal["group", "batch"] = "group"
-    """Whether an episode is compared with the episodes of its task, or with all of a step."""
+    """True where an episode is compared with the episodes of its task, or with all of a step."""
     needs_sequence_ratio: bool = False
-    """Whether `token_loss` reads `Tokens.sequence_ratio`."""
+    """True where `token_loss` reads `Tokens.sequence_ratio`."""
     max_response_tokens: int = 512
     """`rollout.max_response_length_in_one_turn`, set where the algorithm is loaded."""
 

@@ -41,7 +41,7 @@ class ClippedAlgorithm(Algorithm):
 
 
 def token_loss_is_clipped(algorithm: Algorithm) -> bool:
-    """Whether the loss of a token is PPO's, which engines have an implementation of their own of."""
+    """Return whether the loss of a token is PPO's, which engines have an implementation of their own of."""
     return type(algorithm).token_loss is ClippedAlgorithm.token_loss
 
 

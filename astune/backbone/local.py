@@ -201,8 +201,8 @@ def _require_what_servers_can(config: AstuneConfig) -> None:
     """Refuse what only the engine in this process keeps to."""
     if config.constrained_tokens == "replay":
         raise ConfigError(
-            f"trainer.loss.constrained_tokens is replay, and engine.type is {config.engine.type}: a server keeps "
-            "answers to a form by masks of its own, which cannot be computed again",
+            f"trainer.loss.constrained_tokens is replay, and engine.type is {config.engine.type}: a server masks "
+            "tokens outside a grammar itself, and its masks cannot be recomputed",
             hint="leave it out, so that such tokens are left out of the loss, or train with engine.type: in_process",
         )
     if config.deterministic:
@@ -217,8 +217,8 @@ def require_trainable(model: OpenModel) -> None:
     if model.lacks:
         raise ConfigError(
             f"the engine cannot be trained with: {'; '.join(model.lacks)}",
-            hint="engine.type: vllm without engine.base_url starts a server that has all of it, docs/en/engines.md "
-            "says how you start one; or train with engine.type: in_process",
+            hint="engine.type: vllm without engine.base_url starts a server that has all of it, or see "
+            "docs/en/engines.md to start one; or train with engine.type: in_process",
         )
 
 

@@ -308,7 +308,7 @@ def chat(
 
 @app.command("eval")
 def evaluate(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose held-out tasks are used.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],
     model: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--model", metavar="PATH", help="A model as in astune.model.path, which it replaces, or a RUN."),
@@ -384,7 +384,9 @@ def doctor(
     ] = None,
     backbone: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--backbone", metavar="NAME", help="Whose packages are needed, where --conf does not say."),
+        typer.Option(
+            "--backbone", metavar="NAME", help="Check the packages of this backbone, where --conf names none."
+        ),
     ] = None,
     overrides: Set = None,
 ) -> None:

@@ -15,7 +15,7 @@ check_app = Commands(help="Check what training relies on; nothing is trained.", 
 
 @check_app.command()
 def numerics(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose engine and trainer are compared.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to compare engine and trainer of.")],
     steps: Annotated[
         int, typer.Option("--steps", min=2, help="Steps; new weights are handed to the engine between two of them.")
     ] = 2,

@@ -34,7 +34,7 @@ def quieten() -> None:
 
 
 def is_quiet() -> bool:
-    """Whether agents shall print nothing; AgentScope reads the variable from 1.0.9 on, when an agent is made."""
+    """Return whether agents shall print nothing; AgentScope reads the variable from 1.0.9 on, when an agent is made."""
     return os.environ.get(_QUIET, "").lower() == "true"
 
 
@@ -98,7 +98,7 @@ def _only_finishes(function: dict[str, Any]) -> bool:
 
 
 def wants_finish_call(tools: Sequence[Tool]) -> bool:
-    """Whether an agent of AgentScope 1.0.7 can finish its reply by a call only.
+    """Return whether an agent of AgentScope 1.0.7 can finish its reply by a call only.
 
     With a `structured_model` its finish function requires that model's fields beside `response`. Later versions say
     `tool_choice="required"` there; 1.0.7 asks freely, and takes ten plain answers before it gives up.

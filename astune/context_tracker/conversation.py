@@ -28,7 +28,7 @@ class Conversation:
     tools_key: str
 
     def begins(self, messages: Sequence[Message]) -> bool:
-        """Whether `messages` go on from here: equal in every value and type.
+        """Return whether `messages` go on from here: equal in every value and type.
 
         1 and True are equal to Python, and different JSON to a model.
         """

@@ -48,7 +48,7 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
     if Reply(node.content, node.reasoning, calls, node.malformed_calls) not in replies:
         text = replies[-1].content
-        yield f"node {node.node_id}: its tokens read {text[:60]!r}, and the record says {node.content[:60]!r}"
+        yield f"node {node.node_id}: its tokens read {text[:60]!r}, and the record has {node.content[:60]!r}"
     answered = max((at for at, read in enumerate(path) if read.sampled), default=-1)
     messages = [message_of(read) for read in path]
     recorded = [*(token for read in path[answered + 1 :] for token in read.token_ids), *node.prompt_delta]
@@ -63,7 +63,7 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
         yield f"node {node.node_id}: its conversation cannot be rendered: {cause}"
         return
     if rendered is None:
-        yield f"node {node.node_id}: the template rewrites the answer that its prompt goes on from"
+        yield f"node {node.node_id}: the template rewrites the answer that its prompt extends"
     elif rendered.token_ids != recorded:
         at = next(
             (i for i, pair in enumerate(zip(rendered.token_ids, recorded, strict=False)) if pair[0] != pair[1]),

@@ -63,7 +63,7 @@ class PendingCall:
     form: Grammar | None
     """What the answer must be."""
     literal: bool
-    """Whether the answer is nothing but text, whatever the model's family would read in it."""
+    """True where the answer is nothing but text, whatever the model's family would read in it."""
 
 
 @dataclass(frozen=True, slots=True)

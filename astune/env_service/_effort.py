@@ -24,11 +24,11 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BUSY = (429, 503)
 
 _NO_SERVER = (
-    "start it, as with `python -m astune.env_service --env NAME`, or correct env_url; its log says why it ended"
+    "start it, as with `python -m astune.env_service --env NAME`, or correct env_url; see its log for why it ended"
 )
 _TOO_SLOW = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 _NO_PLACE = "start the server with a larger --max-instances, or lower rollout.max_env_worker"
-_NO_INSTANCE = "the server was started anew, released the instance, or hosts another environment; its log says more"
+_NO_INSTANCE = "the server was restarted, released the instance, or hosts another environment; see its log"
 _OTHER_ENV = "correct env_type, or start the server with another --env"
 _FAILS_THERE = "the environment failed there; the server's log has the traceback"
 _LOST_STEP = "the server does not say whether it took the step, so it is not sent again; the episode has to begin anew"

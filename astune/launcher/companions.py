@@ -117,7 +117,7 @@ class Companions:
 
         def end_work(companion: Companion, process: GuardedProcess) -> None:
             if not companion.needed:
-                _log.warning("the run goes on without it: %s", self._death(companion, process).message)
+                _log.warning("the run continues without it: %s", self._death(companion, process).message)
             elif not dead and not task.done() and not (own is not None and own.cancelling()):
                 dead.append((companion, process))
                 task.cancel()

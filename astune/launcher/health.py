@@ -1,4 +1,4 @@
-"""Whether a service answers at its address, and who holds a port."""
+"""Health of services: does one answer at its address, and which process holds a port?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def listener_of(port: int) -> psutil.Process | None:
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

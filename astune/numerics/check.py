@@ -86,7 +86,7 @@ class NumericsCheck:
     Args:
         config: the run's configuration, with that learning rate.
         folder: the model's files, for its chat template.
-        on_phase: is told what is being done.
+        on_phase: receives the name of each phase.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class NumericsCheck:
                 return
             noise *= 2
         raise TrainerError(
-            "noise in the weights does not change what the model says: it cannot be seen whether the engine gets them",
+            "noise in the weights does not change the model's outputs: whether the engine gets them cannot be seen",
             hint="this is a defect of astune; with model.lora the adapters may be too small to matter",
         )
 

@@ -66,7 +66,7 @@ def canonical(message: Message) -> Message:
 
 
 def _has_content(message: Message) -> bool:
-    """Whether the message says something: content may be missing only beside tool calls.
+    """Return whether the message says something: content may be missing only beside tool calls.
 
     AgentScope up to 1.0.12 writes `[{"text": None}]` there with DashScope's formatter, others write nothing or null.
     """

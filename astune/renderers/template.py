@@ -34,7 +34,7 @@ class ChatTemplate:
         self.name = name
         self.tokenizer = tokenizer
         self.source = "\n".join(tokenizer.templates.values())
-        """What its authors wrote."""
+        """Source that its authors wrote."""
         self._today: date | None = None
         self._backend = tokenizer.backend
         self._added = self._backend.get_added_tokens_decoder()
@@ -162,7 +162,7 @@ class ChatTemplate:
 
 
 def common_beginning(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many leading elements are the same."""
+    """Number of leading elements that are the same."""
     differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differs, min(len(one), len(other)))
 

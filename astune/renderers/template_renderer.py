@@ -298,7 +298,7 @@ class TemplateRenderer:
         self._reads_calls = not self._knows_tools or self._finds_probe_call()
 
     def _writes_within_answers(self, name: str) -> bool:
-        """Whether an answer that holds a thought, or a call, holds this token more than once."""
+        """Return whether an answer that holds a thought, or a call, holds this token more than once."""
         asked = self._template.render(_QUESTION)
         thought = {"role": "assistant", "content": "2", "reasoning_content": "1+1", "thinking": "1+1"}
         for answer in (thought, self._with_arguments({**_CALLED, "reasoning_content": "1+1"})):
@@ -311,7 +311,7 @@ class TemplateRenderer:
         return False
 
     def _find_tools(self) -> bool:
-        """Whether the template describes tools and writes calls; also learns how it wants their arguments."""
+        """Return whether the template describes tools and writes calls; also learns how it wants their arguments."""
         try:
             if self._template.render(_QUESTION, [_TOOL]) == self._template.render(_QUESTION):
                 return False
@@ -337,7 +337,7 @@ class TemplateRenderer:
         return [(name, json.loads(arguments)) for name, arguments in reply.tool_calls] == [("probe", {"depth": 7})]
 
     def _find_framing(self, generation: str, end: str) -> bool:
-        """Whether every message stands in its own frame, whatever stands around it."""
+        """Return whether every message stands in its own frame, whatever stands around it."""
         alone = self._template.render(_QUESTION)
         try:
             for probe in [*_PROBES, *_FREE_PROBES]:
@@ -393,7 +393,7 @@ def _is_plain(message: Message) -> bool:
 
 
 def _keeps(answer: str, message: Message) -> bool:
-    """Whether the answer's part of a render holds all that the model wrote."""
+    """Return whether the answer's part of a render holds all that the model wrote."""
     pieces = [message["content"], message.get("reasoning_content") or ""]
     pieces += [call["function"]["name"] for call in message.get("tool_calls", ())]
     return all(piece.strip() in answer for piece in pieces)

@@ -17,7 +17,7 @@ from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
 
 
 def is_in_characters(forest: Forest) -> bool:
-    """Whether a recorded episode was had with such an endpoint: nobody knows a log-probability of it."""
+    """Return whether a recorded episode was had with such an endpoint: nobody knows a log-probability of it."""
     return any(isnan(node.logprobs[0]) for node in forest.nodes if node.logprobs)
 
 

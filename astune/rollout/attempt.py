@@ -146,7 +146,7 @@ class Attempt:
         return episode
 
     async def _create_environment(self) -> EnvState:
-        """How the conversation begins: as the environment says, or as the task does."""
+        """First messages of the conversation: the environment's, or the task's."""
         task = self._task
         what = f"creating the environment of task {task.task_id}"
         timeout_s = self._config.rollout.call_timeout_s

@@ -1,4 +1,4 @@
-"""Who is told what happens to episodes: the run store and the live display are observers."""
+"""Observers of episodes: the run store and the live display are observers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RolloutObserver(Protocol):
 
 
 class NullObserver:
-    """Looks away."""
+    """No-op."""
 
     def on_started(self, episode_id: str, task: Task) -> None: ...
 

@@ -16,7 +16,7 @@ UNJUDGED = Reward(raw_reward=0.0, is_success=False)
 
 
 def is_overflow(episode: Episode) -> bool:
-    """Whether the episode ended since a prompt did not fit; another attempt would meet the same limit."""
+    """Return whether the episode ended since a prompt did not fit; another attempt would meet the same limit."""
     return (episode.error or "").startswith(ContextOverflow.__name__)
 
 

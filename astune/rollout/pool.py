@@ -52,7 +52,7 @@ class RolloutPool:
 
     Args:
         judge: None where the workflow returns its reward itself.
-        observer: is told of every episode.
+        observer: receives every episode.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RolloutPool:
 
         `first_repeat` is above 0 where another pool runs earlier episodes of the same task and step.
 
-        Cancelling ends every running episode, tells the observer of each as interrupted, and leaves nothing running.
+        Cancelling ends every running episode, reports each to the observer as interrupted, and leaves nothing running.
 
         Raises:
             DebuggerLeft: one that stood in an episode was quit; the others ended as if cancelled.
@@ -110,7 +110,7 @@ class RolloutPool:
         return [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
 
     def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-        """The books of the time between two readings of the engine's counters."""
+        """Token accounting between two readings of the engine's counters."""
         return token_balance(groups, before, after)
 
     def _first_repeat(self, task: Task, split: Split, step: int, num_repeat: int) -> int:

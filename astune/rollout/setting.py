@@ -1,4 +1,4 @@
-"""What all episodes of a pool share."""
+"""Settings that all episodes of a pool share."""
 
 from __future__ import annotations
 

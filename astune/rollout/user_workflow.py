@@ -72,7 +72,7 @@ async def execute(workflow: Workflow, task: Task, proxy: AstuneProxy, config: As
 
 
 async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
-    """What the agent returns; nothing where its prompt did not fit."""
+    """Return the agent's result; nothing where its prompt did not fit."""
     name = type(workflow).__name__
     try:
         return await call_user_code(

@@ -1,4 +1,4 @@
-"""From what a workflow or a judge said to a reward that can be trained on, or to an error that says why not."""
+"""Turn the result of a workflow or a judge into a reward that can be trained on, or into an error with the reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskCoreArg:
-    """What judges read as `task_core_arg`."""
+    """Data that judges read as `task_core_arg`."""
 
     task: Task
 

@@ -1,4 +1,4 @@
-"""The books: every sampled token ends in exactly one account."""
+"""Token accounting: every sampled token ends in exactly one account."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Episode:
 
     @property
     def trained_messages(self) -> list[MessageNode]:
-        """What the trained agents said, in the order of recording."""
+        """Messages of the trained agents, in the order of recording."""
         return [node for node in self.forest.nodes if node.sampled and node.trainable]
 
     def target_of(self, agent: str) -> str:
@@ -95,7 +95,7 @@ class EpisodeGroup:
 
 @dataclass
 class TrainingBatch:
-    """What one optimiser step learns from: groups, and the advantage of each of their episodes.
+    """Input of one optimiser step: groups, and the advantage of each of their episodes.
 
     `n_without_variance` counts finished groups that are not in `groups` since every advantage in them is zero.
     """

@@ -32,7 +32,7 @@ def tool_call_id(message: int, number: int) -> str:
 
 
 def is_tool_call_id(call_id: object) -> bool:
-    """Whether an id has the form of `tool_call_id`; agents that make up calls write ids of other forms."""
+    """Return whether an id has the form of `tool_call_id`; agents that make up calls write ids of other forms."""
     return isinstance(call_id, str) and re.fullmatch(r"c[0-9a-z]{6}\d{2,3}", call_id) is not None
 
 
@@ -62,7 +62,7 @@ class MessageNode:
     images: list[tuple[int, str]] = field(default_factory=list)
     """How many characters of the content stand before each one, and the SHA-256 of its bytes or of its address."""
     tools: list[dict[str, Any]] = field(default_factory=list)
-    """What was offered in the conversations that begin here; on roots only."""
+    """Tools offered in the conversations that begin here; on roots only."""
     malformed_calls: list[str] = field(default_factory=list)
     """Raw text of what the model meant as tool calls and what is none; it stands in the content too."""
     logprobs: list[float] | None = None
@@ -72,7 +72,7 @@ class MessageNode:
     fork_cause: str | None = None
     """Why this node starts a branch although its parent already had a child; None for the first child."""
     constraint: Constraint | None = None
-    """What a sampled message was sampled under; None where the model was free."""
+    """Grammar that a sampled message was sampled under; None where the model was free."""
 
     @property
     def sampled(self) -> bool:
@@ -203,7 +203,7 @@ def _siblings(nodes: list[MessageNode], parent: int | None) -> list[MessageNode]
 
 
 def is_trained(node: MessageNode, constrained_tokens: ConstrainedTokens) -> bool:
-    """Whether the first timeline that passes through the node trains what was sampled in it."""
+    """Return whether the first timeline that passes through the node trains what was sampled in it."""
     return node.sampled and _masked_everywhere(node, constrained_tokens) is None
 
 

@@ -50,7 +50,7 @@ def _closed(schema: Any, stay_open: set[str]) -> Any:
 
 
 def _is_whole(schema: dict[str, Any]) -> bool:
-    """Whether what the schema applies names all of an object's properties: a union, or a single part."""
+    """Return whether what the schema applies names all of an object's properties: a union, or a single part."""
     match schema.keys() & _NAMING:
         case naming if naming in ({"anyOf"}, {"oneOf"}, {"$ref"}):
             return True

@@ -1,4 +1,4 @@
-"""What a busy server says of when to come again."""
+"""Retry-After of a busy server."""
 
 from __future__ import annotations
 

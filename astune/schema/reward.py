@@ -1,4 +1,4 @@
-"""What a judge says about one episode."""
+"""A judge's result for one episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of an engine, and what it answers: token ids in, token ids and log-probabilities out."""
+"""Request to an engine and its response: token ids in, token ids and log-probabilities out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one completion is sampled.
+    """Sampling parameters of one completion.
 
     `temperature` 0 means the most likely token. `seed` fixes the request's own random stream,
     whatever else runs beside it. A completion ends with the first of `stop_token_ids`, which it includes.
@@ -41,7 +41,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine sampled.
+    """A completion that an engine sampled.
 
     `logprobs[i]` is the natural log-probability of `token_ids[i]` under the distribution that it was
     sampled from (temperature applied, other tokens than the grammar allows left out), with the weights of

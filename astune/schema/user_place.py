@@ -13,7 +13,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def is_users(filename: str) -> bool:
-    """Whether a frame's file is neither ours nor of the standard library nor installed."""
+    """Return whether a frame's file is neither ours nor of the standard library nor installed."""
     path = Path(filename)
     if filename.startswith("<") or not _INSTALLED.isdisjoint(path.parts):
         return False
@@ -40,5 +40,5 @@ def causes_of(failure: BaseException | None) -> Iterator[BaseException]:
 
 
 def left_debugger(failure: BaseException) -> bool:
-    """Whether it comes from quitting pdb."""
+    """Return whether it comes from quitting pdb."""
     return any(isinstance(cause, bdb.BdbQuit) for cause in causes_of(failure))

@@ -78,7 +78,7 @@ def after_marker(text: str) -> str:
 
 
 def same_answer(answer: str, reference: str) -> bool:
-    """Whether two answers are equal as numbers, or, where either is none, as text.
+    """Return whether two answers are equal as numbers, or, where either is none, as text.
 
     `25%` equals `0.25`, and equals `25`, for a question that asks for a percentage is answered either way.
     """

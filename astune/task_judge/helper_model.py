@@ -56,7 +56,7 @@ class HelperModel:
         self.used_tokens = 0
 
     async def ask(self, instruction: str, question: str) -> str:
-        """What it says to `question` under the system prompt `instruction`, without its thoughts.
+        """Return its answer to `question` under the system prompt `instruction`, without its thoughts.
 
         Raises:
             JudgeError: it did not answer, was cut off, or its budget is used up.

@@ -1,4 +1,4 @@
-"""What a judge is. How one is asked, and what becomes of its answer, is `astune.rollout.verdict`'s business."""
+"""Interface of a judge. Calling one, and handling its result, is `astune.rollout.verdict`'s business."""
 
 from __future__ import annotations
 

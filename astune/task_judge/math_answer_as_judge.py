@@ -118,7 +118,7 @@ class MathAnswerAndLlmAsJudge(JudgeBase):
 
 
 def _by_rules(answer: str | None, reply: str, reference: str) -> bool | None:
-    """Whether the answer is right; None where the rules cannot decide."""
+    """Return whether the answer is right; None where the rules cannot decide."""
     if answer is None:
         return False if not reply.strip() or _MARKS.search(reply) else None
     if same_answer(answer, reference):
@@ -142,7 +142,7 @@ async def _are_same(model: HelperModel, task: Task, answer: str, reference: str)
     word = re.match(r"\W*(yes|no)\b", said, re.IGNORECASE)
     if word is None:
         raise JudgeError(
-            f"the judge model was asked whether {answer!r} is {reference!r}, and said {said[:200]!r}",
+            f"the judge model was asked whether {answer!r} is {reference!r}, and answered {said[:200]!r}",
             hint=f"set {_SECTION}.model to one that answers with yes or no",
         )
     return word[1].lower() == "yes"

@@ -84,12 +84,12 @@ class HubFiles(DatasetFiles):
 
 
 def open_dataset(path: str, places: Sequence[Path], tell: Tell) -> DatasetFiles:
-    """What `task_reader.huggingface.dataset_path` names.
+    """Find the data set that `task_reader.huggingface.dataset_path` names.
 
     Args:
         path: as the configuration has it: a path or a hub id.
         places: where it would be as a path.
-        tell: hears what is being done.
+        tell: receives progress messages.
 
     Raises:
         TaskReaderError: it is neither there as a path nor on the hub, or has no file that can be read.

@@ -47,19 +47,19 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def is_there(file: RemoteFile, folder: Path) -> bool:
-    """Whether the file is there, whole and with the right checksum."""
+    """Return whether the file is there, whole and with the right checksum."""
     target = folder / file.name
     return target.is_file() and _is_whole(target, file)
 
 
 def bytes_begun(file: RemoteFile, folder: Path) -> int:
-    """How much of the file an interrupted download has left."""
+    """Bytes of the file that an interrupted download has left."""
     part = _part_of(folder / file.name)
     return min(part.stat().st_size, file.size) if part.is_file() else 0
 
 
 def fetch(file: RemoteFile, folder: Path, hub: Hub, on_bytes: Callable[[int], object]) -> Path:
-    """Fetch what is missing of the file from the hub that named it; `on_bytes` hears how many bytes are there.
+    """Fetch what is missing of the file from the hub that named it; `on_bytes` receives the number of bytes there.
 
     Raises:
         TaskReaderError: the connection breaks again and again, the hub refuses, what came is not the file that the hub
@@ -99,7 +99,7 @@ def _complete(part: Path, file: RemoteFile, hub: Hub, on_bytes: Callable[[int], 
         if after < file.size and failures == PATIENCE:
             raise TaskReaderError(
                 f"fetching {file.url} broke off at {after:,} of {file.size:,} bytes: {broken}",
-                hint="start again: it goes on where it stopped",
+                hint="run the command again: the download resumes where it stopped",
             )
         if failures:
             time.sleep(_PAUSE_S * failures)

@@ -31,7 +31,7 @@ class HubUnreachable(TaskReaderError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a data set. A checksum that the hub does not tell is empty."""
+    """One file of a data set. A checksum that the hub does not report is empty."""
 
     name: str
     size: int
@@ -90,7 +90,7 @@ class Hub(ABC):
         return {"Authorization": f"Bearer {token}"}
 
     def _get(self, url: str, dataset: str) -> tuple[Any, httpx.Response]:
-        """What `url` answers in JSON, and the answer itself."""
+        """Return the JSON that `url` answers, and the response itself."""
         try:
             answer = self.client.get(url)
         except (httpx.TransportError, httpx.InvalidURL, httpx.TooManyRedirects) as cause:

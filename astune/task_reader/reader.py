@@ -1,4 +1,4 @@
-"""What a task reader is: two lists of tasks, one to train on and one held out, and the checks that both pass.
+"""Interface of a task reader: two lists of tasks, one to train on and one held out, and the checks that both pass.
 
 Reading happens once, when a run starts; the order of training is `TaskOrder`'s. Where tasks come from is the business
 of the readers beside this file.
@@ -55,7 +55,7 @@ class TaskReaderBase(ABC):
 
     @final
     def read(self, tell: Callable[[str], object] = unheard) -> TaskSplits:
-        """Both splits, checked; `tell` hears what is being read.
+        """Both splits, checked; `tell` receives the name of what is being read.
 
         Raises:
             TaskReaderError: no training task, an id twice in a split, a held-out task among the training tasks, or

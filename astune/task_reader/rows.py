@@ -37,7 +37,7 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 
 def row_count(path: Path) -> int | None:
-    """How many rows a parquet file says it has; None for formats that have to be read to know."""
+    """Number of rows in a parquet file's metadata; None for formats that have to be read to know."""
     if path.suffix != ".parquet":
         return None
     with _open_parquet(path) as file:
@@ -45,7 +45,7 @@ def row_count(path: Path) -> int | None:
 
 
 def counted_rows(path: Path) -> int:
-    """How many rows a file has; all formats but parquet are read from end to end for it."""
+    """Number of rows in a file; all formats but parquet are read from end to end for it."""
     declared = row_count(path)
     return sum(1 for _ in rows_of(path)) if declared is None else declared
 

@@ -72,7 +72,7 @@ class Fingerprints:
                 return moved
             noise *= 2
         raise TrainerError(
-            "noise in the weights does not change what the model says: it cannot be seen whether an engine gets them",
+            "noise in the weights does not change the model's outputs: whether an engine gets them cannot be seen",
             hint="this is a defect of astune, please report it with the model",
         )
 

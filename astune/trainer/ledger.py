@@ -67,7 +67,7 @@ def batch_of(step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm) ->
 
 
 def is_measured(config: AstuneConfig, step: int) -> bool:
-    """Whether validation tasks, where there are any, are run with the weights of `step`."""
+    """Return whether validation tasks, where there are any, are run with the weights of `step`."""
     trainer = config.trainer
     return step % trainer.test_freq == 0 or step == trainer.total_steps
 
@@ -118,13 +118,13 @@ class StepLedger:
 
     @property
     def enough(self) -> bool:
-        """Whether the last measurement reached `trainer.validation.stop_at_success`."""
+        """Return whether the last measurement reached `trainer.validation.stop_at_success`."""
         stop = self._config.trainer.validation.stop_at_success
         return stop is not None and self.success is not None and self.success >= stop
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over: every step recorded and the last one measured, or enough reached."""
+        """Return whether the run is over: every step recorded and the last one measured, or enough reached."""
         last = self._config.trainer.total_steps
         return self.enough or (self.step >= last and (self.last_measured >= last or not self.is_measured(last)))
 
@@ -134,7 +134,7 @@ class StepLedger:
         return {step for step in range(self.last_measured + 1, self.step + 1) if self.is_measured(step)}
 
     def is_measured(self, step: int) -> bool:
-        """Whether validation tasks are run with the weights of `step`."""
+        """Return whether validation tasks are run with the weights of `step`."""
         return self._n_validation_tasks > 0 and is_measured(self._config, step)
 
     def batch(self, step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> TrainingBatch:
@@ -220,7 +220,7 @@ class StepLedger:
 
     @property
     def would_be_best(self) -> bool:
-        """Whether the model of the last recorded step was measured, and is to be kept as the best one."""
+        """Return whether the model of the last recorded step was measured, and is to be kept as the best one."""
         score = self.score(self.step)
         return score is not None and self._checkpoints.would_be_best(score)
 

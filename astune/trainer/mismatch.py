@@ -1,4 +1,4 @@
-"""How far the trainer's log-probabilities are from those that the engine recorded, token by token."""
+"""Distance of the trainer's log-probabilities from those that the engine recorded, token by token."""
 
 from __future__ import annotations
 

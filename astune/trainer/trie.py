@@ -108,7 +108,7 @@ def tree_size(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def common_prefix(left: Ints, right: Ints) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Length of two sequences' common prefix, in tokens."""
     n = min(len(left), len(right))
     differs = left[:n] != right[:n]
     return int(differs.argmax()) if differs.any() else n

@@ -198,7 +198,7 @@ async def test_work_goes_on_without_one_that_it_does_not_need(experiment, port, 
             process.kill()
         await asyncio.wait_for(guarded, 20)
     log.removeHandler(listener)
-    assert "the run goes on without it: companion env was ended by SIGKILL" in caplog.text
+    assert "the run continues without it: companion env was ended by SIGKILL" in caplog.text
 
 
 def test_an_error_while_one_is_dead_names_the_dead(experiment, marker):

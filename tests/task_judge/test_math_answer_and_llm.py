@@ -75,7 +75,7 @@ async def test_what_they_cannot_a_model_does(
 @pytest.mark.parametrize(
     ("answer", "params", "error"),
     [
-        ({"content": "perhaps"}, {}, "neither|said 'perhaps'; set task_judge.params.model"),
+        ({"content": "perhaps"}, {}, "neither|answered 'perhaps'; set task_judge.params.model"),
         ({"content": ""}, {}, "no whole answer"),
         (JSONResponse({"error": {"message": "bad key"}}, 401), {}, "bad key; task_judge.params.api_key_env"),
         ({"content": "yes"}, {"budget_tokens": 0}, "raise task_judge.params.budget_tokens"),

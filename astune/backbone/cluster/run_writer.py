@@ -83,7 +83,7 @@ class RunWriter:
             case PhaseBegan():
                 self._observer.on_phase(message.name)
             case RunFailed():
-                raise TrainerError(message.error, hint=f"{self.job.engine}'s log in the run's folder says more")
+                raise TrainerError(message.error, hint=f"{self.job.engine}: see its log in the run's folder")
             case _:
                 raise TransitionError(f"{type(message).__name__} is no report", hint="this is a defect of astune")
         return Answer()

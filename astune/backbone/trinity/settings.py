@@ -51,8 +51,8 @@ def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
     if not made.trainer.trainer_strategy.startswith("fsdp"):
         raise ConfigError(
             f"astune.trinity: trainer.trainer_strategy {made.trainer.trainer_strategy} cannot be used: astune's keys "
-            "are told to FSDP alone",
-            hint="leave it out, or take fsdp2; verl trains with Megatron, docs/en/to_verl.md says how",
+            "are passed to FSDP only",
+            hint="leave it out, or set it to fsdp2; for Megatron use backbone verl, see docs/en/to_verl.md",
         )
     _require_pace(made, config)
     try:
@@ -67,7 +67,7 @@ def _require_pace(made: Config, config: AstuneConfig) -> None:
     if style not in (SyncStyle.FIXED, SyncStyle.FULLY_ASYNC):
         raise ConfigError(
             f"astune.trinity: synchronizer.sync_style {style.value} cannot be used: nothing bounds how old weights are",
-            hint="leave it out, or take fully_async; trainer.max_staleness says how far ahead episodes are run",
+            hint="leave it out, or set it to fully_async; trainer.max_staleness sets how far ahead episodes are run",
         )
     if style == SyncStyle.FIXED:
         return

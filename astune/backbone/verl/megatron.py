@@ -38,7 +38,7 @@ def require_trainable(config: AstuneConfig, *, on_cpu: bool) -> None:
     """Raises ConfigError where the configuration asks for what Megatron, or verl with it, does not do."""
     refused = (
         (on_cpu, "it needs GPUs", "leave it out on a machine without one"),
-        (config.model.lora.rank > 0, "verl tells it of adapters by other keys", "set model.lora.rank to 0"),
+        (config.model.lora.rank > 0, "verl passes it adapters by other keys", "set model.lora.rank to 0"),
         (config.model.dtype == "float32", "it computes in bfloat16", "leave model.dtype at auto"),
     )
     for given, why, mend in refused:

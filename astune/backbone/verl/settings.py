@@ -78,7 +78,7 @@ def _model_engine(config: AstuneConfig, *, on_cpu: bool) -> str:
         megatron.require_trainable(config, on_cpu=on_cpu)
     elif asked != _FSDP:
         raise ConfigError(
-            f"astune.verl: model_engine {asked} cannot be used: astune's keys are told to FSDP and Megatron",
+            f"astune.verl: model_engine {asked} cannot be used: astune's keys are passed to FSDP and Megatron only",
             hint=f"leave it out, or take {_MEGATRON}; actor_rollout_ref.actor.strategy is fsdp2, or fsdp",
         )
     return asked
