@@ -163,7 +163,7 @@ def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
 
 
 def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
-    """What an episode earned from a turn on, against what the group's episodes did from that turn on.
+    """Advantage of an episode's return from a turn on, against the group's returns from that turn on.
 
         earned        0 0 1    and   0 1             an episode that has ended earns nothing more
         from turn on  1 1 1    and   1 1 (0)

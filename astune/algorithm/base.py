@@ -63,7 +63,7 @@ class TokenLoss(NamedTuple):
 
 
 class Algorithm(ABC):
-    """How rewards become advantages, and advantages a loss.
+    """Interface that turns rewards into advantages, and advantages into a loss.
 
     `trainer.algorithm.params` are the arguments of its `__init__`, which has to have a default for each of them.
     """
@@ -87,7 +87,7 @@ class Algorithm(ABC):
         """
 
     def shaping(self, episode: Episode) -> float:
-        """What is added to an episode's reward before it is compared; the recorded reward stays."""
+        """Term added to an episode's reward before it is compared; the recorded reward stays."""
         return 0.0
 
     @abstractmethod

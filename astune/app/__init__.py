@@ -1,4 +1,4 @@
-"""What the command line does, as functions of Python: train, evaluate, debug and resume.
+"""The command line's actions as Python functions: train, evaluate, debug and resume.
 
     api.py          the functions; run.py and evaluation.py  what they return
     experiment.py   a configuration with its backbone and its parts; execution.py  a run of one, start to end

@@ -209,7 +209,7 @@ def _phases_line(progress: Progress) -> Text:
 
 
 def _mismatch_line(measurements: list[Measurement]) -> Text:
-    """How far the trainer's log-probabilities were from the engine's; see `astune check numerics`."""
+    """Distance of the trainer's log-probabilities from the engine's; see `astune check numerics`."""
     mean = measurements[-1].get("train/logprob_diff_mean") if measurements else math.nan
     if math.isnan(mean):
         return Text("not measured yet", style="dim")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
 
 Source = str | PathLike[str] | Mapping[str, Any] | AstuneConfig
-"""What names an experiment: a YAML file, its content as a mapping, or a checked configuration."""
+"""Source of an experiment: a YAML file, its content as a mapping, or a checked configuration."""
 
 
 @dataclass(frozen=True)

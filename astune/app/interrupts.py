@@ -100,7 +100,7 @@ class Interrupts:
 
 
 def _loop_runs() -> bool:
-    """Whether an event loop runs in this thread, as in a notebook."""
+    """Return whether an event loop runs in this thread, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -114,7 +114,7 @@ async def until_interrupted() -> None:
 
 
 def _at_prompt(frame: FrameType | None) -> bool:
-    """Whether the thread that has the signal stands at pdb's prompt."""
+    """Return whether the thread that has the signal stands at pdb's prompt."""
     while frame is not None:
         if is_at_prompt(frame):
             return True

@@ -1,4 +1,4 @@
-"""What a run is doing right now, as plain numbers: kept by callbacks, read by the display. Draws nothing."""
+"""Progress of a run, as plain numbers: kept by callbacks, read by the display. Draws nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Progress:
     step: int = 0
     phase: str = ""
     doing: dict[str, str] = field(default_factory=dict)
-    """What each episode that runs waits for, by its id."""
+    """The wait of each running episode, by episode id."""
     finished: int = 0
     failed: int = 0
     first_failure: str | None = None
@@ -136,7 +136,7 @@ class Progress:
         return {name: metrics[key] for name in PHASES if (key := f"time/{name}_s") in metrics}
 
     def waits(self) -> Counter[str]:
-        """How many running episodes wait for what; a copy, since the display asks from its own thread."""
+        """Count the running episodes by what they wait for; a copy, since the display asks from its own thread."""
         return Counter(list(self.doing.values()))
 
     def tokens_per_s(self) -> tuple[float, float] | None:

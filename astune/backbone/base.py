@@ -59,7 +59,7 @@ class Backbone(ABC):
     trains: ClassVar[bool] = True
     """Whether weights change. A run of a backbone that does not train is recorded as a debug run and never resumed."""
     hands_over_weights: ClassVar[bool] = False
-    """Whether a vLLM server that is started for the run must accept weights from it."""
+    """True where a vLLM server that is started for the run must accept weights from it."""
 
     @abstractmethod
     async def train(
@@ -102,7 +102,7 @@ class Backbone(ABC):
         memory: Sequence[Estimate] = (),
         starts_ray: bool = False,
     ) -> list[tuple[str, str]]:
-        """What the run will do, as labelled lines, for `--dry-run`.
+        """Plan of the run, as labelled lines, for `--dry-run`.
 
         Args:
             parts: without training tasks where these are only known once a companion has started.

@@ -25,7 +25,7 @@ def training_plan(
     run_path: Path | None = None,
     memory: Sequence[Estimate] = (),
 ) -> Rows:
-    """What a run that trains will do; `particulars` are lines that its backbone adds.
+    """Plan of a run that trains; `particulars` are lines that its backbone adds.
 
     Args:
         unmeasured: why the backbone cannot measure held-out tasks; empty where it can.

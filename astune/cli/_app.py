@@ -14,9 +14,9 @@ from astune.cli._errors import exit_with
 from astune.cli._flags import Commands, Set, With, WithAppworld, WithRay
 
 NEWEST = "newest"
-"""What a bare `--resume` means: the experiment's newest run."""
+"""Value of a bare `--resume`: the experiment's newest run."""
 SHORT = "short"
-"""What a bare `--dry-run` means: the configuration of verl or Trinity is left out."""
+"""Value of a bare `--dry-run`: the configuration of verl or Trinity is left out."""
 
 app = Commands(
     name="astune",

@@ -65,7 +65,7 @@ def _findings(config: AstuneConfig, conf: Path | None) -> Iterable[Finding]:
 
 
 def memory_needed(config: AstuneConfig) -> Iterable[Finding]:
-    """What each backbone would need for this experiment."""
+    """Requirements of each backbone for this experiment."""
     from astune.backbone.memory import estimates_of
 
     for backbone in shipped_backbones():

@@ -71,7 +71,7 @@ def services() -> Iterator[Finding]:
 
 
 def engines(config: AstuneConfig) -> Iterator[Finding]:
-    """Whether the engine and the environment service that the experiment names answer."""
+    """Return whether the engine and the environment service that the experiment names answer."""
     for what, address, fix in _addresses(config):
         why = why_not_answering(address)
         if why is None:
@@ -114,7 +114,7 @@ async def _models(url: str, key: str | None) -> None:
 
 
 def managed_vllm(config: AstuneConfig) -> Iterator[Finding]:
-    """Whether the vLLM server that the experiment starts can be started: its Python, and its port."""
+    """Return whether the vLLM server that the experiment starts can be started: its Python, and its port."""
     if not vllm.is_managed(config):
         return
     python = vllm.interpreter(config)

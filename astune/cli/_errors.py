@@ -1,4 +1,4 @@
-"""How a command ends: a user's mistake is one line and a hint, a defect of ours is everything that Python knows."""
+"""Exits of a command: a user's mistake is one line and a hint, a defect of ours is everything that Python knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will do, in words, for `--dry-run`."""
+"""Plan of a run as text, for `--dry-run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has come to, read from its directory alone: any run, of any age, finished or not."""
+"""Results of a run, read from its directory alone: any run, of any age, finished or not."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class RunReport:
     """The kept model's folder."""
     model_step: int | None
     model_superseded: bool
-    """Whether the kept model, and with it `after`, is of steps that a resume ran again."""
+    """True where the kept model, and with it `after`, is of steps that a resume ran again."""
     superseded: list[Path]
     """Runs of their own that hold what resumes ran again."""
     baseline: float | None
-    """What a simple rule reaches on the held-out tasks, where they say it."""
+    """Score of a simple rule on the held-out tasks, where they record it."""
 
 
 def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:

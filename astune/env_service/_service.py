@@ -112,7 +112,7 @@ class Service:
         return await self._ask(request, "get_info")
 
     async def release(self, request: Request) -> bool:
-        """Whether there was such an instance. One that is at work is not waited for."""
+        """Return whether there was such an instance. One that is at work is not waited for."""
         instance = self._places.find(request.instance_id)
         if instance is None:
             return False

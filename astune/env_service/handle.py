@@ -29,7 +29,7 @@ class EnvironmentHandle(ABC):
 
     @property
     def quick(self) -> bool:
-        """Whether every call answers within a millisecond, so that nobody needs a thread for it."""
+        """Return whether every call answers within a millisecond, so that nobody needs a thread for it."""
         return False
 
     @abstractmethod

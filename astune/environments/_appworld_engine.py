@@ -171,7 +171,7 @@ def require_package() -> None:
 
 
 def can_confine() -> bool:
-    """Whether children can be confined: on Linux with Landlock, on processors that the filter knows."""
+    """Return whether children can be confined: on Linux with Landlock, on processors that the filter knows."""
     if sys.platform != "linux":
         return False
     try:

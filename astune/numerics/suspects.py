@@ -271,7 +271,7 @@ def _outside(place_E: Tensor, bound: float) -> float:
 def rounding_of(
     model: PolicyModel, other: torch.dtype, microbatches: Sequence[MicroBatch], temperature: float
 ) -> Mismatch:
-    """What the model says of recorded tokens, less what the same weights say when they compute in `other`."""
+    """Log-probabilities of recorded tokens, less those of the same weights when they compute in `other`."""
     there = model.frozen(other)
     own, others = Reading.of(model, microbatches), Reading.of(there, microbatches)
     return Mismatch(own.logprobs(model.head(temperature)) - others.logprobs(there.head(temperature)), own.versions)

@@ -83,7 +83,7 @@ class GuardedProcess:
 
     @property
     def has_died(self) -> bool:
-        """Whether it failed, or nothing of it is left, without having been closed."""
+        """Return whether it failed, or nothing of it is left, without having been closed."""
         return self._ended.is_set() and not self._closing
 
     def belongs_to(self, run: str) -> None:

@@ -114,7 +114,7 @@ def stamps_of(path: Path) -> tuple[Stamp, Stamp]:
 
 
 def _is_at_rest(path: Path) -> bool:
-    """Whether no writer has anything beside the file; an empty log may be left by a reader."""
+    """Return whether no writer has anything beside the file; an empty log may be left by a reader."""
     log = Stamp.of(_log_of(path))
     lock = path.parent.parent / "run.lock"
     if log != Stamp() and (log.size > 0 or not lock.is_file()):

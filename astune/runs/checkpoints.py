@@ -49,7 +49,7 @@ class Checkpoint:
     created_at: float
     metadata: dict[str, Any] = field(default_factory=dict)
     superseded: bool = False
-    """Whether the run resumed from an earlier step since, so that its steps are others now."""
+    """True where the run resumed from an earlier step since, so that its steps are others now."""
 
     @property
     def model(self) -> Path:

@@ -59,7 +59,7 @@ class RunInfo:
     format: int = RUN_FORMAT
     kind: RunKind = "training"
     cleaned: bool = False
-    """Whether what resuming needs was removed."""
+    """True where what resuming needs was removed."""
 
 
 class RunDirectory:
@@ -327,7 +327,7 @@ class RunDirectory:
 
 
 def is_run(path: Path) -> bool:
-    """Whether it is the folder of a run, also of one that has only its own file or its episodes left."""
+    """Return whether it is the folder of a run, also of one that has only its own file or its episodes left."""
     return any((path / left).is_file() for left in (_INFO, _EPISODES))
 
 

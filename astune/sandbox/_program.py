@@ -159,7 +159,7 @@ def _tree(limits: SandboxLimits) -> list[str]:
 
 
 def _read_ready(descriptor: int) -> bool:
-    """Whether the code began; where it did not, confining it failed."""
+    """Return whether the code began; where it did not, confining it failed."""
     try:
         return os.read(descriptor, len(READY)) == READY
     except BlockingIOError:

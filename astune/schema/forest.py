@@ -60,7 +60,7 @@ class MessageNode:
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     tool_call_id: str | None = None
     images: list[tuple[int, str]] = field(default_factory=list)
-    """How many characters of the content stand before each one, and the SHA-256 of its bytes or of its address."""
+    """Number of characters of the content before each one, and the SHA-256 of its bytes or of its address."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools offered in the conversations that begin here; on roots only."""
     malformed_calls: list[str] = field(default_factory=list)

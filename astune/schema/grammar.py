@@ -1,4 +1,4 @@
-"""What an answer must be: a grammar for its text, whoever makes the model keep to it."""
+"""Constraint on an answer: a grammar for its text, whoever makes the model keep to it."""
 
 from __future__ import annotations
 

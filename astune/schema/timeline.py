@@ -48,7 +48,7 @@ class Timeline:
 
 
 def trained_and_masked(timelines: Iterable[Timeline]) -> tuple[int, Counter[str]]:
-    """How many tokens that were sampled in an episode some timeline trains, and how many are masked for which reason.
+    """Count the sampled tokens of an episode that some timeline trains, and those masked, by reason.
 
     Each sampled message counts once, however many timelines pass through it (law 3).
     """

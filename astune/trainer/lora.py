@@ -66,7 +66,7 @@ def plain_name(name: str) -> str:
 
 
 def _contribution(layer: Any) -> Tensor:
-    """What an adapter adds to a layer's weight, in float32; peft's `get_delta_weight` rounds to its own dtype."""
+    """Weight that an adapter adds to a layer's, in float32; peft's `get_delta_weight` rounds to its own dtype."""
     if getattr(layer, "num_experts", 1) > 1:
         left, right, scaling = layer.get_delta_factors("default")
     else:

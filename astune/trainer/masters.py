@@ -137,7 +137,7 @@ class Masters:
                 parameter.data.copy_(master)
 
     def state_dict(self, optim: OptimConfig, *, exact: bool = True) -> dict[str, Any]:
-        """What `load_state_dict` takes over; where not `exact`, AdamW's moments are rounded to bfloat16."""
+        """State for `load_state_dict`; where not `exact`, AdamW's moments are rounded to bfloat16."""
         optimizer = self._optimizer_for(optim).state_dict()
         if not exact:
             optimizer["state"] = {

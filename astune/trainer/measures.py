@@ -1,4 +1,4 @@
-"""What a step is measured by: its episodes, its engine and its clock, as flat `group/name` numbers."""
+"""Metrics of a step: its episodes, its engine and its clock, as flat `group/name` numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def success_of_all(measures: dict[str, float], expected: int) -> float:
 
 
 def engine_metrics(before: EngineStats, after: EngineStats, seconds: float) -> dict[str, float]:
-    """What the engine did between two readings of its counters, `seconds` apart."""
+    """Measure the engine between two readings of its counters, `seconds` apart."""
     prompt = after.prompt_tokens - before.prompt_tokens
     prefilled = after.prefilled_tokens - before.prefilled_tokens
     sampled = after.sampled_tokens - before.sampled_tokens

@@ -61,7 +61,7 @@ class WeightedTimeline:
 
 @dataclass(slots=True)
 class TokenAccounts:
-    """What became of the sampled tokens of a batch: each is trained once, or masked with a reason."""
+    """Token accounting of a batch: each is trained once, or masked with a reason."""
 
     trained: int = 0
     masked: Counter[str] = field(default_factory=Counter[str])

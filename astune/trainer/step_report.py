@@ -14,7 +14,7 @@ from astune.trainer.samples import account
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did. `trained_tokens` and the metric `masked_fraction` account for every sampled token."""
+    """Report of one step. `trained_tokens` and the metric `masked_fraction` account for every sampled token."""
 
     metrics: dict[str, float]
     trained_tokens: int

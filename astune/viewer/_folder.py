@@ -54,7 +54,7 @@ class Folder:
         return path
 
     def holds(self, path: Path) -> bool:
-        """Whether a path lies in the folder also when its links are followed; what cannot be a path does not."""
+        """Return whether a path lies in the folder also when its links are followed; what cannot be a path does not."""
         try:
             return path.resolve().is_relative_to(self.root)
         except (OSError, ValueError, RuntimeError):  # too long, with a NUL, a circle of links

@@ -256,5 +256,5 @@ def _count_in(path: Path) -> tuple[int | None, list[str]]:
 
 
 def _begins(info: Mapping[str, Any]) -> bool:
-    """Whether a run may not have written everything yet."""
+    """Return whether a run may not have written everything yet."""
     return info["status"] == "running" and info["steps"] is None and not info["episodes"]

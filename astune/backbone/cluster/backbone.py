@@ -96,7 +96,7 @@ class ClusterBackbone(Backbone):
         return resolved_plan(self.engine, config, self._measurable(config, parts), base_dir=base_dir)
 
     def doctor(self, config: AstuneConfig) -> Iterator[Finding]:
-        """Whether the engine, and astune beside it, can be imported in the environment that is started."""
+        """Return whether the engine, and astune beside it, can be imported in the environment that is started."""
         engine = self.engine
         fix = f"make env-{engine}, or --set environments.{engine}=/the/environment/of/{engine}/bin/python"
         try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def differ(first: Path, second: Path) -> bool:
-    """Whether two folders in Hugging Face format hold other weights, in the second one's precision.
+    """Return whether two folders in Hugging Face format hold other weights, in the second one's precision.
 
     One tensor of each is read at a time, and none after the first pair that differs.
     """

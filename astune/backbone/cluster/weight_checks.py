@@ -35,7 +35,7 @@ class WeightChecks:
 
     @property
     def moved(self) -> bool:
-        """Whether weights were trained since this process began."""
+        """Return whether weights were trained since this process began."""
         return any(self._moved_by.values())
 
     def require_own_weights(self, step: int, report: StepReport) -> None:
