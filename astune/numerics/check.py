@@ -86,7 +86,7 @@ class NumericsCheck:
     Args:
         config: the run's configuration, with that learning rate.
         folder: the model's files, for its chat template.
-        on_phase: receives the name of each phase.
+        on_phase: receives a description of each phase.
     """
 
     def __init__(

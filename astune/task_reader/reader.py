@@ -55,7 +55,7 @@ class TaskReaderBase(ABC):
 
     @final
     def read(self, tell: Callable[[str], object] = unheard) -> TaskSplits:
-        """Both splits, checked; `tell` receives the name of what is being read.
+        """Both splits, checked; `tell` receives progress messages.
 
         Raises:
             TaskReaderError: no training task, an id twice in a split, a held-out task among the training tasks, or
