@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from astune.gateway.chat_completions import ChatRequest, Refused, Sampled, answer_of, error_of, events_of, read_request
+from astune.gateway import anthropic_messages, chat_completions
+from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
 from astune.gateway.episode_keys import EpisodeKeys, OpenKey
 from astune.schema import AstuneError, ContextOverflow, WorkflowError
 
@@ -28,13 +30,29 @@ _NO_RETRY = {"x-should-retry": "false"}
 _log = logging.getLogger(__name__)
 
 
+class Dialect(Protocol):
+    """The module of a dialect, which reads requests into those of Chat Completions and writes answers."""
+
+    def read_request(self, body: Any, /) -> tuple[ChatRequest, list[str]]: ...
+
+    def answer_of(self, request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]: ...
+
+    def stream_of(self, request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[str]: ...
+
+    def error_of(self, failure: Exception, status: int) -> dict[str, Any]: ...
+
+
+DIALECTS: dict[str, Dialect] = {"/v1/chat/completions": chat_completions, "/v1/messages": anthropic_messages}
+
+
 def new_app(keys: EpisodeKeys) -> Starlette:
     """The application over the keys that are open."""
 
-    async def chat_completions(http: Request) -> Response:
+    async def answer(http: Request) -> Response:
         key = _key_of(http, keys)
         body = await _body_of(http)
-        request, overridden = read_request(_json_of(body))
+        dialect = _dialect_of(http)
+        request, overridden = dialect.read_request(_json_of(body))
         given = key.answers(
             request,
             body,
@@ -44,7 +62,13 @@ def new_app(keys: EpisodeKeys) -> Starlette:
         answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
         given.delivered = not await http.is_disconnected()
         headers = {OVERRIDDEN_HEADER: ",".join(overridden)} if overridden else {}
-        return _answer(request, answers, headers)
+        answer_id = f"answer-{uuid.uuid4().hex}"
+        if not request.stream:
+            return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)
+        events = dialect.stream_of(request, answers, answer_id=answer_id)
+        return StreamingResponse(
+            events, media_type="text/event-stream", headers=headers | {"cache-control": "no-store"}
+        )
 
     async def models(http: Request) -> Response:
         _key_of(http, keys)
@@ -56,13 +80,17 @@ def new_app(keys: EpisodeKeys) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            *(Route(path, answer, methods=["POST"]) for path in DIALECTS),
             Route("/v1/models", models, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK_NAMES, www_redirect=False)],
         exception_handlers={HTTPException: _refused, AstuneError: _failed, Exception: _broken},
     )
+
+
+def _dialect_of(http: Request) -> Dialect:
+    return DIALECTS.get(http.url.path, chat_completions)
 
 
 def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
@@ -92,40 +120,24 @@ def _json_of(body: bytes) -> object:
         raise Refused(f"the body is no JSON: {cause}") from cause
 
 
-def _answer(request: ChatRequest, answers: list[Sampled], headers: dict[str, str]) -> Response:
-    answer_id = f"chatcmpl-{uuid.uuid4().hex}"
-    if not request.stream:
-        return JSONResponse(answer_of(request, answers, answer_id=answer_id), headers=headers)
-
-    async def events() -> AsyncIterator[str]:
-        for event in events_of(request, answers, answer_id=answer_id):
-            yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
-        yield "data: [DONE]\n\n"
-
-    return StreamingResponse(events(), media_type="text/event-stream", headers=headers | {"cache-control": "no-store"})
-
-
-async def _refused(_: Request, failure: Exception) -> Response:
+async def _refused(http: Request, failure: Exception) -> Response:
     """A status of HTTP in the dialect's shape."""
     if not isinstance(failure, HTTPException):
         raise failure
-    code = "invalid_api_key" if failure.status_code == 401 else None
-    body = error_of(ValueError(failure.detail), kind="invalid_request_error", code=code)
+    body = _dialect_of(http).error_of(ValueError(failure.detail), failure.status_code)
     return JSONResponse(body, status_code=failure.status_code, headers=failure.headers)
 
 
-async def _failed(_: Request, failure: Exception) -> Response:
+async def _failed(http: Request, failure: Exception) -> Response:
     """An error of ours: what the request is to blame for is a 400, and all else is not worth a repetition."""
-    if isinstance(failure, ContextOverflow):
-        body = error_of(failure, kind="invalid_request_error", code="context_length_exceeded")
-        return JSONResponse(body, status_code=400)
-    if isinstance(failure, WorkflowError):
-        return JSONResponse(error_of(failure, kind="invalid_request_error"), status_code=400)
-    return JSONResponse(error_of(failure, kind="server_error"), status_code=503, headers=_NO_RETRY)
+    blamed = isinstance(failure, ContextOverflow | WorkflowError)
+    status = 400 if blamed else 503
+    body = _dialect_of(http).error_of(failure, status)
+    return JSONResponse(body, status_code=status, headers=None if blamed else _NO_RETRY)
 
 
-async def _broken(_: Request, failure: Exception) -> Response:
+async def _broken(http: Request, failure: Exception) -> Response:
     """A defect of ours: its traceback goes into the log, and its kind alone to the agent."""
     _log.error("the gateway failed", exc_info=failure)
-    body = error_of(RuntimeError(f"{type(failure).__name__} in the gateway"), kind="server_error")
+    body = _dialect_of(http).error_of(RuntimeError(f"{type(failure).__name__} in the gateway"), 500)
     return JSONResponse(body, status_code=500, headers=_NO_RETRY)

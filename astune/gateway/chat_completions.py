@@ -6,6 +6,7 @@ like are accepted and overridden, since agents send them by habit, and the answe
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from astune.schema import Message, WorkflowError
+from astune.schema import ContextOverflow, Message, WorkflowError
 
 OVERRIDDEN = frozenset(
     {
@@ -138,7 +139,7 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
     return _head(request, answer_id, "chat.completion") | {"choices": choices, "usage": _usage_of(answers)}
 
 
-def events_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[dict[str, Any]]:
+def _events_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[dict[str, Any]]:
     """The finished answers as `chat.completion.chunk`s: role, text, calls and the end of each, then the usage."""
     wants_usage = request.stream_options is not None and request.stream_options.include_usage
     head = _head(request, answer_id, "chat.completion.chunk") | ({"usage": None} if wants_usage else {})
@@ -160,9 +161,20 @@ def events_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
         yield head | {"choices": [], "usage": _usage_of(answers)}
 
 
-def error_of(failure: Exception, *, kind: str, code: str | None = None) -> dict[str, Any]:
+def stream_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[str]:
+    """The finished answers as server-sent events."""
+    for event in _events_of(request, answers, answer_id=answer_id):
+        yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def error_of(failure: Exception, status: int) -> dict[str, Any]:
     """The dialect's error body."""
     key = failure.key if isinstance(failure, Refused) else None
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    code = "invalid_api_key" if status == 401 else None
+    if isinstance(failure, ContextOverflow):
+        code = "context_length_exceeded"
     return {"error": {"message": str(failure), "type": kind, "param": key, "code": code}}
 
 

@@ -1,7 +1,7 @@
 """An agent that is a program of its own, in any language: it gets a task and a model's address, and prints a result.
 
     standard input, $ASTUNE_TASK     the task as JSON (a line, and a file of it)
-    OPENAI_BASE_URL, OPENAI_API_KEY  the episode's model; ASTUNE_MODEL is its name
+    OPENAI_BASE_URL, OPENAI_API_KEY  the episode's model; ASTUNE_MODEL is its name; ANTHROPIC_... alike
     last line of standard output     the result: a JSON object, or any text, which is the final answer
 
 Each episode has a process group and a working directory of its own, which end with it.
@@ -135,6 +135,9 @@ def _environment(proxy: AstuneProxy, task_file: Path) -> dict[str, str]:
     return kept | {
         "OPENAI_BASE_URL": address.base_url,
         "OPENAI_API_KEY": address.api_key,
+        "ANTHROPIC_BASE_URL": address.base_url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": address.api_key,
+        "ANTHROPIC_AUTH_TOKEN": address.api_key,
         "ASTUNE_MODEL": proxy.model_name,
         "ASTUNE_TASK": str(task_file),
     }

@@ -41,6 +41,7 @@ from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
 from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
 
 if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
     from openai import AsyncOpenAI
     from pydantic import BaseModel
 
@@ -308,6 +309,21 @@ class AstuneProxy(AgentModel):
             raise WorkflowError("as_openai_client needs the package openai", hint="pip install openai") from cause
         address = self.as_oai_baseurl_apikey(agent_name, target_tag)
         return AsyncOpenAI(base_url=address.base_url, api_key=address.api_key)
+
+    def as_anthropic_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncAnthropic:
+        """Anthropic's asynchronous client, as `as_openai_client`.
+
+        Raises:
+            WorkflowError: the package `anthropic` is not installed.
+        """
+        try:
+            from anthropic import AsyncAnthropic
+        except ImportError as cause:
+            raise WorkflowError(
+                "as_anthropic_client needs the package anthropic", hint="pip install anthropic"
+            ) from cause
+        address = self.as_oai_baseurl_apikey(agent_name, target_tag)
+        return AsyncAnthropic(base_url=address.base_url.removesuffix("/v1"), api_key=address.api_key)
 
     async def agym_step(self, action: Message | str) -> Observation:
         """Step the episode's environment with the agent's message, its tool calls included.

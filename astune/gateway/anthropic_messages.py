@@ -1,0 +1,221 @@
+"""Anthropic's Messages, read and written: https://docs.anthropic.com/en/api/messages.
+
+A request becomes one of Chat Completions, so that one conversation is the same messages in both dialects: a system
+prompt and results of tools become messages of their own, and blocks of an answer its text, its thought and its calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
+from astune.schema import ContextOverflow, Message
+
+OVERRIDDEN = frozenset({"temperature", "top_p", "top_k", "thinking"})
+"""What decides how to sample, which the run's configuration does."""
+WITHOUT_EFFECT = frozenset({"metadata", "service_tier", "betas"})
+_ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _MessagesRequest(_Body):
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int = Field(ge=1)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    stream: bool | None = None
+    stop_sequences: list[str] | None = Field(default=None, max_length=0)
+
+
+def read_request(body: Any) -> tuple[ChatRequest, list[str]]:
+    """The request as one of Chat Completions, and which of its keys are overridden.
+
+    Raises:
+        Refused: it is no request of this dialect, or asks for what is not there.
+    """
+    if not isinstance(body, dict):
+        raise Refused("the body is expected to be a JSON object")
+    overridden = sorted(key for key in OVERRIDDEN & body.keys() if body[key] is not None)
+    asked = {key: value for key, value in body.items() if key not in OVERRIDDEN | WITHOUT_EFFECT}
+    try:
+        request = _MessagesRequest.model_validate(asked)
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        known = "is not offered here" if first["type"] == "extra_forbidden" else f"is wrong: {first['msg']}"
+        raise Refused(f"{key}: {known}", key=key, hint="docs/en/any_agent.md lists what is offered") from cause
+    messages = [{"role": "system", "content": _text_of(request.system, "system")}] if request.system else []
+    for position, message in enumerate(request.messages):
+        messages += _messages_of(message, f"messages.{position}")
+    chat = ChatRequest(
+        model=request.model,
+        messages=messages,
+        tools=[_tool_of(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())] or None,
+        tool_choice=_choice_of(request.tool_choice),
+        max_completion_tokens=request.max_tokens,
+        stream=request.stream,
+    )
+    return chat, overridden
+
+
+def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]:
+    """A `message`."""
+    (sampled,) = answers
+    return _head(request, sampled, answer_id) | {
+        "content": _blocks_of(sampled.message),
+        "stop_reason": _stop_reason(sampled),
+        "usage": {"input_tokens": sampled.read_tokens, "output_tokens": len(sampled.logprobs)},
+    }
+
+
+def stream_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[str]:
+    """The finished answer as server-sent events, in Anthropic's order."""
+    (sampled,) = answers
+    yield _event("message_start", message=_head(request, sampled, answer_id))
+    for index, block in enumerate(_blocks_of(sampled.message)):
+        empty, deltas = _taken_apart(block)
+        yield _event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+    end = {"stop_reason": _stop_reason(sampled), "stop_sequence": None}
+    yield _event("message_delta", delta=end, usage={"output_tokens": len(sampled.logprobs)})
+    yield _event("message_stop")
+
+
+def error_of(failure: Exception, status: int) -> dict[str, Any]:
+    """The dialect's error body."""
+    kind = _ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    said = f"prompt is too long: {failure}" if isinstance(failure, ContextOverflow) else str(failure)
+    return {"type": "error", "error": {"type": kind, "message": said}, "request_id": None}
+
+
+def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
+    """One message of Anthropic's as one or several of OpenAI's: results of tools first, then what the user says."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant") or message.keys() - {"role", "content"}:
+        raise Refused(f"{place}: a message has a role, user or assistant, and content", key=place)
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list) or not content:
+        raise Refused(f"{place}.content: expected a text or a list of blocks", key=f"{place}.content")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    results: list[Message] = []
+    for number, block in enumerate(content):
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(thought)} if role == "assistant":
+                thoughts.append(thought)
+            case {"type": "tool_use", "id": str(call), "name": str(name), "input": given} if role == "assistant":
+                spelled = json.dumps(given, ensure_ascii=False)
+                calls.append({"id": call, "type": "function", "function": {"name": name, "arguments": spelled}})
+            case {"type": "tool_result", "tool_use_id": str(call)} if role == "user":
+                said = _text_of(block.get("content") or "", f"{place}.content.{number}")
+                results.append({"role": "tool", "tool_call_id": call, "content": said})
+            case _:
+                kind = block.get("type") if isinstance(block, dict) else block
+                raise Refused(
+                    f"{place}.content.{number}: a block {kind!r} of {role} is not offered here", key=f"{place}.content"
+                )
+    if role == "user":
+        return [*results, {"role": "user", "content": "".join(texts)}] if texts else results
+    answer: Message = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        answer["reasoning_content"] = "".join(thoughts)
+    if calls:
+        answer["tool_calls"] = calls
+    return [answer]
+
+
+def _text_of(content: Any, place: str) -> str:
+    """A text, or the text of blocks."""
+    if isinstance(content, str):
+        return content
+    match content:
+        case [*blocks] if all(isinstance(block, dict) and isinstance(block.get("text"), str) for block in blocks):
+            return "".join(block["text"] for block in blocks)
+    raise Refused(f"{place}: only text is offered here", key=place)
+
+
+def _tool_of(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    match tool:
+        case {"name": str(name), "input_schema": dict(schema)} if tool.get("type", "custom") == "custom":
+            function = {"name": name, "description": tool.get("description", ""), "parameters": schema}
+            return {"type": "function", "function": function}
+    raise Refused(f"{place}: the tool {tool.get('type') or tool.get('name')!r} is not offered here", key=place)
+
+
+def _choice_of(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
+    match choice:
+        case None:
+            return None
+        case {"disable_parallel_tool_use": True}:
+            raise Refused("disable_parallel_tool_use is not offered here", key="tool_choice")
+        case {"type": "tool", "name": str(name)}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": str(kind)} if kind in _CHOICES:
+            return _CHOICES[kind]
+    raise Refused(f"tool_choice is {choice!r}", key="tool_choice")
+
+
+def _head(request: ChatRequest, sampled: Sampled, answer_id: str) -> dict[str, Any]:
+    """A message before its first block."""
+    return {
+        "id": answer_id,
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": sampled.read_tokens, "output_tokens": 0},
+    }
+
+
+def _blocks_of(message: Message) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if message.get("reasoning_content"):
+        blocks.append({"type": "thinking", "thinking": message["reasoning_content"], "signature": ""})
+    if message.get("content"):
+        blocks.append({"type": "text", "text": message["content"]})
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        given = json.loads(function["arguments"])
+        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": given})
+    return blocks
+
+
+def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block as it begins, and what is added to it."""
+    match block:
+        case {"type": "text", "text": text}:
+            return {"type": "text", "text": ""}, [{"type": "text_delta", "text": text}]
+        case {"type": "thinking", "thinking": thought}:
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+            return empty, [{"type": "thinking_delta", "thinking": thought}]
+        case _:
+            spelled = json.dumps(block["input"], ensure_ascii=False)
+            return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": spelled}]
+
+
+def _stop_reason(sampled: Sampled) -> Literal["end_turn", "max_tokens", "tool_use"]:
+    if sampled.finish_reason == "length":
+        return "max_tokens"
+    return "tool_use" if sampled.message.get("tool_calls") else "end_turn"
+
+
+def _event(kind: str, **fields: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, ensure_ascii=False)}\n\n"

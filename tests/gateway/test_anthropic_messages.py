@@ -1,0 +1,141 @@
+"""An episode's model asked by Anthropic's own client; it is one conversation with what OpenAI's client asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anthropic
+import pytest
+from rollout_stage import build_stage
+from rollout_stage import task as task_of
+
+from astune import AstuneProxy, Task, Workflow
+from astune.context_tracker.replay import faults
+from astune.renderers import Renderer
+from astune.schema import Episode
+
+ASK: list[Any] = [{"role": "user", "content": "How many?"}]
+SYSTEM = "Be brief."
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ADD: Any = {"name": "add", "description": "Adds.", "input_schema": SCHEMA}
+ADD_FOR_OPENAI: Any = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": SCHEMA}}
+
+
+def played(renderer: Any, agent: Callable[[AstuneProxy], Awaitable[None]], answer: dict[str, Any]) -> Episode:
+    """The only episode of an agent whose model always gives this answer."""
+
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await agent(proxy)
+
+    tools = [ADD_FOR_OPENAI] if answer.get("tool_calls") else []
+    ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": "", **answer}], tools)
+    stage = build_stage(renderer, Flow, replies=lambda *_: ids, max_model_len=800)
+    (group,) = asyncio.run(stage.play([task_of()]))
+    (episode,) = group.episodes or group.failed_attempts
+    return episode
+
+
+def test_both_dialects_ask_one_conversation(renderer: Renderer) -> None:
+    async def agent(proxy: AstuneProxy) -> None:
+        theirs = proxy.as_anthropic_client()
+        first = await theirs.messages.create(model="m", max_tokens=50, system=SYSTEM, messages=ASK)
+        assert [block.text for block in first.content if block.type == "text"] == ["Four"]
+        assert first.stop_reason == "end_turn"
+        assert first.usage.output_tokens == 2
+        said: Any = {"role": "assistant", "content": first.content}
+        more: Any = {"role": "user", "content": [{"type": "text", "text": "Sure?"}]}
+        await theirs.messages.create(model="m", max_tokens=50, system=SYSTEM, messages=[*ASK, said, more])
+        openais: list[Any] = [
+            {"role": "system", "content": SYSTEM},
+            *ASK,
+            {"role": "assistant", "content": "Four"},
+            {"role": "user", "content": "Sure?"},
+        ]
+        await proxy.as_openai_client().chat.completions.create(model="m", messages=openais)
+
+    episode = played(renderer, agent, {"content": "Four"})
+    assert episode.status == "success", episode.error
+    causes = [node.fork_cause for node in episode.forest.nodes if node.fork_cause]
+    assert causes == ["sampled again"]  # the third call is the second one's prompt
+    assert len([node for node in episode.forest.nodes if not node.sampled]) == 3
+    assert not list(faults(episode.forest, renderer))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_call_and_its_result_go_on_without_a_branch(streamed: bool, renderer: Renderer) -> None:
+    events: list[str] = []
+
+    async def agent(proxy: AstuneProxy) -> None:
+        client = proxy.as_anthropic_client()
+        asked: Any = {"model": "m", "max_tokens": 50, "tools": [ADD]}
+        if streamed:
+            async with client.messages.stream(messages=ASK, **asked) as stream:
+                async for event in stream:
+                    events.append(event.type)
+                first = await stream.get_final_message()
+        else:
+            first = await client.messages.create(messages=ASK, **asked)
+        assert first.stop_reason == "tool_use"
+        (call,) = [block for block in first.content if block.type == "tool_use"]
+        assert (call.name, call.input) == ("add", {"a": 2})
+        said: Any = {"role": "assistant", "content": [block.model_dump() for block in first.content]}
+        result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "5"}
+        for block in said["content"]:
+            block.pop("caller", None)
+        await client.messages.create(messages=[*ASK, said, {"role": "user", "content": [result]}], **asked)
+
+    call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    episode = played(renderer, agent, {"tool_calls": [call]})
+    assert episode.status == "success", episode.error
+    assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == []
+    assert ("message_stop" in events) == streamed
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"stop_sequences": ["x"]}, "stop_sequences"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages.0"),
+        ({"container": "c"}, "container"),
+        ({"tool_choice": {"type": "sometimes"}, "tools": [ADD]}, "sometimes"),
+    ],
+)
+def test_what_is_not_offered_is_refused_in_their_shape(asked: dict[str, Any], named: str, renderer: Renderer) -> None:
+    async def agent(proxy: AstuneProxy) -> None:
+        client = proxy.as_anthropic_client()
+        body: Any = {"model": "m", "max_tokens": 5, "messages": ASK} | asked
+        with pytest.raises(anthropic.BadRequestError) as refusal:
+            await client.post("/v1/messages", body=body, cast_to=object)
+        told: Any = refusal.value.body
+        assert told["error"]["type"] == "invalid_request_error"
+        assert named in told["error"]["message"]
+        await client.messages.create(model="m", max_tokens=50, messages=ASK, extra_body={"temperature": 0.3})
+
+    episode = played(renderer, agent, {"content": "Four"})
+    assert episode.status == "success", episode.error
+
+
+def test_a_prompt_that_does_not_fit_and_a_dead_key_have_their_errors(renderer: Renderer) -> None:
+    clients: list[anthropic.AsyncAnthropic] = []
+
+    async def agent(proxy: AstuneProxy) -> None:
+        clients.append(proxy.as_anthropic_client())
+        await clients[0].messages.create(model="m", max_tokens=50, messages=ASK)
+        long: Any = [{"role": "user", "content": "many " * 900}]
+        with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+            await clients[0].messages.create(model="m", max_tokens=50, messages=long)
+
+    episode = played(renderer, agent, {"content": "Four"})
+    assert episode.status == "truncated", episode.error
+
+    async def late() -> None:
+        client = anthropic.AsyncAnthropic(base_url=str(clients[0].base_url), api_key=clients[0].api_key)
+        with pytest.raises(anthropic.AuthenticationError):
+            await client.messages.create(model="m", max_tokens=50, messages=ASK)
+
+    asyncio.run(late())
