@@ -10,9 +10,9 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from astune.schema import ContextOverflow, Message, WorkflowError
 
@@ -42,6 +42,7 @@ WITHOUT_EFFECT = frozenset(
 )
 """What changes no token anywhere."""
 MAX_ANSWERS = 16
+_NOTHING: tuple[Any, ...] = (None, [], {})
 
 
 class _Body(BaseModel):
@@ -53,11 +54,44 @@ class StreamOptions(_Body):
     include_obfuscation: bool = False
 
 
+class _Function(_Body):
+    name: str = Field(min_length=1)
+    arguments: str
+
+
+class _Call(_Body):
+    id: str
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _Message(_Body):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+_MESSAGES = TypeAdapter(list[_Message])
+
+
+def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without keys that say nothing, which SDKs write for what an answer does not have."""
+    plain = [
+        {key: message[key] for key in message if message[key] not in _NOTHING or key == "content"}
+        for message in messages
+    ]
+    _MESSAGES.validate_python(plain)
+    return plain
+
+
 class ChatRequest(_Body):
     """The keys of a request that decide what is asked."""
 
     model: str
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Annotated[list[dict[str, Any]], AfterValidator(_checked)] = Field(min_length=1)
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
