@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import uvicorn
 
 from astune.env_service._places import Places
 from astune.env_service._service import Service
+from astune.env_service._wire import TOKEN_VARIABLE
 from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
 from astune.env_service.server import new_app
@@ -51,6 +53,12 @@ async def serve(given: argparse.Namespace) -> None:
         AstuneError: the environment cannot be hosted, or the port is taken.
     """
     listening = _listen(given.portal, given.port)
+    token, loopback = os.environ.pop(TOKEN_VARIABLE, None) or None, is_loopback(given.portal)
+    if not loopback and token is None:
+        raise ConfigError(
+            f"--portal {given.portal} can be reached from other machines, and no token is set",
+            hint=f"set {TOKEN_VARIABLE} to a secret for the server and for training, or listen on 127.0.0.1",
+        )
     start = partial(Worker.start, WORKER, given.env, name="the environment's process")
     pool = WorkerPool(start, warm=min(given.warm, given.max_instances))
     service = Service(
@@ -62,9 +70,8 @@ async def serve(given: argparse.Namespace) -> None:
     await service.open()
     host, port = listening.getsockname()[:2]
     _log.info("hosts %s on http://%s:%s, up to %s instances", given.env, host, port, given.max_instances)
-    if not is_loopback(given.portal):
-        _log.warning("whoever reaches %s:%s can use it: there is no authentication", host, port)
-    config = uvicorn.Config(new_app(service), access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
+    app = new_app(service, loopback=loopback, token=token)
+    config = uvicorn.Config(app, access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
     await Server(config, service).serve(sockets=[listening])
 
 

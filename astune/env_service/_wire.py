@@ -6,7 +6,6 @@ Every POST takes `{"env_type", "task_id", "instance_id", "messages", "params"}`;
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,13 @@ from typing import Any
 from astune.env_service.base import EnvState, EnvStep
 from astune.schema import EnvError, Message
 from astune.schema.plain_json import encoded, shortened
+from astune.serving.json_body import read_json
+
+TOKEN_VARIABLE = "ASTUNE_SERVICE_TOKEN"
+"""Environment variable that holds the token of a service, for the server and its clients."""
+
+MAX_BODY_BYTES = 32 * 2**20
+"""The largest body of a request, and of an answer."""
 
 STEP_INDEX = "Step-Index"
 """Header of a service that applies a repeated step once: the index that the instance's next step has."""
@@ -53,7 +59,7 @@ def read_request(body: bytes) -> Request:
         MalformedRequest: it is no JSON object, or a field has another type.
     """
     try:
-        given = json.loads(body)
+        given = read_json(body)
     except ValueError as cause:
         raise MalformedRequest(f"the body is not JSON: {cause}") from cause
     if not isinstance(given, dict):

@@ -8,6 +8,7 @@ server says (with its `Step-Index` header) that it applies a repeated one once. 
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import uuid
 from collections.abc import Callable, Coroutine
@@ -19,7 +20,9 @@ import httpx
 
 from astune.env_service._effort import GONE, SERVER_ERRORS, Effort
 from astune.env_service._wire import (
+    MAX_BODY_BYTES,
     STEP_INDEX,
+    TOKEN_VARIABLE,
     Request,
     read_ids,
     read_number,
@@ -56,7 +59,7 @@ class EnvServiceClient:
         self._http = httpx.AsyncClient(
             verify=_certificates() if url.startswith("https://") else False,
             trust_env=not is_loopback(host),  # a proxy does not reach this machine
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"} | _authorization(),
         )
 
     async def call(
@@ -87,7 +90,7 @@ class EnvServiceClient:
         effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, server_errors=errors)
         while True:
             try:
-                response = await self._http.post(f"{self._url}/{endpoint}", content=body, timeout=effort.left_s)
+                response = await self._post(endpoint, body, what, timeout_s=effort.left_s)
             except httpx.TransportError as cause:
                 wait_s = effort.after_silence(cause)
             else:
@@ -100,6 +103,33 @@ class EnvServiceClient:
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+    async def _post(self, endpoint: str, body: bytes, what: str, *, timeout_s: float) -> httpx.Response:
+        """The whole answer. The limit holds for all of it together, also where a server drips bytes.
+
+        Raises:
+            EnvError: the answer is larger than `MAX_BODY_BYTES`.
+            httpx.TransportError: there is none, or it is not complete in time.
+        """
+
+        async def whole() -> httpx.Response:
+            url = f"{self._url}/{endpoint}"
+            async with self._http.stream("POST", url, content=body, timeout=timeout_s) as response:
+                content = bytearray()
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > MAX_BODY_BYTES:
+                        raise EnvError(
+                            f"{what}: the answer is larger than {MAX_BODY_BYTES >> 20} MiB",
+                            hint="let the environment return less, or correct env_url",
+                        )
+            headers = [(name, value) for name, value in response.headers.items() if name != "content-encoding"]
+            return httpx.Response(response.status_code, headers=headers, content=bytes(content))
+
+        try:
+            return await asyncio.wait_for(whole(), timeout_s)
+        except asyncio.TimeoutError as cause:  # noqa: UP041 - another class before Python 3.11
+            raise httpx.ReadTimeout("the answer was not complete in time") from cause
 
 
 class ServiceHandle(EnvironmentHandle):
@@ -241,6 +271,11 @@ def _data_of(response: httpx.Response, what: str, may_be_gone: bool) -> Any:
     if success is not True and not may_be_gone:
         raise EnvError(f"{what}: no success, {shortened(response.text)}", hint="the server's log may say why")
     return data
+
+
+def _authorization() -> dict[str, str]:
+    token = os.environ.get(TOKEN_VARIABLE)
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 @lru_cache

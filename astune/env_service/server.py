@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,6 +19,7 @@ from astune.env_service._service import Service
 from astune.env_service._wire import (
     FREE,
     LIVE,
+    MAX_BODY_BYTES,
     STEP_INDEX,
     TOTAL,
     MalformedRequest,
@@ -25,17 +27,20 @@ from astune.env_service._wire import (
     encoded,
     read_request,
 )
+from astune.serving.guard import Guard
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def new_app(service: Service) -> Starlette:
-    """The application; who starts it opens and closes the service."""
+def new_app(service: Service, *, loopback: bool, token: str | None) -> Starlette:
+    """The application; who starts it opens and closes the service. For `loopback` and `token` see `Guard`."""
+    guard = Middleware(Guard, loopback=loopback, token=token, max_body_bytes=MAX_BODY_BYTES, refuse=_refused)
     return Starlette(
         routes=[
             Route("/healthz", _healthz(service), methods=["GET"]),
             *(Route(f"/{name}", _posted(endpoint), methods=["POST"]) for name, endpoint in _endpoints(service)),
         ],
+        middleware=[guard],
         exception_handlers=dict.fromkeys((Refusal, HTTPException, Exception), _failed),
     )
 
@@ -91,6 +96,10 @@ def _success(data: object, headers: dict[str, str] | None = None) -> Response:
 
 def _json(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(encoded(value), status_code=status, headers=headers, media_type="application/json")
+
+
+def _refused(status: int, detail: str) -> Response:
+    return _json({"detail": detail}, status=status)
 
 
 async def _failed(_: HttpRequest, error: Exception) -> Response:

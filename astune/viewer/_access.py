@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astune.schema import is_loopback
+from astune.serving import has_token, host_name
 from astune.viewer._answers import json_answer
 
 CONTENT_SECURITY_POLICY = (
@@ -69,7 +70,7 @@ class Access:
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if self._loopback and not is_loopback(_name_of(host)):
+        if self._loopback and not is_loopback(host_name(host)):
             answer = {
                 "error": f"the viewer is not called {host!r}",
                 "hint": "open it as http://127.0.0.1, or start it with --host to reach it by another name",
@@ -93,14 +94,7 @@ class Access:
 
 def _gives(token: str, scope: Scope, headers: Headers) -> bool:
     """Compared in a time that does not tell how much of it was right."""
-    kind, _, given = headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer":
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+    if headers.get("authorization", "").lower().startswith("bearer "):
+        return has_token(headers, token)
+    given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
     return hmac.compare_digest(given.strip().encode(), token.encode())
-
-
-def _name_of(host: str) -> str:
-    """A `Host` header's name without its port: `[::1]:8181` -> `::1`."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()

@@ -1,0 +1,96 @@
+"""The guard around an HTTP application: host name, token, and size of a body. Answers pass it unbuffered."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from astune.schema.loopback import is_loopback
+
+Refuse = Callable[[int, str], ASGIApp]
+"""Makes the answer to a refused request, in the server's own shape, from a status and a text."""
+
+
+class Guard:
+    """Pure ASGI middleware that refuses what a server of ours never answers.
+
+    Args:
+        loopback: whether only this machine reaches the server. The `Host` header must then name this machine, which
+            keeps out web pages whose name was pointed here (DNS rebinding).
+        token: what callers must send as `Authorization: Bearer`; None where none is needed.
+        max_body_bytes: larger bodies get status 413 and are not read to their end.
+        refuse: makes the answer to a refused request.
+        open_paths: paths that need no token.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        loopback: bool,
+        token: str | None,
+        max_body_bytes: int,
+        refuse: Refuse,
+        open_paths: tuple[str, ...] = ("/healthz",),
+    ) -> None:
+        self._app = app
+        self._loopback = loopback
+        self._token = token
+        self._max_body_bytes = max_body_bytes
+        self._refuse = refuse
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, self._limited(receive), send)
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        headers = Headers(scope=scope)
+        if self._loopback and not is_loopback(host_name(headers.get("host", ""))):
+            return self._refuse(403, "the Host header does not name this machine; use http://127.0.0.1")
+        if headers.get("sec-fetch-site") == "cross-site":
+            return self._refuse(403, "pages of other sites are not answered")
+        if self._token is not None and scope["path"] not in self._open_paths and not has_token(headers, self._token):
+            return self._refuse(401, "the token is missing or wrong; send it as 'Authorization: Bearer TOKEN'")
+        length = headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body_bytes):
+            return self._refuse(413, self._too_large)
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """The same messages, until their bodies together exceed the limit."""
+        n_read = 0
+
+        async def limited() -> Message:
+            nonlocal n_read
+            message = await receive()
+            n_read += len(message.get("body", b""))
+            if n_read > self._max_body_bytes:
+                raise HTTPException(413, self._too_large)
+            return message
+
+        return limited
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body is larger than {self._max_body_bytes} bytes"
+
+
+def has_token(headers: Headers, token: str) -> bool:
+    """Whether the request carries `token`; compared in constant time."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+def host_name(host: str) -> str:
+    """A `Host` header's name without its port: `[::1]:8181` -> `::1`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()

@@ -1,0 +1,53 @@
+"""JSON that somebody else wrote: what could not be stored or sent on is refused where it arrives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DEPTH = 100
+
+
+def read_json(body: bytes) -> Any:
+    """The value in `body`.
+
+    Raises:
+        ValueError: it is no JSON, nested deeper than `MAX_DEPTH`, or holds NaN, Infinity or half a surrogate pair.
+    """
+    try:
+        value = json.loads(body, parse_constant=_no_constant)
+    except RecursionError as cause:
+        raise ValueError(_TOO_DEEP) from cause
+    _check_depth(value)
+    if b"\\ud" in body.lower():
+        _check_text(value)
+    return value
+
+
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [value], 0
+    while level:
+        level = [inner for outer in level for inner in _inside(outer)]
+        depth += 1
+        if depth > MAX_DEPTH and level:
+            raise ValueError(_TOO_DEEP)
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _check_text(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as cause:
+        raise ValueError("a text holds half a surrogate pair") from cause

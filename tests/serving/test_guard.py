@@ -1,0 +1,80 @@
+"""The environment service behind its guard: a real server process, and a real client of a hostile one."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "env_service"))
+from service_stage import ROOT, Service, running, world
+
+from astune.env_service.client import read_task_ids
+from astune.schema import EnvError
+from astune.serving import read_json
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running(world("Counter")) as service:
+        yield service
+
+
+def test_a_name_that_was_pointed_to_this_machine_is_refused(service: Service) -> None:
+    answer = httpx.post(
+        f"{service.url}/get_env_profile", json={}, headers={"Host": "evil.example:8080"}, trust_env=False
+    )
+    assert answer.status_code == 403
+    assert "127.0.0.1" in answer.json()["detail"]
+
+
+def test_a_body_over_the_limit_is_refused_with_and_without_a_length(service: Service) -> None:
+    headers = {"Content-Type": "application/json"}
+    piece = b" " * 2**20
+    for body in (piece * 33, (piece for _ in range(33))):
+        answer = httpx.post(f"{service.url}/create", content=body, headers=headers, trust_env=False, timeout=30)
+        assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("body", [b"[" * 200 + b"]" * 200, b"[" * 10**5, b'{"a": NaN}', b'{"a": "\\ud800"}'])
+def test_json_that_could_not_be_passed_on_is_refused(body: bytes, service: Service) -> None:
+    with pytest.raises(ValueError):
+        read_json(body)
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{service.url}/create", content=body, headers=headers, trust_env=False)
+    assert answer.status_code == 422
+
+
+def test_a_service_with_a_token_answers_only_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"PYTHONPATH": str(ROOT), "ASTUNE_SERVICE_TOKEN": "secret"}
+    with running(world("Counter"), variables=variables) as service:
+        assert service.post("get_env_profile").status_code == 401
+        assert httpx.get(f"{service.url}/healthz", trust_env=False).status_code == 200
+        monkeypatch.setenv("ASTUNE_SERVICE_TOKEN", "secret")
+        assert read_task_ids(service.url, "Counter", "train", timeout_s=30) == ["a", "b", "ü"]
+
+
+def test_a_service_that_drips_bytes_is_given_up_at_the_limit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        over = threading.Event()
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+                while not over.wait(0.05):
+                    connection.sendall(b" ")
+
+        threading.Thread(target=drip, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(EnvError, match="no answer for 1 s"):
+            read_task_ids(f"http://127.0.0.1:{listening.getsockname()[1]}", "any", "train", timeout_s=1)
+        over.set()
+        assert time.monotonic() - began < 5
