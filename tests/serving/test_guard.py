@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -78,3 +80,12 @@ def test_a_service_that_drips_bytes_is_given_up_at_the_limit() -> None:
             read_task_ids(f"http://127.0.0.1:{listening.getsockname()[1]}", "any", "train", timeout_s=1)
         over.set()
         assert time.monotonic() - began < 5
+
+
+def test_an_environment_service_that_others_can_reach_needs_a_token() -> None:
+    command = [sys.executable, "-m", "astune.env_service", "--env", "calculator", "--portal", "0.0.0.0", "--port", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "ASTUNE_SERVICE_TOKEN"}
+    ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert "no token is set" in ran.stderr
+    assert "ASTUNE_SERVICE_TOKEN" in ran.stderr
