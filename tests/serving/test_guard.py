@@ -9,12 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "env_service"))
 from service_stage import ROOT, Service, running, world
 
 from astune.env_service.client import read_task_ids
