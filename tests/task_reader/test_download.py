@@ -113,7 +113,7 @@ def test_a_file_that_was_changed_is_not_whole(served, tmp_path):
 @pytest.mark.slow
 def test_a_connection_that_breaks_again_and_again_ends_with_what_is_there(served, tmp_path):
     served.break_after = [1000, 0, 0, 0]
-    with pytest.raises(TaskReaderError, match=r"broke off at 1,000 of 1,048,576 bytes: .*; start again"):
+    with pytest.raises(TaskReaderError, match=r"broke off at 1,000 of 1,048,576 bytes: .*; run the command again"):
         get(served, LARGE, tmp_path)
     assert bytes_begun(files_of(served)[LARGE], tmp_path) == 1000
 
