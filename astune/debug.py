@@ -20,7 +20,7 @@ import os
 import pdb
 import re
 import sys
-import threading
+import time
 from functools import cache
 from types import FrameType, ModuleType
 from typing import Any
@@ -29,7 +29,9 @@ from astune.schema import ConfigError, start_in_thread
 
 VARIABLE = "ASTUNE_DB"
 _LOOKS_S = 0.05
-_nobody_comes = threading.Event()
+_gave_up: list[bool] = []
+"""Not empty once waiting for a debugger is over. No event: a signal's handler that sets one waits for ever for the lock
+that the thread it interrupted holds in `wait`."""
 
 
 def arm(tags: str) -> None:
@@ -41,7 +43,7 @@ def arm(tags: str) -> None:
     if not _parsed(tags):
         raise ConfigError(f"--db {tags!r} names no tag", hint="name those of your bp(...) calls: --db='TAG1|TAG2'")
     os.environ[VARIABLE] = tags
-    _nobody_comes.clear()
+    _gave_up.clear()
 
 
 def armed() -> frozenset[str]:
@@ -64,7 +66,7 @@ def detach() -> None:
 
     Giving up is a flag and no exception out of a signal's handler: pydevd's trace function would swallow that one.
     """
-    _nobody_comes.set()
+    _gave_up.append(True)
     pydevd = sys.modules.get("pydevd")
     debugger = pydevd.get_global_debugger() if pydevd is not None else None
     if debugger is not None:  # it takes locks that this thread may hold
@@ -108,7 +110,8 @@ def _wait_for_debugger(tag: str) -> None:
     sys.stderr.write(f"breakpoint {tag}: process {os.getpid()} waits for a debugger on {host}:{port}\n")
     sys.stderr.flush()
     while not debugpy.is_client_connected():
-        if _nobody_comes.wait(_LOOKS_S):
+        time.sleep(_LOOKS_S)
+        if _gave_up:
             raise bdb.BdbQuit
     debugpy.wait_for_client()
 
