@@ -306,6 +306,26 @@ def chat(
     exit_with(work)
 
 
+@app.command()
+def gateway(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A local folder, a hub id, builtin:smollm2-135m, or a RUN.")
+    ],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8182,
+    overrides: Set = None,
+) -> None:
+    """Serve a model to agents as training does, for trying one with curl or an SDK; nothing is trained."""
+
+    def work() -> int:
+        from astune.cli._gateway import serve_model
+
+        return serve_model(model, port, overrides or [])
+
+    exit_with(work)
+
+
 @app.command("eval")
 def evaluate(
     conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],

@@ -75,8 +75,9 @@ class EpisodeKeys:
     def __init__(self) -> None:
         self._open: dict[bytes, OpenKey] = {}
 
-    def open(self, sample: Sample) -> str:
-        key = f"astune-{secrets.token_urlsafe(24)}"
+    def open(self, sample: Sample, key: str | None = None) -> str:
+        """Open a new key, or `key`, which somebody chose."""
+        key = key or f"astune-{secrets.token_urlsafe(24)}"
         self._open[_digest(key)] = OpenKey(sample)
         return key
 

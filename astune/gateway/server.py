@@ -1,4 +1,4 @@
-"""The gateway on a port of this machine: started at the first need, one a process, in a thread of its own."""
+"""The gateway on a port of this machine, in a thread of its own. Agents of one process share one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from starlette.applications import Starlette
 
 from astune.gateway.app import new_app
 from astune.gateway.episode_keys import EpisodeKeys
-from astune.schema import WorkflowError
+from astune.schema import ConfigError, WorkflowError
 
 _START_S = 30.0
 
 
 class GatewayServer:
-    """Serves `keys` on a free port of the loopback address, until the process ends.
+    """Serve `keys` on a port of the loopback address, until the process ends.
+
+    Args:
+        port: 0 takes a free one.
 
     Raises:
+        ConfigError: something else listens on the port.
         WorkflowError: it did not start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.keys = EpisodeKeys()
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(1024)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+            listening.listen(1024)
+        except OSError as cause:
+            listening.close()
+            raise ConfigError(f"port {port} is not free: {cause}", hint="name another with --port") from cause
         self.base_url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         server = _Server(new_app(self.keys))
         thread = threading.Thread(target=server.run, args=([listening],), name="astune-gateway", daemon=True)

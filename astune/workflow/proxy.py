@@ -7,9 +7,11 @@ for its own episode; it knows no reward of the episode and no weights (law 8).
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
     from openai import AsyncOpenAI
     from pydantic import BaseModel
+
+    from astune.gateway.server import GatewayServer
 
 Observation = tuple[str, float, bool, dict[str, Any]]
 """What a step gives back: (observation, reward, terminate, info)."""
@@ -155,6 +159,12 @@ class AgentModel(ChatModel):
             return self._model.call_from_thread(self._asked(messages, tools, response_format, tool_choice)).message
         except ContextOverflow as overflow:
             return self._overflown(overflow).message
+
+    def served_at(self, server: GatewayServer, key: str | None = None) -> OpenAIAddress:
+        """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
+        key = server.keys.open(self.sample, key)
+        self._model.at_close(functools.partial(server.keys.close, key))
+        return OpenAIAddress(server.base_url, key)
 
     async def sample(self, request: ChatRequest) -> Sampled:
         """Answer a request of the gateway, which comes on the gateway's event loop."""
@@ -291,11 +301,25 @@ class AstuneProxy(AgentModel):
         """
         from astune.gateway.server import gateway
 
-        model = self.as_agentscope_model(agent_name, target_tag)
-        server = gateway()
-        key = server.keys.open(model.sample)
-        self._model.at_close(lambda: server.keys.close(key))
-        return OpenAIAddress(server.base_url, key)
+        return self.as_agentscope_model(agent_name, target_tag).served_at(gateway())
+
+    @asynccontextmanager
+    async def endpoint(
+        self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None
+    ) -> AsyncIterator[OpenAIAddress]:
+        """An address and a key as `as_oai_baseurl_apikey`, for a child process: the key dies with the block.
+
+        async with proxy.endpoint() as (base_url, api_key):
+            process = await asyncio.create_subprocess_exec("agent", env=os.environ | {"OPENAI_API_KEY": api_key})
+            await process.wait()
+        """
+        from astune.gateway.server import gateway
+
+        address = self.as_oai_baseurl_apikey(agent_name, target_tag)
+        try:
+            yield address
+        finally:
+            gateway().keys.close(address.api_key)
 
     def as_openai_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncOpenAI:
         """OpenAI's asynchronous client, with the address and a key of `as_oai_baseurl_apikey`.

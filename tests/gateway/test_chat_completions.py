@@ -280,3 +280,16 @@ def test_a_blocking_client_in_an_ordinary_function_is_answered(renderer: Rendere
     (episode,) = group.episodes or group.failed_attempts
     assert episode.status == "success", episode.error
     assert {node.agent for node in episode.forest.nodes if node.sampled} == {"helper"}
+
+
+async def test_an_endpoint_for_a_child_process_closes_with_its_block(renderer: Renderer) -> None:
+    async def agent(proxy: AstuneProxy) -> None:
+        async with proxy.endpoint() as (base_url, key):
+            client = openai.AsyncOpenAI(base_url=base_url, api_key=key)
+            await client.chat.completions.create(model="m", messages=ASK)
+        with pytest.raises(openai.AuthenticationError):
+            await client.chat.completions.create(model="m", messages=ASK)
+
+    episode = await played(renderer, agent)
+    assert episode.status == "success", episode.error
+    assert sampled(episode) == 1

@@ -1,0 +1,94 @@
+"""`astune gateway MODEL`: the gateway of training on one model without a run, for trying an agent by hand.
+
+All requests are one long episode: a conversation that goes on is recognised, and its sampled tokens are read again as
+they were sampled, as in training. Nothing is judged, recorded or trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from rich.console import Console
+
+from astune.app.evaluation import with_model
+from astune.app.execution import silence_progress_bars
+from astune.backbone.engines import OpenModel, open_model
+from astune.config import load_config
+from astune.context_tracker import ContextTracker
+from astune.gateway.server import GatewayServer
+from astune.renderers import Comparison
+from astune.schema import SamplingParams
+from astune.workflow import AgentModel, EpisodeModel
+from astune.workflow.proxy import DEFAULT_AGENT
+
+KEY_VARIABLE = "ASTUNE_GATEWAY_KEY"
+"""Holds the key that clients send; without it a random one is made at every start."""
+_SESSION = "gateway"
+
+
+def serve_model(model: str, port: int, overrides: Sequence[str]) -> int:
+    """Answer requests for `model`, or for the best model of a run, until Ctrl-C."""
+    config = with_model(load_config(None, overrides), model)
+    server = GatewayServer(port)
+    if config.engine.type == "in_process":
+        silence_progress_bars()
+
+    async def serve() -> None:
+        async with open_model(config) as opened:
+            opened.engine.open_session(_SESSION)
+            _announce(opened, *_agent(opened).served_at(server, os.environ.get(KEY_VARIABLE) or None))
+            await asyncio.Event().wait()
+
+    with suppress(KeyboardInterrupt):  # how one ends it
+        asyncio.run(serve())
+    return 0
+
+
+def _agent(opened: OpenModel) -> AgentModel:
+    rollout = opened.config.rollout
+    model = EpisodeModel(
+        opened.engine,
+        ContextTracker(
+            opened.renderer,
+            rollout.max_model_len,
+            Comparison(rollout.timelines.compare_level, rollout.timelines.ignore_tools),
+        ),
+        session=_SESSION,
+        params=SamplingParams(
+            max_tokens=rollout.max_response_length_in_one_turn,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            stop_token_ids=opened.renderer.stop_token_ids,
+            seed=opened.config.seed,
+        ),
+        max_model_len=rollout.max_model_len,
+        timeout_s=rollout.call_timeout_s,
+        on_call=lambda begins: None,
+    )
+    return AgentModel(
+        model,
+        agent=DEFAULT_AGENT,
+        trainable=True,
+        model_name=opened.config.model.path,
+        disable_tools=rollout.agentscope_disable_toolcalls,
+        empty_on_overflow=False,
+    )
+
+
+def _announce(opened: OpenModel, base_url: str, key: str) -> None:
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "Hello!"}]})
+    console = Console()
+    for line in (
+        f"{opened.config.model.path} is served; Ctrl-C ends it",
+        "",
+        f"export OPENAI_BASE_URL={base_url} OPENAI_API_KEY={key}",
+        f"export ANTHROPIC_BASE_URL={base_url.removesuffix('/v1')} ANTHROPIC_API_KEY={key}",
+        "",
+        f"curl {base_url}/chat/completions -H 'Authorization: Bearer {key}' \\",
+        f"  -H 'Content-Type: application/json' -d '{body}'",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
