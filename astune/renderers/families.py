@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from astune.renderers import plain_tools
 from astune.renderers.renderer import Reply, Tool
@@ -23,6 +23,13 @@ _log = logging.getLogger(__name__)
 
 ReadReply = Callable[[Sequence[int], Sequence[int], Sequence[Tool]], Reply]
 """(sampled ids, prompt ids, tools) to a reply."""
+
+
+class Reader(NamedTuple):
+    """How answers are read; `plain` where an answer to a request without tools is its text."""
+
+    read: ReadReply
+    plain: bool
 
 _MARKERS: list[tuple[tuple[str, ...], str]] = [
     (("<|channel|>", "<|call|>"), "GptOssRendererConfig"),
@@ -39,17 +46,18 @@ none of its families."""
 _NAMED_CALL = re.compile(r"(?P<name>[^\[{]+)(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?(?P<arguments>\{.*)", re.DOTALL)
 
 
-def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
+def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> Reader:
     """The reader of the family's own format; plain text with calls between tags where there is none that is known."""
     config_name = next((name for markers, name in _MARKERS if all(m in template.source for m in markers)), None)
+    plain = Reader(_plain(template, stop_token_ids), plain=True)
     if config_name is None:
-        return _plain(template, stop_token_ids)
+        return plain
     try:
         if config_name == "GptOssRendererConfig":
-            return _harmony(template, stop_token_ids)
+            return Reader(_harmony(template, stop_token_ids), plain=False)
         if config_name == "mistral":
-            return _mistral(template, stop_token_ids)
-        return _by_library(template, config_name, stop_token_ids)
+            return Reader(_mistral(template, stop_token_ids), plain=True)
+        return Reader(_by_library(template, config_name, stop_token_ids), plain=False)
     except ImportError as cause:
         raise ConfigError(
             f"model.path: reading the answers of {template.name} needs the package renderers, which does not import: "
@@ -58,7 +66,7 @@ def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadR
         ) from cause
     except Exception as cause:  # such as a control token that the tokenizer lacks
         _log.warning("answers of %s are read as plain text, because renderers refuses it: %s", template.name, cause)
-        return _plain(template, stop_token_ids)
+        return plain
 
 
 def _plain(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from astune.schema import Grammar, Message, Vocabulary
+
+if TYPE_CHECKING:
+    from astune.renderers.settled import Settled
 
 Tool = dict[str, Any]
 """A tool's JSON schema in the OpenAI shape."""
@@ -77,6 +80,10 @@ class Renderer(Protocol):
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         """Read a sampled answer to `prompt_ids`."""
+        ...
+
+    def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
+        """The beginning of what `parse` will read, whatever follows the tokens that were sampled so far."""
         ...
 
     def text(self, sampled_ids: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ was sampled. That a template lets itself be extended is checked when it is loade
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import date
@@ -23,6 +23,7 @@ from astune.renderers.families import reader_for, without_last
 from astune.renderers.message_ends import MARK, ends_by_marks, ends_by_search
 from astune.renderers.messages import meaning_of
 from astune.renderers.renderer import Rendered, Reply, Tool
+from astune.renderers.settled import Settled, settled_by_probing, settled_text
 from astune.renderers.template import ChatTemplate, common_beginning
 from astune.renderers.token_bytes import vocabulary_of
 from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowError
@@ -134,9 +135,18 @@ class TemplateRenderer:
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         if self._knows_tools or not tools:
-            return self._read(sampled_ids, prompt_ids, tools)
-        reply = self._read(sampled_ids, prompt_ids, ())
+            return self._reader.read(sampled_ids, prompt_ids, tools)
+        reply = self._reader.read(sampled_ids, prompt_ids, ())
         return replace(plain_tools.read(reply.content), reasoning=reply.reasoning)
+
+    def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
+        if self._reader.plain and not tools:
+            return Settled(content=settled_text(self.text(sampled_ids)))
+        return settled_by_probing(
+            lambda ids: self.parse(ids, prompt_ids, tools),
+            list(takewhile(lambda token: token not in self._dividing_ids, sampled_ids)),
+            self._endings,
+        )
 
     def text(self, sampled_ids: Sequence[int]) -> str:
         return self.decode(without_last(sampled_ids, self._stop_token_ids))
@@ -294,8 +304,11 @@ class TemplateRenderer:
             raise self._refusal("an answer does not end with a token of its own", "an end-of-turn token", end)
         self._knows_tools = self._find_tools()
         self._frames_alone = self._find_framing(generation, end)
-        self._read = reader_for(self._template, self._stop_token_ids)
+        self._reader = reader_for(self._template, self._stop_token_ids)
         self._reads_calls = not self._knows_tools or self._finds_probe_call()
+        self._endings = list(self._find_endings())
+        thoughts = {token for mark in ("<think>", "</think>") for token in encode(mark)}
+        self._dividing_ids = self._template.added_ids - thoughts
 
     def _writes_within_answers(self, name: str) -> bool:
         """Return whether an answer that holds a thought, or a call, holds this token more than once."""
@@ -335,6 +348,21 @@ class TemplateRenderer:
         except Exception:  # a reader of another family
             return False
         return [(name, json.loads(arguments)) for name, arguments in reply.tool_calls] == [("probe", {"depth": 7})]
+
+    def _find_endings(self) -> Iterator[list[int]]:
+        """Continuations of an answer that make a reader read differently what stands before them."""
+        encode = self._template.encode
+        yield []
+        yield encode("x")
+        for mark in ("<think>", "</think>"):
+            yield encode(mark)
+            yield encode(f"{mark}x")
+        try:
+            _, _, called = self._answered(*self._spoken([*_QUESTION, _CALLED], [_TOOL]))
+        except Exception:  # it cannot express a call
+            return
+        yield encode(called)
+        yield encode(f"</think>{called}")
 
     def _find_framing(self, generation: str, end: str) -> bool:
         """Return whether every message stands in its own frame, whatever stands around it."""

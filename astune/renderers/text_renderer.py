@@ -13,6 +13,7 @@ from typing import Any
 
 from astune.engine.remote.written import END, read, written, written_tools
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
+from astune.renderers.settled import Settled
 from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
 
 
@@ -49,6 +50,9 @@ class TextRenderer:
             (call["function"]["name"], call["function"].get("arguments") or "{}") for call in said.get("tool_calls", ())
         ]
         return Reply(said["content"], said.get("reasoning_content"), calls)
+
+    def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
+        return Settled()  # an endpoint answers at once
 
     def text(self, sampled_ids: Sequence[int]) -> str:
         return self._said(sampled_ids)["content"]
