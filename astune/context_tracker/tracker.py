@@ -23,6 +23,7 @@ from astune.context_tracker.conversation import Conversation, tools_key_of
 from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
 from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
+from astune.renderers.settled import Settled, settled_text
 from astune.schema import (
     Completion,
     Constraint,
@@ -221,6 +222,12 @@ class ContextTracker:
         if pending.literal:
             return Reply(self._renderer.text(completion.token_ids))
         return self._renderer.parse(completion.token_ids, pending.prompt_ids, pending.tools)
+
+    def settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
+        """The beginning of the answer that `commit` will give, whatever is sampled behind these tokens."""
+        if pending.literal:
+            return Settled(content=settled_text(self._renderer.text(sampled_ids)))
+        return self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools)
 
     def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
         """The agent's last call, where these messages go on from it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from astune.engine.fingerprint import Fingerprint
 from astune.schema import Completion, EngineError, SamplingParams
@@ -22,6 +22,14 @@ def require_context(prompt_tokens: int, params: SamplingParams, max_model_len: i
             f"the context of {max_model_len} tokens",
             hint="raise rollout.max_model_len or end the episode earlier",
         )
+
+
+OnToken = Callable[[int], None]
+"""Gets each token as soon as it is sampled, in order; called on any thread, returns at once and never raises."""
+
+
+def ignore_token(token: int) -> None:
+    """Be the `OnToken` of a caller that waits for the end."""
 
 
 class WeightsSource(Protocol):
@@ -86,3 +94,14 @@ class InferenceEngine(Protocol):
     def stats(self) -> EngineStats: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class StreamingEngine(InferenceEngine, Protocol):
+    """An engine that shows tokens while it samples. One that cannot is an `InferenceEngine` all the same."""
+
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken
+    ) -> Completion:
+        """`generate`, which calls `on_token` with each of the completion's tokens before it returns."""
+        ...

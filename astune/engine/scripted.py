@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from astune.engine.base import EngineStats, WeightsSource, require_context
+from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.schema import Completion, EngineError, SamplingParams
 
 Script = Callable[[list[int], SamplingParams, str], Sequence[int] | Awaitable[Sequence[int]]]
@@ -42,6 +43,12 @@ class ScriptedEngine:
         self.open_sessions.discard(session)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        return await self.stream(prompt_ids, params, session=session)
+
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = ignore_token
+    ) -> Completion:
+        """Show the tokens one by one, with a turn of the event loop between them."""
         if self._closed:
             raise EngineError("the engine is closed")
         prompt = list(prompt_ids)
@@ -55,6 +62,10 @@ class ScriptedEngine:
             prefilled_tokens=self._stats.prefilled_tokens + len(prompt),
             sampled_tokens=self._stats.sampled_tokens + len(token_ids),
         )
+        if on_token is not ignore_token:
+            for token in token_ids:
+                on_token(token)
+                await asyncio.sleep(0)
         logprobs = [made_up_logprob(token, position, version) for position, token in enumerate(token_ids)]
         return Completion(token_ids, logprobs, "stop" if finished else "length", version)
 

@@ -2,6 +2,7 @@
 
     chat_completions   OpenAI's Chat Completions: request bodies in, answers and stream events out
     anthropic_messages Anthropic's Messages, by way of the same
+    live_answers       answers while they are sampled, for streams
     episode_keys       which key allows inference for which episode, and answers kept for repeated requests
     app                the HTTP application over both
     server             the application on a port of this machine, one a process

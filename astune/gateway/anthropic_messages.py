@@ -13,6 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
+from astune.gateway.live_answers import LiveAnswer, Sent
+from astune.renderers.settled import Settled
 from astune.schema import ContextOverflow, Message
 
 OVERRIDDEN = frozenset({"temperature", "top_p", "top_k", "thinking"})
@@ -71,26 +73,73 @@ def read_request(body: Any) -> tuple[ChatRequest, list[str]]:
 def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]:
     """A `message`."""
     (sampled,) = answers
-    return _head(request, sampled, answer_id) | {
+    return _head(request, sampled.read_tokens, answer_id) | {
         "content": _blocks_of(sampled.message),
         "stop_reason": _stop_reason(sampled),
         "usage": {"input_tokens": sampled.read_tokens, "output_tokens": len(sampled.logprobs)},
     }
 
 
-def stream_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[str]:
-    """The finished answer as server-sent events, in Anthropic's order."""
-    (sampled,) = answers
-    yield _event("message_start", message=_head(request, sampled, answer_id))
-    for index, block in enumerate(_blocks_of(sampled.message)):
-        empty, deltas = _taken_apart(block)
-        yield _event("content_block_start", index=index, content_block=empty)
-        for delta in deltas:
-            yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    end = {"stop_reason": _stop_reason(sampled), "stop_sequence": None}
-    yield _event("message_delta", delta=end, usage={"output_tokens": len(sampled.logprobs)})
-    yield _event("message_stop")
+class MessageStream:
+    """Events in Anthropic's order: the message, its blocks one after another, how it ended. A call is sent whole."""
+
+    def __init__(self, request: ChatRequest, answer_id: str) -> None:
+        self._request = request
+        self._answer_id = answer_id
+        self._begun = False
+        self._sent = Sent()
+        self._open: str | None = None
+        """The kind of the block that is being sent."""
+        self._index = 0
+
+    def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
+        (answer,) = live
+        if answer.begun:
+            yield from self._text(answer.settled(), answer.read_tokens)
+
+    def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
+        (sampled,) = answers
+        yield from self._text(sampled.text, sampled.read_tokens)
+        yield from self._close()
+        for block in _blocks_of(sampled.message):
+            if block["type"] == "tool_use":
+                spelled = json.dumps(block["input"], ensure_ascii=False)
+                yield from self._delta(block | {"input": {}}, {"type": "input_json_delta", "partial_json": spelled})
+                yield from self._close()
+        end = {"stop_reason": _stop_reason(sampled), "stop_sequence": None}
+        yield _event("message_delta", delta=end, usage={"output_tokens": len(sampled.logprobs)})
+        yield _event("message_stop")
+
+    def broken(self, failure: Exception) -> str:
+        return _event("error", error=error_of(failure, 500)["error"])
+
+    def _text(self, part: Settled, read_tokens: int) -> Iterator[str]:
+        if not self._begun:
+            self._begun = True
+            yield _event("message_start", message=_head(self._request, read_tokens, self._answer_id))
+        rest = self._sent.rest(part)
+        if rest.reasoning:
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+            yield from self._delta(empty, {"type": "thinking_delta", "thinking": rest.reasoning})
+        if rest.content:
+            yield from self._delta({"type": "text", "text": ""}, {"type": "text_delta", "text": rest.content})
+
+    def _delta(self, empty: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
+        """More of a block, which is begun where another one, or none, is open."""
+        if self._open != empty["type"]:
+            yield from self._close()
+            yield _event("content_block_start", index=self._index, content_block=empty)
+            self._open = empty["type"]
+        yield _event("content_block_delta", index=self._index, delta=delta)
+
+    def _close(self) -> Iterator[str]:
+        if self._open is not None:
+            yield _event("content_block_stop", index=self._index)
+            self._open = None
+            self._index += 1
+
+
+new_stream = MessageStream
 
 
 def error_of(failure: Exception, status: int) -> dict[str, Any]:
@@ -171,7 +220,7 @@ def _choice_of(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
     raise Refused(f"tool_choice is {choice!r}", key="tool_choice")
 
 
-def _head(request: ChatRequest, sampled: Sampled, answer_id: str) -> dict[str, Any]:
+def _head(request: ChatRequest, read_tokens: int, answer_id: str) -> dict[str, Any]:
     """A message before its first block."""
     return {
         "id": answer_id,
@@ -181,7 +230,7 @@ def _head(request: ChatRequest, sampled: Sampled, answer_id: str) -> dict[str, A
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": sampled.read_tokens, "output_tokens": 0},
+        "usage": {"input_tokens": read_tokens, "output_tokens": 0},
     }
 
 
@@ -196,19 +245,6 @@ def _blocks_of(message: Message) -> list[dict[str, Any]]:
         given = json.loads(function["arguments"])
         blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": given})
     return blocks
-
-
-def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and what is added to it."""
-    match block:
-        case {"type": "text", "text": text}:
-            return {"type": "text", "text": ""}, [{"type": "text_delta", "text": text}]
-        case {"type": "thinking", "thinking": thought}:
-            empty = {"type": "thinking", "thinking": "", "signature": ""}
-            return empty, [{"type": "thinking_delta", "thinking": thought}]
-        case _:
-            spelled = json.dumps(block["input"], ensure_ascii=False)
-            return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": spelled}]
 
 
 def _stop_reason(sampled: Sampled) -> Literal["end_turn", "max_tokens", "tool_use"]:

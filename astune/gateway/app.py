@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -19,7 +19,8 @@ from starlette.routing import Route
 
 from astune.gateway import anthropic_messages, chat_completions
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
-from astune.gateway.episode_keys import EpisodeKeys, OpenKey
+from astune.gateway.episode_keys import EpisodeKeys, Given, OpenKey
+from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.schema import AstuneError, ContextOverflow, WorkflowError
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -27,7 +28,24 @@ OVERRIDDEN_HEADER = "x-astune-overridden"
 _LOOPBACK_NAMES = ["127.0.0.1", "localhost"]
 _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's SDKs repeat what failed in the server; the episode has failed with it."""
+_STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
+
+
+class EventStream(Protocol):
+    """The server-sent events of one request, in the dialect's order."""
+
+    def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
+        """What is settled by now and was not sent."""
+        ...
+
+    def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
+        """All else: what is not sent yet, and how the answers ended."""
+        ...
+
+    def broken(self, failure: Exception) -> str:
+        """The event that ends a stream in an error."""
+        ...
 
 
 class Dialect(Protocol):
@@ -37,7 +55,7 @@ class Dialect(Protocol):
 
     def answer_of(self, request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]: ...
 
-    def stream_of(self, request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[str]: ...
+    def new_stream(self, request: ChatRequest, answer_id: str) -> EventStream: ...
 
     def error_of(self, failure: Exception, status: int) -> dict[str, Any]: ...
 
@@ -59,20 +77,20 @@ def new_app(keys: EpisodeKeys) -> Starlette:
             idempotency_key=http.headers.get("idempotency-key"),
             repeated=http.headers.get("x-stainless-retry-count", "0") != "0",
         )
-        answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
-        given.delivered = not await http.is_disconnected()
         headers = {OVERRIDDEN_HEADER: ",".join(overridden)} if overridden else {}
         answer_id = f"answer-{uuid.uuid4().hex}"
-        if not request.stream:
-            return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)
-        events = dialect.stream_of(request, answers, answer_id=answer_id)
-        return StreamingResponse(
-            events, media_type="text/event-stream", headers=headers | {"cache-control": "no-store"}
-        )
+        if given.live is not None:
+            await _begun(given.answers, given.live)
+            events = _events(given, given.live, dialect.new_stream(request, answer_id))
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers | _STREAM_HEADERS)
+        answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
+        given.delivered = not await http.is_disconnected()
+        return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)
 
     async def models(http: Request) -> Response:
-        _key_of(http, keys)
-        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "astune", "streams_tokens": False}
+        key = _key_of(http, keys)
+        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "astune"}
+        model["streams_tokens"] = key.streams_tokens
         return JSONResponse({"object": "list", "data": [model]})
 
     async def healthz(_: Request) -> Response:
@@ -87,6 +105,31 @@ def new_app(keys: EpisodeKeys) -> Starlette:
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK_NAMES, www_redirect=False)],
         exception_handlers={HTTPException: _refused, AstuneError: _failed, Exception: _broken},
     )
+
+
+async def _begun(answers: asyncio.Task[list[Sampled]], live: LiveAnswers) -> None:
+    """Wait until a token is there: what fails before is answered with a status of its own."""
+    while not answers.done() and not any(answer.begun for answer in live.each):
+        await live.change()
+    if answers.done():
+        answers.result()
+
+
+async def _events(given: Given, live: LiveAnswers, stream: EventStream) -> AsyncIterator[str]:
+    with given.reading():
+        try:
+            while not given.answers.done():
+                for event in stream.more(live.each):
+                    yield event
+                await live.change()
+            for event in stream.end(given.answers.result()):
+                yield event
+            given.delivered = True
+        except AstuneError as failure:
+            yield stream.broken(failure)
+        except Exception as failure:  # a defect of ours, which ends this stream alone
+            _log.error("a stream of the gateway failed", exc_info=failure)
+            yield stream.broken(RuntimeError(f"{type(failure).__name__} in the gateway"))
 
 
 def _dialect_of(http: Request) -> Dialect:

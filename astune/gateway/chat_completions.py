@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from astune.gateway.live_answers import LiveAnswer, Sent
+from astune.renderers.settled import Settled
 from astune.schema import ContextOverflow, Message, WorkflowError
 
 OVERRIDDEN = frozenset(
@@ -122,6 +124,10 @@ class Sampled:
     read_tokens: int
 
     @property
+    def text(self) -> Settled:
+        return Settled(self.message.get("reasoning_content") or "", self.message.get("content") or "")
+
+    @property
     def openai_finish_reason(self) -> str:
         if self.finish_reason == "stop" and self.message.get("tool_calls"):
             return "tool_calls"
@@ -173,33 +179,56 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
     return _head(request, answer_id, "chat.completion") | {"choices": choices, "usage": _usage_of(answers)}
 
 
-def _events_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[dict[str, Any]]:
-    """The finished answers as `chat.completion.chunk`s: role, text, calls and the end of each, then the usage."""
-    wants_usage = request.stream_options is not None and request.stream_options.include_usage
-    head = _head(request, answer_id, "chat.completion.chunk") | ({"usage": None} if wants_usage else {})
+class ChatStream:
+    """`chat.completion.chunk`s: of each answer its role, its text as it comes, its calls and its end; then the usage.
 
-    def chunk(index: int, delta: dict[str, Any], end: str | None = None, logprobs: Any = None) -> dict[str, Any]:
-        return head | {"choices": [{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end}]}
+    Log-probabilities come with the end of an answer, and calls are sent whole: before the end it is not settled that
+    they are calls.
+    """
 
-    for index, sampled in enumerate(answers):
-        said = _message_of(sampled.message)
-        calls = said.pop("tool_calls", [])
-        text = {key: said[key] for key in ("reasoning_content", "content") if said.get(key)}
-        yield chunk(index, {"role": "assistant", "content": ""})
-        if text or request.logprobs:
-            yield chunk(index, text, logprobs=_logprobs_of(sampled) if request.logprobs else None)
-        for number, call in enumerate(calls):
-            yield chunk(index, {"tool_calls": [{"index": number, **call}]})
-        yield chunk(index, {}, sampled.openai_finish_reason)
-    if wants_usage:
-        yield head | {"choices": [], "usage": _usage_of(answers)}
+    def __init__(self, request: ChatRequest, answer_id: str) -> None:
+        self._logprobs = bool(request.logprobs)
+        self._wants_usage = request.stream_options is not None and request.stream_options.include_usage
+        head = _head(request, answer_id, "chat.completion.chunk")
+        self._head = head | ({"usage": None} if self._wants_usage else {})
+        self._sent: dict[int, Sent] = {}
+
+    def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
+        for index, answer in enumerate(live):
+            if answer.begun:
+                yield from self._text(index, answer.settled())
+
+    def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
+        for index, sampled in enumerate(answers):
+            yield from self._text(index, sampled.text)
+            if self._logprobs:
+                yield self._chunk(index, {}, logprobs=_logprobs_of(sampled))
+            for number, call in enumerate(sampled.message.get("tool_calls", ())):
+                yield self._chunk(index, {"tool_calls": [{"index": number, **call}]})
+            yield self._chunk(index, {}, sampled.openai_finish_reason)
+        if self._wants_usage:
+            yield _event(self._head | {"choices": [], "usage": _usage_of(answers)})
+        yield "data: [DONE]\n\n"
+
+    def broken(self, failure: Exception) -> str:
+        return _event(error_of(failure, 500))
+
+    def _text(self, index: int, part: Settled) -> Iterator[str]:
+        if index not in self._sent:
+            self._sent[index] = Sent()
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+        rest = self._sent[index].rest(part)
+        if rest.reasoning:
+            yield self._chunk(index, {"reasoning_content": rest.reasoning})
+        if rest.content:
+            yield self._chunk(index, {"content": rest.content})
+
+    def _chunk(self, index: int, delta: dict[str, Any], end: str | None = None, logprobs: Any = None) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end}
+        return _event(self._head | {"choices": [choice]})
 
 
-def stream_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> Iterator[str]:
-    """The finished answers as server-sent events."""
-    for event in _events_of(request, answers, answer_id=answer_id):
-        yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
-    yield "data: [DONE]\n\n"
+new_stream = ChatStream
 
 
 def error_of(failure: Exception, status: int) -> dict[str, Any]:
@@ -210,6 +239,10 @@ def error_of(failure: Exception, status: int) -> dict[str, Any]:
     if isinstance(failure, ContextOverflow):
         code = "context_length_exceeded"
     return {"error": {"message": str(failure), "type": kind, "param": key, "code": code}}
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
 
 
 def _head(request: ChatRequest, answer_id: str, kind: str) -> dict[str, Any]:

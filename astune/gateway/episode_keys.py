@@ -9,23 +9,45 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
+from astune.gateway.live_answers import LiveAnswer, LiveAnswers
+from astune.schema import WorkflowError
 
-Sample = Callable[[ChatRequest], Awaitable[Sampled]]
-"""Asks the episode's model once."""
+Sample = Callable[[ChatRequest, LiveAnswer | None], Awaitable[Sampled]]
+"""Asks the episode's model once; shows the answer while it is sampled where the model's engine can."""
 
 
 @dataclass(eq=False)
-class _Given:
+class Given:
     """A request that came, and its answers, which may still be on their way."""
 
     digest: bytes
     answers: asyncio.Task[list[Sampled]]
+    live: LiveAnswers | None
+    """None where the request wants no stream."""
     delivered: bool = False
+    n_readers: int = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read the stream. When its last reader leaves, the sampling ends: an agent hung up.
+
+        The task itself is not cancelled. Where the answer was recorded in the same moment, it stays the one that a
+        repeated request gets.
+        """
+        self.n_readers += 1
+        try:
+            yield
+        finally:
+            self.n_readers -= 1
+            if self.live is not None and not self.n_readers and not self.answers.done():
+                for answer in self.live.each:
+                    answer.cancel()
 
 
 @dataclass(eq=False)
@@ -33,10 +55,12 @@ class OpenKey:
     """What a key opens."""
 
     sample: Sample
-    _given: list[_Given] = field(default_factory=list)
-    _by_idempotency_key: dict[str, _Given] = field(default_factory=dict)
+    streams_tokens: bool
+    """Whether a stream shows tokens as they are sampled; else it holds the finished answer."""
+    _given: list[Given] = field(default_factory=list)
+    _by_idempotency_key: dict[str, Given] = field(default_factory=dict)
 
-    def answers(self, request: ChatRequest, body: bytes, *, idempotency_key: str | None, repeated: bool) -> _Given:
+    def answers(self, request: ChatRequest, body: bytes, *, idempotency_key: str | None, repeated: bool) -> Given:
         """The answers to a request: those of the request that it repeats, or new ones.
 
         Raises:
@@ -50,19 +74,30 @@ class OpenKey:
             alike = [earlier for earlier in self._given if earlier.digest == digest]
             given = next((earlier for earlier in alike if not earlier.delivered), alike[-1] if alike else None)
         if given is None or _failed(given.answers):
-            given = _Given(digest, asyncio.ensure_future(self._sampled(request)))
+            given = self._begin(request, digest)
             self._given.append(given)
         if idempotency_key:
             self._by_idempotency_key[idempotency_key] = given
         return given
 
-    async def _sampled(self, request: ChatRequest) -> list[Sampled]:
-        calls: list[Coroutine[Any, Any, Sampled]] = [_called(self.sample, request) for _ in range(request.n or 1)]
-        return list(await asyncio.gather(*calls))
+    def _begin(self, request: ChatRequest, digest: bytes) -> Given:
+        n = request.n or 1
+        live = LiveAnswers(n) if request.stream else None
+        calls = [self._called(request, answer) for answer in (live.each if live else [None] * n)]
+        answers = asyncio.ensure_future(_all(calls))
+        if live is not None:
+            answers.add_done_callback(lambda _: live.notify())
+        return Given(digest, answers, live)
+
+    async def _called(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
+        try:
+            return await self.sample(request, live)
+        except asyncio.CancelledError as cause:
+            raise WorkflowError("the call was cancelled: its episode is over, or its agent hung up") from cause
 
 
-async def _called(sample: Sample, request: ChatRequest) -> Sampled:
-    return await sample(request)
+async def _all(calls: Sequence[Coroutine[Any, Any, Sampled]]) -> list[Sampled]:
+    return list(await asyncio.gather(*calls))
 
 
 def _failed(answers: asyncio.Task[list[Sampled]]) -> bool:
@@ -75,10 +110,10 @@ class EpisodeKeys:
     def __init__(self) -> None:
         self._open: dict[bytes, OpenKey] = {}
 
-    def open(self, sample: Sample, key: str | None = None) -> str:
+    def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool) -> str:
         """Open a new key, or `key`, which somebody chose."""
         key = key or f"astune-{secrets.token_urlsafe(24)}"
-        self._open[_digest(key)] = OpenKey(sample)
+        self._open[_digest(key)] = OpenKey(sample, streams_tokens)
         return key
 
     def close(self, key: str) -> None:

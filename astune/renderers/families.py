@@ -31,6 +31,7 @@ class Reader(NamedTuple):
     read: ReadReply
     plain: bool
 
+
 _MARKERS: list[tuple[tuple[str, ...], str]] = [
     (("<|channel|>", "<|call|>"), "GptOssRendererConfig"),
     (("<｜tool▁calls▁begin｜>",), "DeepSeekV3RendererConfig"),
@@ -146,10 +147,12 @@ def without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) ->
 
 
 def _reply(parsed: Any) -> Reply:
+    """A thought that was cut off is read as a closed one is, without outer whitespace."""
     good = [call for call in parsed.tool_calls if call.status == "ok"]
     bad = [call.raw for call in parsed.tool_calls if call.status != "ok"]
     content = "\n".join(part for part in [parsed.content, *bad] if part)
-    return Reply(content, parsed.reasoning_content, [(call.name, _as_json(call.arguments)) for call in good], bad)
+    thought = parsed.reasoning_content
+    return Reply(content, thought and thought.strip(), [(call.name, _as_json(call.arguments)) for call in good], bad)
 
 
 def _as_json(arguments: dict[str, Any] | str | None) -> str:

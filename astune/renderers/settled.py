@@ -7,10 +7,10 @@ behind an unclosed `<tool_call>` may be a call or text, and a thought loses its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from os.path import commonprefix
 from typing import NamedTuple
 
 from astune.renderers.renderer import Reply
+from astune.renderers.template import common_beginning
 
 MARKERS = ("<tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "<function=", "<|python_tag|>")
 """Texts at which readers divide an answer, also where a tokenizer has no token for them."""
@@ -39,14 +39,21 @@ def settled_by_probing(
         sampled_ids: the answer up to the first control token behind which its reader may change its mind.
         endings: tokens that show each way in which the reader takes back what stands before.
 
-    Content that begins as JSON is not settled: Llama's models write calls so.
+    Content that begins as JSON is not settled, since Llama's models write calls so; nor is content that begins with
+    whitespace, which stays only where no call follows.
     """
     replies = [read([*sampled_ids, *ending]) for ending in endings]
     thoughts = [reply.reasoning or "" for reply in replies]
     if len(set(thoughts)) > 1:
-        return Settled(_before_markers(commonprefix(thoughts)))
-    content = commonprefix([reply.content for reply in replies])
-    return Settled(thoughts[0], "" if content.lstrip().startswith("{") else _before_markers(content))
+        return Settled(_before_markers(_agreed(thoughts)))
+    content = _agreed([reply.content for reply in replies])
+    vague = content[:1].isspace() or content.startswith("{")
+    return Settled(thoughts[0], "" if vague else _before_markers(content))
+
+
+def _agreed(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    return first[: common_beginning(first, last)]
 
 
 def _before_markers(text: str) -> str:

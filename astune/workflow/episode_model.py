@@ -15,7 +15,8 @@ from typing import Any
 
 from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
-from astune.engine.base import InferenceEngine
+from astune.engine.base import InferenceEngine, StreamingEngine
+from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
 from astune.schema import (
     AstuneError,
@@ -54,6 +55,8 @@ class ModelCall:
     must_call: Sequence[Tool] = ()
     max_tokens: int | None = None
     """Tokens of the answer at most, where the agent wants fewer than the run allows."""
+    live: LiveAnswer | None = None
+    """Gets the answer while it is sampled, where the engine can show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class EpisodeModel:
         on_call: Callable[[bool], None],
     ) -> None:
         self._engine = engine
+        self._stream = engine.stream if isinstance(engine, StreamingEngine) else None
         self._tracker = tracker
         self._session = session
         self._params = params
@@ -159,6 +163,11 @@ class EpisodeModel:
                 hint="use an asynchronous client in `async def execute`, or write execute as an ordinary function",
             ) from cause
 
+    @property
+    def streams_tokens(self) -> bool:
+        """Whether an answer can be seen while it is sampled."""
+        return self._stream is not None
+
     def decoded(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each token."""
         return [self._tracker.decode([token]) for token in token_ids]
@@ -194,7 +203,7 @@ class EpisodeModel:
         try:
             with self._flight():
                 async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
-                    completion = await self._engine.generate(pending.prompt_ids, params, session=self._session)
+                    completion = await self._sampled(pending, params, asked.live)
         except ContextOverflow as overflow:
             await self._note(overflow)
             raise
@@ -205,6 +214,18 @@ class EpisodeModel:
             raise
         usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
         return Answer(self._tracker.commit(pending, completion, params.constraint), usage, completion)
+
+    async def _sampled(self, pending: PendingCall, params: SamplingParams, live: LiveAnswer | None) -> Completion:
+        """The engine's completion, shown to `live` while it is made."""
+        task = asyncio.current_task()
+        if live is None or self._stream is None or task is None:
+            return await self._engine.generate(pending.prompt_ids, params, session=self._session)
+        live.begin(
+            len(pending.prompt_ids),
+            lambda token_ids: self._tracker.settled(pending, token_ids),
+            cancel=lambda: self._home.call_soon_threadsafe(task.cancel),
+        )
+        return await self._stream(pending.prompt_ids, params, session=self._session, on_token=live.feed)
 
     async def _note(self, overflow: ContextOverflow) -> None:
         """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""

@@ -24,6 +24,7 @@ from astune.context_tracker.agentscope import (
 )
 from astune.env_service import EnvironmentHandle, EnvStep
 from astune.gateway.chat_completions import ChatRequest, Sampled
+from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool, text_of
 from astune.schema import (
     AstuneError,
@@ -162,15 +163,15 @@ class AgentModel(ChatModel):
 
     def served_at(self, server: GatewayServer, key: str | None = None) -> OpenAIAddress:
         """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
-        key = server.keys.open(self.sample, key)
+        key = server.keys.open(self.sample, key, streams_tokens=self._model.streams_tokens)
         self._model.at_close(functools.partial(server.keys.close, key))
         return OpenAIAddress(server.base_url, key)
 
-    async def sample(self, request: ChatRequest) -> Sampled:
+    async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
         """Answer a request of the gateway, which comes on the gateway's event loop."""
         await self._model.require_free_loop()
         asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice)
-        answer = await self._model.call(replace(asked, max_tokens=request.longest_answer))
+        answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))
         completion = answer.completion
         if completion is None:
             raise WorkflowError("the model sampled nothing", hint="this is a defect of astune")

@@ -229,7 +229,7 @@ async def test_other_hosts_sizes_types_and_texts_are_refused(renderer: Renderer)
         statuses = [each.status_code for each in (rebound, text, broken, huge, surrogate)]
         assert statuses == [400, 415, 400, 413, 400]
         assert all("error" in json.loads(each.text) for each in (text, broken, huge, surrogate))
-        assert models.json()["data"][0]["streams_tokens"] is False
+        assert models.json()["data"][0]["streams_tokens"] is True
         await proxy.achat(ASK)
 
     episode = await played(renderer, agent)

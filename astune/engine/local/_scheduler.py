@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from astune.engine.base import EngineStats
+from astune.engine.base import EngineStats, OnToken, ignore_token
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._hf_model import TokenModel
 from astune.engine.local._sampling import Sampled, random_stream, sample
@@ -52,6 +52,7 @@ class Request:
     waiter: Waiter
     matcher: Matcher | None = None
     """Follows the completion through its grammar; None where the model is free."""
+    on_token: OnToken = ignore_token
     cancelled: bool = False
     slot: Slot | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -253,6 +254,7 @@ class Scheduler:
             return
         if request.matcher is not None:
             request.matcher.accept(drawn.token)
+        request.on_token(drawn.token)
         stopped = drawn.token in params.stop_token_ids
         if stopped or len(request.token_ids) == params.max_tokens:
             self._leave(request)

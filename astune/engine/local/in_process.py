@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from astune.config.schema import EngineConfig, ModelConfig
-from astune.engine.base import EngineStats, WeightsSource, require_context
+from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.local import _cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine.local._scheduler import Request, Scheduler
@@ -126,11 +126,16 @@ class InProcessEngine:
             self._open.discard(session)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        return await self.stream(prompt_ids, params, session=session)
+
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = ignore_token
+    ) -> Completion:
         prompt = array("q", prompt_ids)
         self._check(prompt, params)
         matcher = await self._matcher(params.constraint) if params.constraint else None
         waiter = _Waiter(self)
-        request = Request(prompt, params, session, waiter, matcher)
+        request = Request(prompt, params, session, waiter, matcher, on_token)
         with self._changed:
             self._raise_if_ended()
             self._arrived.append(request)

@@ -1,0 +1,91 @@
+"""Answers while they are sampled: written from the engine's thread, read on the gateway's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from astune.renderers.settled import Settled
+
+
+class LiveAnswer:
+    """One answer on its way.
+
+    Args:
+        on_change: called, on any thread, when there is more of it.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.read_tokens = 0
+        """Tokens of the prompt."""
+        self._on_change = on_change
+        self._token_ids: list[int] = []
+        self._read: Callable[[Sequence[int]], Settled] | None = None
+        self._cancel: Callable[[], None] | None = None
+
+    def begin(self, read_tokens: int, read: Callable[[Sequence[int]], Settled], cancel: Callable[[], None]) -> None:
+        """The prompt is accepted.
+
+        Args:
+            read: tells what is settled of tokens that were sampled.
+            cancel: ends the sampling; called on any thread.
+        """
+        self.read_tokens = read_tokens
+        self._read, self._cancel = read, cancel
+
+    def feed(self, token: int) -> None:
+        """Take the next token, on any thread."""
+        self._token_ids.append(token)
+        self._on_change()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token is there."""
+        return bool(self._token_ids)
+
+    def settled(self) -> Settled:
+        return self._read(self._token_ids[:]) if self._read is not None and self._token_ids else Settled()
+
+    def cancel(self) -> None:
+        if self._cancel is not None:
+            self._cancel()
+
+
+class LiveAnswers:
+    """The answers to one request; made, and waited for, on the gateway's event loop."""
+
+    def __init__(self, n: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self.each = [LiveAnswer(self.notify) for _ in range(n)]
+
+    def notify(self) -> None:
+        """Wake those who wait, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._changed.set)
+        except RuntimeError:  # the gateway is closed: nobody waits
+            return
+
+    async def change(self) -> None:
+        """Wait for more of an answer. Look at the answers first: what came before this call wakes nobody."""
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class Sent:
+    """The text of an answer that its agent was sent."""
+
+    def __init__(self) -> None:
+        self._sent = Settled()
+
+    def rest(self, part: Settled) -> Settled:
+        """What of a longer part is new, which counts as sent from now on.
+
+        Raises:
+            RuntimeError: it takes back what was sent; a defect of the renderer.
+        """
+        sent = self._sent
+        if not part.reasoning.startswith(sent.reasoning) or not part.content.startswith(sent.content):
+            raise RuntimeError(f"an answer does not begin with what was streamed of it: {sent} and {part}")
+        self._sent = part
+        return Settled(part.reasoning[len(sent.reasoning) :], part.content[len(sent.content) :])
