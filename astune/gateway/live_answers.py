@@ -21,9 +21,9 @@ class LiveAnswer:
         self._on_change = on_change
         self._token_ids: list[int] = []
         self._read: Callable[[Sequence[int]], Settled] | None = None
-        self._cancel: Callable[[], None] | None = None
+        self._cancel: Callable[[], object] | None = None
 
-    def begin(self, read_tokens: int, read: Callable[[Sequence[int]], Settled], cancel: Callable[[], None]) -> None:
+    def begin(self, read_tokens: int, read: Callable[[Sequence[int]], Settled], cancel: Callable[[], object]) -> None:
         """The prompt is accepted.
 
         Args:
