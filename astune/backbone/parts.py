@@ -13,6 +13,7 @@ from astune.schema import ConfigError, Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
 from astune.workflow import Workflow
+from astune.workflow.agent_server import agent_server_workflow
 from astune.workflow.program import program_workflow
 
 
@@ -61,8 +62,13 @@ def _workflow(config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:
             "rollout.workflow is not set: there is no agent to train",
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
-    if isinstance(config.rollout.workflow, ProgramConfig):
-        return program_workflow(config.rollout.workflow, base_dir)
+    match config.rollout.workflow:
+        case ProgramConfig(url="") as program:
+            return program_workflow(program, base_dir)
+        case ProgramConfig() as server:
+            return agent_server_workflow(server)
+        case _:
+            pass
     return import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)
 
 

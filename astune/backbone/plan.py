@@ -59,7 +59,7 @@ def training_plan(
 def agent(config: AstuneConfig) -> Rows:
     """Workflow and reward."""
     workflow = config.rollout.workflow
-    program = workflow if isinstance(workflow, str) else shlex.join(workflow.command)
+    program = workflow if isinstance(workflow, str) else workflow.url or shlex.join(workflow.command)
     judge = config.task_judge.judge_protocol or "the workflow's own"
     return [("workflow", program), ("reward", judge)]
 

@@ -181,12 +181,25 @@ class TimelineConfig(StrictModel):
 
 
 class ProgramConfig(StrictModel):
-    """An agent that is a program of its own, in any language: one process an episode."""
+    """An agent that is a program of its own, in any language: started once an episode, or a server that is asked."""
 
-    command: list[str] = Field(min_length=1)
+    command: list[str] = Field(default_factory=list)
     """Program and arguments; files are looked up in the working directory, then beside the configuration.
-    `{main_query}`, `{task_id}` and fields of the task's metadata are filled in. Fields that are named here are also in
-    the task that the program reads, and no others: metadata may hold the reference answer."""
+    `{main_query}`, `{task_id}` and fields of the task's metadata are filled in."""
+    url: str = ""
+    """In place of a command: the address of an agent that is a server on this machine, as `http://127.0.0.1:9000/run`."""
+    fields: list[str] = Field(default_factory=list)
+    """Fields of the task's metadata that the agent gets, beside those that its command names; no others, since metadata
+    may hold the reference answer."""
+    memory_mb: int | None = Field(default=None, ge=1)
+    """MiB of memory that the program and all that it started may hold together; above that it is ended, which is a
+    failed attempt. Null is no limit."""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> ProgramConfig:
+        if bool(self.command) + bool(self.url) != 1:
+            raise ValueError("a workflow that is a section names one of `command` and `url`")
+        return self
 
 
 class RolloutConfig(StrictModel):
@@ -195,8 +208,8 @@ class RolloutConfig(StrictModel):
     workflow: str | ProgramConfig = Field(
         default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol")
     )
-    """Your agent program: `module->Class` or `path/file.py->Class`, or `{command: [...]}` for a program of its own,
-    which docs/en/any_agent.md describes."""
+    """Your agent program: `module->Class` or `path/file.py->Class`; or `{command: [...]}` or `{url: ...}` for a program
+    of its own, which docs/en/any_agent.md describes."""
     trust_program_reward: bool = False
     """Take the reward that such a program prints. Only for programs that run nothing the model wrote."""
     agentscope_disable_toolcalls: bool = False

@@ -1,14 +1,24 @@
 """The guardian: starts one command, and ends it with everything that it started when the launcher is gone.
 
-Run as `python -I -S _guardian.py LAUNCHER_PID GRACE_S LOG COMMAND...`, with the standard library alone, so that it is
-there within some tens of milliseconds. It knows nothing of what it guards.
+Run as `python -I -S _guardian.py ORDERS COMMAND...`, with the standard library alone, so that it is there within some
+tens of milliseconds. It knows nothing of what it guards. The orders are a JSON object:
 
-    stdin   nothing is ever written: its end is the order to end everything, as are SIGTERM and the launcher's own end
-    stdout  one JSON object a line: {"pid"} the command runs, {"status"} it ended; then nothing, when nothing is left
+    launcher  the process that started this one: when it is gone, everything ends
+    grace_s   seconds between SIGTERM and SIGKILL
+    log       the file that the command's output is appended to; without one the command has this process's stdout
+    input     the file that the command reads as standard input; without one it reads nothing
+    report    the file descriptor that is reported to
+    memory    bytes that the command and all that it started may hold at once; 0 is no limit
+    alone     whether what the command started ends with it, also where it ends well
+
+    stdin     nothing is ever written: its end is the order to end everything, as are SIGTERM and the launcher's end
+    report    one JSON object a line: {"pid"} the command runs, {"status"} it ended, {"memory"} it held that many bytes
+              and is ended; then nothing, when nothing is left
 
 It leads a session of its own, and so does the command: a Ctrl-C at the terminal reaches neither. Under Linux, orphans
 below it become its children (PR_SET_CHILD_SUBREAPER), so that a process that went into the background, or into yet
-another session, is still found. A command that ends well and leaves processes behind is such a one, and goes on.
+another session, is still found. A command that ends well and leaves processes behind is such a one, and goes on unless
+it is to be `alone`.
 """
 
 from __future__ import annotations
@@ -25,6 +35,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 TICK_S = 0.1
+MEMORY_EVERY_S = 0.2
 KILL_S = 5.0
 """Seconds that the kernel gets for what was killed."""
 PR_SET_PDEATHSIG = 1
@@ -32,38 +43,58 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Guardian:
-    def __init__(self, launcher_pid: int, grace_s: float) -> None:
-        self._launcher_pid = launcher_pid
-        self._grace_s = grace_s
+    def __init__(self, orders: dict[str, Any]) -> None:
+        self._orders = orders
         self._leader = 0
         self._status: int | None = None
         self._told_to_end = False
+        self._memory_read_at = 0.0
+        self._woken, waking = os.pipe()
+        for end in (self._woken, waking):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_order)  # handlers, unlike ignoring, are not inherited by the command
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes `watch`
 
-    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_order(self, _number: int, _frame: FrameType | None) -> None:
         self._told_to_end = True
 
-    def start(self, log: str, command: list[str]) -> None:
+    def start(self, command: list[str]) -> None:
         self._leader = os.fork()
         if self._leader == 0:
-            become(log, command)
-        say(pid=self._leader)
+            become(command, log=self._orders.get("log"), source=self._orders.get("input") or os.devnull)
+        self._say(pid=self._leader)
 
     def watch(self) -> None:
-        """Until the launcher is gone, the command failed, or nothing is left of it."""
-        while not self._told_to_end and os.getppid() == self._launcher_pid:
+        """Until the launcher is gone, the command failed or holds too much, or nothing is left of it."""
+        while not self._told_to_end and os.getppid() == self._orders["launcher"]:
             self._reap()
-            if self._status not in (None, 0) or (self._status == 0 and not self._living()):
+            if self._status is not None and (self._status != 0 or self._orders["alone"] or not self._living()):
                 return
-            ready, _, _ = select.select([0], [], [], TICK_S)
-            if ready and not os.read(0, 4096):
+            if self._holds_too_much():
                 return
+            ready, _, _ = select.select([0, self._woken], [], [], TICK_S)
+            if 0 in ready and not os.read(0, 4096):
+                return
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+
+    def _holds_too_much(self) -> bool:
+        if not self._orders["memory"] or time.monotonic() < self._memory_read_at + MEMORY_EVERY_S:
+            return False
+        self._memory_read_at = time.monotonic()
+        memory = sum(resident(pid) for pid in below(os.getpid()))
+        if memory > self._orders["memory"]:
+            self._say(memory=memory)
+        return memory > self._orders["memory"]
 
     def end_everything(self) -> None:
         """SIGTERM, then SIGKILL: to the command, and to the rest once that is gone or half of the time has passed.
 
         A server that ends its own workers in order takes longer, or hangs, where they are ended under its feet.
         """
-        for number, patience_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, KILL_S)):
+        for number, patience_s in ((signal.SIGTERM, self._orders["grace_s"]), (signal.SIGKILL, KILL_S)):
             began = time.monotonic()
             told: set[int] = set()
             while (passed := time.monotonic() - began) < patience_s:
@@ -88,7 +119,11 @@ class Guardian:
                 return
             if pid == self._leader:
                 self._status = os.waitstatus_to_exitcode(status)
-                say(status=self._status)
+                self._say(status=self._status)
+
+    def _say(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone
+            os.write(self._orders["report"], json.dumps(message).encode() + b"\n")
 
     def _living(self) -> set[int]:
         """What can be sent a signal: every descendant; where there is no /proc, the command's group (negative)."""
@@ -101,17 +136,17 @@ class Guardian:
         return {-self._leader}
 
 
-def become(log: str, command: list[str]) -> NoReturn:
-    """Turn this forked process into the command."""
+def become(command: list[str], *, log: str | None, source: str) -> NoReturn:
+    """Turn this forked process into the command, which reads the file `source`."""
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # should the guardian itself be killed
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored would be inherited
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(nothing, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(os.open(source, os.O_RDONLY), 0)
+        if log is not None:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
         os.execvp(command[0], command)
     except OSError as cause:
         os.write(2, f"{command[0]} could not be started: {cause}\n".encode())
@@ -141,22 +176,42 @@ def descendants(root: int) -> set[int]:
     return found
 
 
+def below(root: int) -> set[int]:
+    """`descendants`, at the price of those alone where the kernel lists a process's children."""
+    found: set[int] = set()
+    pending = [root]
+    while pending:
+        pid = pending.pop()
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    children = {int(child) for child in file.read().split()} - found
+                found |= children
+                pending += children
+        except OSError:
+            if pid == root:  # the kernel lists no children
+                return descendants(root) if os.path.isdir("/proc/self") else set()
+    return found
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds; 0 where it has ended or nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 def prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def say(**message: Any) -> None:
-    with contextlib.suppress(OSError):  # the launcher is gone
-        os.write(1, json.dumps(message).encode() + b"\n")
-
-
 def main() -> None:
-    guardian = Guardian(int(sys.argv[1]), float(sys.argv[2]))
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, guardian.on_signal)  # handlers, unlike ignoring, are not inherited by the command
+    guardian = Guardian(json.loads(sys.argv[1]))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    guardian.start(sys.argv[3], sys.argv[4:])
+    guardian.start(sys.argv[2:])
     guardian.watch()
     guardian.end_everything()
 

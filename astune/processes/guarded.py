@@ -28,6 +28,29 @@ GRACE_S = 10.0
 _START_S = 30.0
 
 
+def guarded(
+    command: Sequence[str],
+    *,
+    grace_s: float,
+    report: int,
+    log: str | None = None,
+    source: Path | None = None,
+    memory: int = 0,
+    alone: bool = False,
+) -> list[str]:
+    """The guardian's own command for `command`, with the orders that `_guardian.py` describes."""
+    orders = {
+        "launcher": os.getpid(),
+        "grace_s": grace_s,
+        "log": log,
+        "input": str(source) if source else None,
+        "report": report,
+        "memory": memory,
+        "alone": alone,
+    }
+    return [sys.executable, "-I", "-S", _guardian.__file__, json.dumps(orders), *command]
+
+
 class GuardedProcess:
     """A running command with everything that it starts; `close` it, or let this process end.
 
@@ -63,10 +86,9 @@ class GuardedProcess:
         self._closing = False
         self._on_death: Callable[[], None] = lambda: None
         self._records: list[ProcessRecord] = []
-        arguments = [sys.executable, "-I", "-S", _guardian.__file__, str(os.getpid()), str(grace_s), str(log)]
         try:
             self._guardian = subprocess.Popen(
-                [*arguments, *self.command],
+                guarded(self.command, grace_s=grace_s, log=str(log), report=1),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

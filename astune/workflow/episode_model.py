@@ -92,7 +92,7 @@ class EpisodeModel:
         self._engine = engine
         self._stream = engine.stream if isinstance(engine, StreamingEngine) else None
         self._tracker = tracker
-        self._session = session
+        self.session = session
         self._params = params
         self._max_model_len = max_model_len
         self._timeout_s = timeout_s
@@ -132,7 +132,7 @@ class EpisodeModel:
 
     def require_open(self) -> None:
         if self._closed is not None:
-            raise WorkflowError(f"the episode {self._session} is over: {self._closed}")
+            raise WorkflowError(f"the episode {self.session} is over: {self._closed}")
 
     async def call(self, asked: ModelCall) -> Answer:
         """One tracked model call.
@@ -159,7 +159,7 @@ class EpisodeModel:
             await asyncio.wait_for(free.wait(), _LOOP_FREE_S)
         except TimeoutError as cause:
             raise WorkflowError(
-                f"the event loop of episode {self._session} was blocked for {_LOOP_FREE_S:g} s",
+                f"the event loop of episode {self.session} was blocked for {_LOOP_FREE_S:g} s",
                 hint="use an asynchronous client in `async def execute`, or write execute as an ordinary function",
             ) from cause
 
@@ -198,7 +198,7 @@ class EpisodeModel:
             seed=self._seed_of(pending),
             grammar=pending.form,
         )
-        what = f"model call {index + 1} of episode {self._session}"
+        what = f"model call {index + 1} of episode {self.session}"
         start = time.perf_counter()
         try:
             with self._flight():
@@ -219,13 +219,13 @@ class EpisodeModel:
         """The engine's completion, shown to `live` while it is made."""
         task = asyncio.current_task()
         if live is None or self._stream is None or task is None:
-            return await self._engine.generate(pending.prompt_ids, params, session=self._session)
+            return await self._engine.generate(pending.prompt_ids, params, session=self.session)
         live.begin(
             len(pending.prompt_ids),
             lambda token_ids: self._tracker.settled(pending, token_ids),
             cancel=lambda: self._home.call_soon_threadsafe(task.cancel),
         )
-        return await self._stream(pending.prompt_ids, params, session=self._session, on_token=live.feed)
+        return await self._stream(pending.prompt_ids, params, session=self.session, on_token=live.feed)
 
     async def _note(self, overflow: ContextOverflow) -> None:
         """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""

@@ -263,6 +263,11 @@ class AstuneProxy(AgentModel):
         self._lock = threading.Lock()
 
     @property
+    def episode_id(self) -> str:
+        """The episode's name, unique within the run; another attempt has another."""
+        return self._model.session
+
+    @property
     def context_overflow(self) -> bool:
         """Whether a prompt did not fit any more; the episode then ends as truncated."""
         return self._model.overflow is not None

@@ -40,5 +40,5 @@ def test_every_key_can_be_explained_and_carries_its_reason(path):
     assert all_keys()[path].reason
 
 
-def test_there_are_under_a_hundred_knobs():
-    assert sum(key.section is None for key in all_keys().values()) < 100
+def test_knobs_are_few():
+    assert sum(key.section is None for key in all_keys().values()) < 105  # decisions.md says why beyond 100

@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
@@ -102,9 +105,7 @@ def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Rende
     episode = play(renderer, ["sh", "-c", f"sleep 100 & echo $! > {pid_file}; wait"], episode_timeout_s=1.5)
     assert episode.status == "error"
     assert time.monotonic() - start < 20
-    pid = int(pid_file.read_text())
-    ended = Path(f"/proc/{pid}/stat")
-    assert not ended.exists() or ended.read_text().rpartition(") ")[2].startswith("Z")
+    assert is_gone(int(pid_file.read_text()))
 
 
 def test_secrets_of_ours_do_not_reach_the_program(
@@ -123,3 +124,48 @@ def test_secrets_of_ours_do_not_reach_the_program(
 def test_a_program_that_is_not_there_is_found_out_at_the_start() -> None:
     with pytest.raises(ConfigError, match="no program no-such-agent"):
         program_workflow(ProgramConfig(command=["no-such-agent"]))
+
+
+def test_what_a_program_moved_into_another_session_ends_with_it(renderer: Renderer, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    hide = f"env -i setsid sleep 100 >/dev/null 2>&1 & echo $! > {pid_file}; exit 3"
+    episode = play(renderer, ["sh", "-c", hide])
+    assert "exit status 3" in (episode.error or "")
+    assert is_gone(int(pid_file.read_text()))
+
+
+def test_a_program_that_holds_too_much_memory_is_ended_and_named(renderer: Renderer) -> None:
+    code = "import time; kept = bytearray(300 << 20); time.sleep(100)"
+    settings = ProgramConfig(command=[sys.executable, "-c", code], memory_mb=200)
+    (group,) = asyncio.run(build_stage(renderer, program_workflow(settings)).play([task_of()]))
+    (episode,) = group.failed_attempts
+    assert "MiB of memory and was ended" in (episode.error or "")
+    assert "rollout.workflow.memory_mb" in (episode.error or "")
+
+
+LAUNCHER = """
+import asyncio, sys
+from pathlib import Path
+from astune.processes.program import run_program
+folder = Path(sys.argv[1])
+command = ["sh", "-c", "setsid sleep 100 & echo $! > child; echo $$ > leader; mv leader ready; wait"]
+asyncio.run(run_program(command, source=Path("/dev/null"), environment={"PATH": "/usr/bin:/bin"}, folder=folder))
+"""
+
+
+def test_a_program_does_not_outlive_a_trainer_that_was_killed(tmp_path: Path) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)])
+    eventually((tmp_path / "ready").exists, "the program runs")
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    for name in ("ready", "child"):
+        pid = int((tmp_path / name).read_text())
+        eventually(lambda pid=pid: is_gone(pid), f"{name} has ended")
+
+
+def is_gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(") ")[2].startswith("Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return True

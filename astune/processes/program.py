@@ -1,0 +1,106 @@
+"""A program that runs once: started, read and ended with everything that it started, however it or this process ends.
+
+The guardian of `_guardian.py` stands between the two, as with `guarded.py`; what the program is for is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from astune.processes._guardian import KILL_S
+from astune.processes.ending import kill_group
+from astune.processes.guarded import guarded
+
+_KEPT_BYTES = 256 * 1024
+"""The end of each output stream that is kept."""
+_ENDS_S = KILL_S + 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """What a program printed on each stream, and how it ended."""
+
+    stdout: str
+    stderr: str
+    status: int | None
+    """Exit status, below 0 the negated number of a signal; None where somebody ended its guardian."""
+    memory: int
+    """Bytes that it and what it started held at once when it was ended for that; 0 where it was not."""
+
+
+async def run_program(
+    command: Sequence[str], *, source: Path, environment: Mapping[str, str], folder: Path, memory: int = 0
+) -> ProgramEnd:
+    """Run a program to its end in `folder`. When the caller is cancelled or this process ends, it is killed.
+
+    Args:
+        source: the file that it reads as standard input.
+        memory: bytes that it and what it started may hold together; 0 is no limit.
+
+    Raises:
+        OSError, ValueError: it could not be started.
+    """
+    reading, writing = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *guarded(command, grace_s=0.0, report=writing, source=source, memory=memory, alone=True),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(writing,),
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    report: dict[str, int] = {}
+    try:
+        stdout, stderr = await asyncio.gather(_end_of(process.stdout), _end_of(process.stderr))
+        await process.wait()
+    finally:
+        try:
+            await _ended(process)
+        finally:
+            report = _read(reading)
+            if "status" not in report and "pid" in report:
+                kill_group(report["pid"])
+    return ProgramEnd(stdout, stderr, report.get("status"), report.get("memory", 0))
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Have the guardian end everything, and wait for that."""
+    if process.returncode is not None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _ENDS_S)
+
+
+def _read(descriptor: int) -> dict[str, int]:
+    """Everything that the guardian reported until now."""
+    os.set_blocking(descriptor, False)
+    with os.fdopen(descriptor, "rb") as file:
+        lines = (file.read() or b"").splitlines()
+    return {name: value for line in lines for name, value in json.loads(line).items()}
+
+
+async def _end_of(stream: asyncio.StreamReader | None) -> str:
+    """The end of what is printed; the rest is read and dropped, so that a program that prints much goes on."""
+    kept = bytearray()
+    while stream is not None and (piece := await stream.read(65536)):
+        kept += piece
+        del kept[:-_KEPT_BYTES]
+    return kept.decode("utf-8", "replace")

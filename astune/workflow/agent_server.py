@@ -1,0 +1,114 @@
+"""An agent that is a server: each episode is one POST to it, and its answer is the result.
+
+    request   {"episode_id", "task": {"task_id", "main_query", "init_messages", ...}, "base_url", "api_key", "model"}
+    answer    status 200 and a JSON object with `final_answer`, or any text, which is the final answer
+
+When the episode ends before the answer, the connection is closed, and the key opens nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from astune.config.schema import ProgramConfig
+from astune.schema import ConfigError, Task, WorkflowError, is_loopback, retry_after_s
+from astune.workflow.agent_result import AgentResult, given_task
+from astune.workflow.base import Workflow, WorkflowOutput
+from astune.workflow.proxy import AstuneProxy
+
+_TRIES = 6
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_CONNECT_S = 10.0
+_LARGEST_ANSWER = 1 << 20
+_SHOWN_CHARACTERS = 400
+_BUSY = (429, 503)
+"""Statuses that with Retry-After say that the agent has not begun."""
+
+
+class AgentServerWorkflow(Workflow):
+    """Asks the agent at `url` once."""
+
+    url: str = ""
+    fields: Sequence[str] = ()
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        async with (
+            proxy.endpoint() as (base_url, api_key),
+            httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(None, connect=_CONNECT_S)) as client,
+        ):
+            body = {
+                "episode_id": proxy.episode_id,
+                "task": given_task(task, proxy, self.fields),
+                "base_url": base_url,
+                "api_key": api_key,
+                "model": proxy.model_name,
+            }
+            answer = await self._answer(client, body, f"the agent at {self.url}, asked for task {task.task_id},")
+        proxy.update_judge_input_dictionary(stdout=answer)
+        return AgentResult.printed(answer).conclude(proxy, trusted=self.config.rollout.trust_program_reward)
+
+    async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any], who: str) -> str:
+        """What the agent answers. Asked again only while it says that it has not begun, or nobody is there.
+
+        Raises:
+            WorkflowError: it failed, or cannot be reached.
+        """
+        pause_s = _FIRST_PAUSE_S
+        for last in (*[False] * (_TRIES - 1), True):
+            try:
+                async with client.stream("POST", self.url, json=body) as response:
+                    text = await _read(response, who)
+                    wait_s = retry_after_s(response.headers) if response.status_code in _BUSY else None
+                    if response.status_code == httpx.codes.OK:
+                        return text
+                    if wait_s is None or last:
+                        raise WorkflowError(
+                            f"{who} answered with status {response.status_code}",
+                            hint=text.strip()[:_SHOWN_CHARACTERS] or "it said nothing more",
+                        )
+            except (httpx.ConnectError, httpx.ConnectTimeout) as cause:
+                if last:
+                    raise WorkflowError(f"{who} cannot be reached: {cause}", hint="is it running?") from cause
+                wait_s = pause_s
+            except httpx.HTTPError as cause:
+                raise WorkflowError(f"{who} broke off: {type(cause).__name__} {cause}".rstrip()) from cause
+            await asyncio.sleep(min(wait_s, _LONGEST_PAUSE_S))
+            pause_s *= 2
+        raise AssertionError("unreachable")
+
+
+async def _read(response: httpx.Response, who: str) -> str:
+    text = bytearray()
+    async for piece in response.aiter_bytes():
+        text += piece
+        if len(text) > _LARGEST_ANSWER:
+            raise WorkflowError(f"{who} answered with more than {_LARGEST_ANSWER >> 20} MiB")
+    return text.decode("utf-8", "replace")
+
+
+def agent_server_workflow(config: ProgramConfig) -> type[AgentServerWorkflow]:
+    """The workflow of an agent that is a server.
+
+    Raises:
+        ConfigError: the URL is none, or is on another machine, which the episode's address does not reach.
+    """
+    parts = urlsplit(config.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"rollout.workflow.url: {config.url} is no URL", hint="write http://127.0.0.1:9000/run")
+    if not is_loopback(parts.hostname):
+        raise ConfigError(
+            f"rollout.workflow.url: {parts.hostname} is another machine, and models are served on this one only",
+            hint="run `astune worker` there, with rollout.workflow.workers (docs/en/any_agent.md)",
+        )
+
+    class AgentServer(AgentServerWorkflow):
+        url = config.url
+        fields = config.fields
+
+    return AgentServer
