@@ -57,6 +57,7 @@ PUBLIC = {
         "astune.AstuneError",
         "astune.ConfigError",
         "astune.ContextOverflow",
+        "astune.MalformedCall",
         "astune.EngineError",
         "astune.EnvError",
         "astune.JudgeError",

@@ -180,6 +180,9 @@ class TimelineConfig(StrictModel):
     """Go on although other tools are offered than before, which the model then does not see; counted alike."""
 
 
+MalformedCalls = Literal["as_text", "return_error", "end_episode"]
+
+
 class ProgramConfig(StrictModel):
     """An agent that is a program of its own, in any language: started once an episode, or a server that is asked."""
 
@@ -226,6 +229,11 @@ class RolloutConfig(StrictModel):
     """Sampling temperature in training. The trainer recomputes log-probabilities with the same one."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling, for evaluation only: training refuses it, since it changes the recorded probabilities."""
+    malformed_tool_calls: MalformedCalls = "as_text"
+    """What becomes of an answer with a tool call that cannot be read; its tokens are trained in any case, and the
+    metric `malformed_calls` counts such calls. `as_text`: the agent reads it as text. `return_error`: the agent's call
+    fails, with status 400 through the gateway, and the agent decides. `end_episode`: the episode ends there as
+    truncated, with the judge's reward or 0."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
     timelines: TimelineConfig = TimelineConfig()
     call_timeout_s: float = Field(default=300.0, gt=0)

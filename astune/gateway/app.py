@@ -21,7 +21,7 @@ from astune.gateway import anthropic_messages, chat_completions
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
 from astune.gateway.episode_keys import EpisodeKeys, Given, OpenKey
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
-from astune.schema import AstuneError, ContextOverflow, WorkflowError
+from astune.schema import AstuneError, EpisodeCut, WorkflowError
 
 MAX_BODY_BYTES = 32 * 2**20
 OVERRIDDEN_HEADER = "x-astune-overridden"
@@ -174,7 +174,7 @@ async def _refused(http: Request, failure: Exception) -> Response:
 
 async def _failed(http: Request, failure: Exception) -> Response:
     """An error of ours: what the request is to blame for is a 400, and all else is not worth a repetition."""
-    blamed = isinstance(failure, ContextOverflow | WorkflowError)
+    blamed = isinstance(failure, EpisodeCut | WorkflowError)
     status = 400 if blamed else 503
     body = _dialect_of(http).error_of(failure, status)
     return JSONResponse(body, status_code=status, headers=None if blamed else _NO_RETRY)

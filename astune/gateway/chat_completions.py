@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from astune.gateway.live_answers import LiveAnswer, Sent
 from astune.renderers.settled import Settled
-from astune.schema import ContextOverflow, Message, WorkflowError
+from astune.schema import ContextOverflow, MalformedCall, Message, WorkflowError
 
 OVERRIDDEN = frozenset(
     {
@@ -238,6 +238,8 @@ def error_of(failure: Exception, status: int) -> dict[str, Any]:
     code = "invalid_api_key" if status == 401 else None
     if isinstance(failure, ContextOverflow):
         code = "context_length_exceeded"
+    if isinstance(failure, MalformedCall):
+        code = "malformed_tool_call"
     return {"error": {"message": str(failure), "type": kind, "param": key, "code": code}}
 
 

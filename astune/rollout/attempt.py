@@ -75,6 +75,7 @@ class Attempt:
             ),
             max_model_len=config.rollout.max_model_len,
             timeout_s=config.rollout.call_timeout_s,
+            malformed=config.rollout.malformed_tool_calls,
             on_call=lambda begins: self._wait("model" if begins else "workflow"),
         )
 
@@ -108,7 +109,7 @@ class Attempt:
             workflow,
             self._task,
             self._forest,
-            self.model.overflow,
+            self.model.cut,
             free_answer=self._request.split == "train" and self._config.constrained_tokens == "mask",
         )
         self._wait("judge")
@@ -130,7 +131,7 @@ class Attempt:
         """The episode as it is now."""
         reward = self._reward if error is None else None
         status = "error" if reward is None else "success" if reward.is_success else "failed"
-        truncated = self._proxy is not None and (self._proxy.context_overflow or self._proxy.turns_exhausted)
+        truncated = self._proxy is not None and (self._proxy.cut or self._proxy.turns_exhausted)
         if reward is not None and truncated:
             status = "truncated"
             error = "; then ".join(f"{failure.kind}: {failure}" for failure in self._ended_by()) or None
@@ -170,7 +171,7 @@ class Attempt:
         if own is not None:
             return own
         if self._setting.judge is None:
-            if self.model.overflow is not None:
+            if self.model.cut is not None:
                 return UNJUDGED
             raise JudgeError(
                 "there is neither a judge nor a reward from the workflow",
@@ -197,8 +198,8 @@ class Attempt:
         return forest.by_tokens() if self._config.deterministic else forest
 
     def _follows(self, failure: AstuneError) -> None:
-        """Note what failed after an overflow, and raise what failed for another reason."""
-        require_consequence(failure, self.model.overflow)
+        """Note what failed after the episode was cut, and raise what failed for another reason."""
+        require_consequence(failure, self.model.cut)
         self._consequences.append(failure)
 
     def ends_as_overflow(self, failure: AstuneError) -> bool:
@@ -211,8 +212,8 @@ class Attempt:
         return True
 
     def _ended_by(self) -> list[AstuneError]:
-        """The overflow and what followed from it; empty where nothing overflowed."""
-        return [] if self.model.overflow is None else [self.model.overflow, *self._consequences]
+        """What cut the episode, and what followed from it; empty where nothing did."""
+        return [] if self.model.cut is None else [self.model.cut, *self._consequences]
 
     def _metrics(self) -> dict[str, float]:
         forest = self._forest

@@ -1,12 +1,22 @@
-"""An attempt after a prompt that did not fit: what fails since an answer is missing is no failure of its own.
+"""An attempt that was cut, by a prompt that did not fit or by an answer that ends the episode.
 
-The attempt ends as truncated, with the judge's reward where there is one and else 0. What fails for another reason, as
-an environment or a service that the agent or the judge calls, stays an error.
+What fails since an answer is missing is no failure of its own: the attempt ends as truncated, with the judge's reward
+where there is one and else 0. What fails for another reason, as an environment or a service that the agent or the judge
+calls, stays an error.
 """
 
 from __future__ import annotations
 
-from astune.schema import AstuneError, ContextOverflow, Episode, Reward, WorkflowError, causes_of, left_debugger
+from astune.schema import (
+    AstuneError,
+    ContextOverflow,
+    Episode,
+    EpisodeCut,
+    Reward,
+    WorkflowError,
+    causes_of,
+    left_debugger,
+)
 
 _OF_A_MISSING_ANSWER = (LookupError, AttributeError, TypeError, ValueError, AssertionError)
 """What code raises that reads an answer which is not there."""
@@ -20,19 +30,19 @@ def is_overflow(episode: Episode) -> bool:
     return (episode.error or "").startswith(ContextOverflow.__name__)
 
 
-def require_consequence(failure: AstuneError, overflow: ContextOverflow | None) -> None:
-    """Return where `failure` of an agent or judge follows from the overflow before it.
+def require_consequence(failure: AstuneError, cut: EpisodeCut | None) -> None:
+    """Return where `failure` of an agent or judge follows from what cut the episode before it.
 
     Raises:
-        AstuneError: `failure`, where nothing overflowed or a debugger was quit.
-        ContextOverflow: the judge says that it cannot judge, or failed for another reason than a missing answer; or the
+        AstuneError: `failure`, where nothing cut the episode or a debugger was quit.
+        EpisodeCut: the judge says that it cannot judge, or failed for another reason than a missing answer; or the
             agent failed at a file or a connection.
     """
-    if overflow is None or left_debugger(failure):
+    if cut is None or left_debugger(failure):
         raise failure
     if isinstance(failure, WorkflowError):
         follows = not any(isinstance(cause, OSError) for cause in causes_of(failure))
     else:
         follows = isinstance(failure.__cause__, _OF_A_MISSING_ANSWER)
     if not follows:
-        raise ContextOverflow(f"{overflow.message}; then {failure.message}", hint=failure.hint) from failure
+        raise type(cut)(f"{cut.message}; then {failure.message}", hint=failure.hint) from failure

@@ -23,6 +23,7 @@ from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.overflow import is_overflow
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
+from astune.rollout.unread_calls import warn_of_unread_calls
 from astune.rollout.verdict import Judge
 from astune.schema import ConfigError, DebuggerLeft, EngineError, Episode, EpisodeGroup, Split, Task, TokenBalance
 from astune.workflow import Workflow
@@ -74,6 +75,7 @@ class RolloutPool:
         self._setting = RolloutSetting(engine, renderer, workflow_class, judge, config, self._observer)
         self._seen_in: tuple[Split, int] | None = None
         self._seen: Counter[str] = Counter()
+        self._tools_seen = False
 
     async def run_groups(
         self,
@@ -107,7 +109,9 @@ class RolloutPool:
             for repeat in range(first, first + num_repeat):
                 waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
         out_of_time = await self._work_off(waiting)
-        return [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
+        groups = [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
+        self._tools_seen = self._tools_seen or warn_of_unread_calls(groups)
+        return groups
 
     def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
         """Token accounting between two readings of the engine's counters."""

@@ -9,7 +9,7 @@ from typing import Any
 from astune.config.schema import AstuneConfig
 from astune.schema import (
     AstuneError,
-    ContextOverflow,
+    EpisodeCut,
     Forest,
     Task,
     WorkflowError,
@@ -78,7 +78,9 @@ async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
         return await call_user_code(
             workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}", calls_back=True
         )
-    except ContextOverflow:
+    except EpisodeCut:
+        if proxy.cut is None:  # an answer that the agent alone is told of
+            raise
         return None
     except WorkflowError as cause:
         where = place_of(cause)
@@ -98,7 +100,7 @@ def require_something_to_train(
     workflow: Workflow,
     task: Task,
     forest: Forest,
-    overflow: ContextOverflow | None,
+    cut: EpisodeCut | None,
     *,
     free_answer: bool,
 ) -> None:
@@ -108,23 +110,23 @@ def require_something_to_train(
         free_answer: whether one has to be sampled without a grammar, since others are masked.
 
     Raises:
-        ContextOverflow: a prompt did not fit before there was one.
+        EpisodeCut: what the model wrote ended the episode before there was one.
         WorkflowError: the model was never called, or by nobody who is trained, or only under grammars that are masked.
     """
     name = type(workflow).__name__
     if forest.sampled_tokens() == 0:
-        raise overflow or WorkflowError(
+        raise cut or WorkflowError(
             f"{name} on task {task.task_id} never called the model",
             hint="pass the proxy to your agent as its model, or await proxy.achat(messages)",
         )
     if not any(node.trainable for node in forest.nodes):
         agents = sorted({node.agent for node in forest.nodes if node.sampled})
-        raise overflow or WorkflowError(
+        raise cut or WorkflowError(
             f"{name} trains {sorted(targets_of(workflow) or ())}, but the model was called by {agents}",
             hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all",
         )
     if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
-        raise overflow or WorkflowError(
+        raise cut or WorkflowError(
             f"{name} on task {task.task_id}: every answer was sampled under a grammar, and such tokens are not trained",
             hint="set trainer.loss.constrained_tokens to replay, with engine.type: in_process",
         )

@@ -77,8 +77,16 @@ class CompanionError(AstuneError):
     """A service beside the run could not be started, or died; its last lines are in the message."""
 
 
-class ContextOverflow(AstuneError):
-    """The next prompt does not fit into the model's context; the episode ends as truncated."""
+class EpisodeCut(AstuneError):
+    """What the model wrote leaves no way to go on; the episode ends as truncated."""
+
+
+class ContextOverflow(EpisodeCut):
+    """The next prompt does not fit into the model's context."""
+
+
+class MalformedCall(EpisodeCut):
+    """The model wrote what is meant as a tool call and cannot be read as one."""
 
 
 class DeadlineExceeded(AstuneError):

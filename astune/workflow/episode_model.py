@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from astune.config.schema import MalformedCalls
 from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
 from astune.engine.base import InferenceEngine, StreamingEngine
@@ -23,8 +24,10 @@ from astune.schema import (
     Completion,
     ContextOverflow,
     EngineError,
+    EpisodeCut,
     Grammar,
     GrammarError,
+    MalformedCall,
     Message,
     SamplingParams,
     WorkflowError,
@@ -34,6 +37,7 @@ from astune.schema import (
 
 _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
+_SHOWN_CHARACTERS = 400
 _CANCELLATIONS = 20
 _BETWEEN_CANCELLATIONS_S = 0.5
 _LOOP_FREE_S = 30.0
@@ -75,6 +79,7 @@ class EpisodeModel:
         session: the episode's name; the engine keeps its prefix cache under it.
         params: sampling settings of every call; `seed` is the episode's, from which each call gets its own:
             `_seed_of` makes it.
+        malformed: what becomes of an answer with a tool call that cannot be read.
         on_call: is told when a call begins (True) and when it ends (False).
     """
 
@@ -87,6 +92,7 @@ class EpisodeModel:
         params: SamplingParams,
         max_model_len: int,
         timeout_s: float,
+        malformed: MalformedCalls = "as_text",
         on_call: Callable[[bool], None],
     ) -> None:
         self._engine = engine
@@ -96,6 +102,7 @@ class EpisodeModel:
         self._params = params
         self._max_model_len = max_model_len
         self._timeout_s = timeout_s
+        self._malformed = malformed
         self._on_call = on_call
         self._home = asyncio.get_running_loop()
         self._closed: str | None = None
@@ -104,8 +111,8 @@ class EpisodeModel:
         self._asked: Counter[int] = Counter()
         self.n_calls = 0
         self.seconds = 0.0
-        self.overflow: ContextOverflow | None = None
-        """The first prompt that did not fit."""
+        self.cut: EpisodeCut | None = None
+        """The first prompt that did not fit, or answer that ends the episode."""
         self.n_overflows = 0
         self.failure: AstuneError | None = None
 
@@ -140,6 +147,7 @@ class EpisodeModel:
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             EngineError, DeadlineExceeded: no answer came; the episode ends in an error even if this is swallowed.
+            MalformedCall: the answer has a tool call that cannot be read, and is no text for the agent.
             WorkflowError: the messages, the tools or the answer's form cannot be expressed.
         """
         calling = self._call(asked)
@@ -178,6 +186,8 @@ class EpisodeModel:
 
     async def _call(self, asked: ModelCall) -> Answer:
         self.require_open()
+        if isinstance(self.cut, MalformedCall):
+            raise self.cut
         index, self.n_calls = self.n_calls, self.n_calls + 1
         try:
             pending = self._tracker.prepare(
@@ -213,7 +223,21 @@ class EpisodeModel:
             self.failure = self.failure or failure
             raise
         usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
-        return Answer(self._tracker.commit(pending, completion, params.constraint), usage, completion)
+        message = self._tracker.commit(pending, completion, params.constraint)
+        self._check_calls(self._tracker.forest.nodes[-1].malformed_calls)
+        return Answer(message, usage, completion)
+
+    def _check_calls(self, malformed: Sequence[str]) -> None:
+        """Raise MalformedCall where the newest answer has such calls and the agent is not to read them as text."""
+        if not malformed or self._malformed == "as_text":
+            return
+        failure = MalformedCall(
+            f"the model's tool call cannot be read: {malformed[0][:_SHOWN_CHARACTERS]!r}",
+            hint="rollout.malformed_tool_calls says what becomes of such answers",
+        )
+        if self._malformed == "end_episode":
+            self.cut = self.cut or failure
+        raise failure
 
     async def _sampled(self, pending: PendingCall, params: SamplingParams, live: LiveAnswer | None) -> Completion:
         """The engine's completion, shown to `live` while it is made."""
@@ -229,7 +253,7 @@ class EpisodeModel:
 
     async def _note(self, overflow: ContextOverflow) -> None:
         """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""
-        self.overflow = self.overflow or overflow
+        self.cut = self.cut or overflow
         self.n_overflows += 1
         await asyncio.sleep(0)
 

@@ -46,7 +46,7 @@ class ProgramWorkflow(Workflow):
         variables = variables_of(address.base_url, address.api_key, proxy.model_name)
         ended = await run_once(self.command, given, variables, memory=self.memory)
         proxy.update_judge_input_dictionary(stdout=ended.stdout, stderr=ended.stderr, exit_status=ended.status)
-        if not proxy.context_overflow:
+        if proxy.cut is None:
             require_success(ended, self.command, task.task_id)
         result = AgentResult.printed(ended.stdout)
         return result.conclude(proxy, trusted=self.config.rollout.trust_program_reward)

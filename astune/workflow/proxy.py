@@ -31,6 +31,7 @@ from astune.schema import (
     ContextOverflow,
     DeadlineExceeded,
     EnvError,
+    EpisodeCut,
     Message,
     Task,
     WorkflowError,
@@ -270,7 +271,12 @@ class AstuneProxy(AgentModel):
     @property
     def context_overflow(self) -> bool:
         """Whether a prompt did not fit any more; the episode then ends as truncated."""
-        return self._model.overflow is not None
+        return isinstance(self._model.cut, ContextOverflow)
+
+    @property
+    def cut(self) -> EpisodeCut | None:
+        """What cut the episode, which then ends as truncated: a prompt that did not fit, or a malformed call."""
+        return self._model.cut
 
     @property
     def failure(self) -> AstuneError | None:

@@ -1,0 +1,33 @@
+"""Whether the model's tool calls are read at all: a parser of another family reads none, and nothing else tells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from astune.schema import Episode, EpisodeGroup, MessageNode
+
+_SHOWN_CHARACTERS = 600
+_log = logging.getLogger(__name__)
+
+
+def warn_of_unread_calls(groups: Sequence[EpisodeGroup]) -> bool:
+    """Warn where tools were offered and no answer was read as a call. Returns whether tools were offered."""
+    episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+    answers = [node for episode in episodes for node in _answers_with_tools(episode)]
+    if answers and not any(node.tool_calls for node in answers):
+        _log.warning(
+            "tools were offered to %d answers of the first step, and none of them was read as a tool call. The model "
+            "may not call tools yet, or writes them as its chat template does not show. The first answer: %r",
+            len(answers),
+            str(answers[0].content)[:_SHOWN_CHARACTERS],
+        )
+    return bool(answers)
+
+
+def _answers_with_tools(episode: Episode) -> Iterator[MessageNode]:
+    return (
+        node
+        for node in episode.forest.nodes
+        if node.sampled and node.constraint is None and episode.forest.path(node.node_id)[0].tools
+    )
