@@ -85,8 +85,7 @@ class OpenKey:
         live = LiveAnswers(n) if request.stream else None
         calls = [self._called(request, answer) for answer in (live.each if live else [None] * n)]
         answers = asyncio.ensure_future(_all(calls))
-        if live is not None:
-            answers.add_done_callback(lambda _: live.notify())
+        answers.add_done_callback(lambda ended: _wake(ended, live))
         return Given(digest, answers, live)
 
     async def _called(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
@@ -94,6 +93,14 @@ class OpenKey:
             return await self.sample(request, live)
         except asyncio.CancelledError as cause:
             raise WorkflowError("the call was cancelled: its episode is over, or its agent hung up") from cause
+
+
+def _wake(answers: asyncio.Task[list[Sampled]], live: LiveAnswers | None) -> None:
+    """Wake the readers. A failure counts as seen: those who asked may have hung up."""
+    if not answers.cancelled():
+        answers.exception()
+    if live is not None:
+        live.notify()
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, Sampled]]) -> list[Sampled]:

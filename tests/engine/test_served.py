@@ -50,6 +50,31 @@ async def test_what_a_server_samples_comes_back_token_for_token(tiny):
     assert engine.stats().running == 0
 
 
+async def test_a_stream_shows_every_token_and_ends_in_the_same_completion(script):
+    engine = engine_of(script)
+    whole = await engine.generate(PROMPT, PARAMS, session="s")
+    shown: list[int] = []
+    assert await engine.stream(PROMPT, PARAMS, session="s", on_token=shown.append) == whole
+    assert shown == whole.token_ids == [7, 8, 2]
+    assert engine.stats().sampled_tokens == 6
+
+
+async def test_a_busy_server_is_asked_again_for_a_stream_and_a_refusal_is_named(script):
+    busy = JSONResponse({"error": {"message": "busy"}}, 429, headers={"Retry-After": "0.01"})
+    script.refuses = [busy, JSONResponse({"error": {"message": "no such thing"}}, 400)]
+    with pytest.raises(EngineError, match="answered 400: no such thing"):
+        await engine_of(script).stream(PROMPT, PARAMS, session="s", on_token=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "named"), [({"token_ids"}, "token ids"), ({"logprobs"}, "log-probabilities")], ids=str
+)
+async def test_a_stream_without_what_training_needs_is_an_error_that_names_it(script, left_out, named):
+    script.leaves_out = left_out
+    with pytest.raises(EngineError, match=f"answered without {named}"):
+        await engine_of(script).stream(PROMPT, PARAMS, session="s", on_token=lambda _: None)
+
+
 async def test_the_request_says_all_that_was_asked(script):
     engine = engine_of(script, api_key="secret")
     await engine.generate(PROMPT, PARAMS, session="s")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from astune.engine.base import InferenceEngine
@@ -72,7 +73,10 @@ class TokenServer:
         choice |= self.more(body)
         for name in self.leaves_out:
             choice.pop(name, None)
-        return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": len(prompt_ids)}})
+        usage = {"prompt_tokens": len(prompt_ids)}
+        if body.get("stream"):
+            return StreamingResponse(_events(choice, usage), media_type="text/event-stream")
+        return JSONResponse({"choices": [choice], "usage": usage})
 
     def more(self, body: dict[str, Any]) -> dict[str, Any]:
         """What else a completion is answered with."""
@@ -92,6 +96,21 @@ class TokenServer:
             return self.refuses.pop(0)
         message = {"role": "assistant"} | (self.said.pop(0) if self.said else {"content": "yes"})
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+def _events(choice: dict[str, Any], usage: dict[str, int]) -> Iterator[str]:
+    """A finished completion as vLLM 0.32 streams it: some tokens an event, the end with the last, then the usage."""
+    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    n = len(ids or logprobs or ())
+    for first in range(0, n, 2):
+        part: dict[str, Any] = {"finish_reason": choice["finish_reason"] if first + 2 >= n else None}
+        if ids is not None:
+            part["token_ids"] = ids[first : first + 2]
+        if logprobs is not None:
+            part["logprobs"] = {"token_logprobs": logprobs[first : first + 2]}
+        yield f"data: {json.dumps({'choices': [part], 'usage': None})}\n\n"
+    yield f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n"
+    yield "data: [DONE]\n\n"
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,6 +74,27 @@ class Endpoint:
         """What the API answers at `path`; None waits as long as the caller does."""
         return await self._ask("POST", self._api + path, body, timeout_s)
 
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+        """The events that the API answers at `path` with, as they come, where the body asks for a stream."""
+        address, pause_s = self._api + path, _FIRST_PAUSE_S
+        for number in range(1, _TRIES + 1):
+            try:
+                async with self._client.stream("POST", address, json=body) as answer:
+                    if answer.is_success:
+                        async for line in answer.aiter_lines():
+                            if line.startswith("data:") and line[5:].strip() != "[DONE]":
+                                yield json.loads(line[5:])
+                        return
+                    await answer.aread()
+            except httpx.HTTPError as cause:
+                raise self._unreachable(address, cause) from cause
+            except ValueError as cause:
+                raise EngineError(f"{address} sent an event that is no JSON: {cause}") from cause
+            if answer.status_code not in _BUSY or number == _TRIES:
+                self._content(answer, address)
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, retry_after_s(answer.headers) or pause_s))
+            pause_s *= 2
+
     async def control(self, path: str, body: dict[str, Any], *, timeout_s: float) -> Any:
         """What the server answers at `path` beside its API, asked once: whoever asks it to do something does not know
         whether it was done.
@@ -117,10 +140,13 @@ class Endpoint:
         try:
             return await self._client.request(method, address, json=body, timeout=timeout, headers=headers)
         except httpx.HTTPError as cause:
-            raise EngineError(
-                f"{address}: {type(cause).__name__}: {cause or 'no answer'}",
-                hint=f"check that the server runs and that {self._section}.base_url is its address",
-            ) from cause
+            raise self._unreachable(address, cause) from cause
+
+    def _unreachable(self, address: str, cause: httpx.HTTPError) -> EngineError:
+        return EngineError(
+            f"{address}: {type(cause).__name__}: {cause or 'no answer'}",
+            hint=f"check that the server runs and that {self._section}.base_url is its address",
+        )
 
     def _content(self, answer: httpx.Response, address: str) -> Any:
         if not answer.is_success:

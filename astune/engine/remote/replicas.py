@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 
-from astune.engine.base import EngineStats, WeightsSource
+from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token
 from astune.engine.remote.publication import Publication, PublishedWeights
 from astune.engine.remote.served import ServedEngine
 from astune.schema import Completion, DeadlineExceeded, EngineError, SamplingParams
@@ -53,12 +53,17 @@ class Replicas:
         self._home.pop(session, None)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        return await self.stream(prompt_ids, params, session=session)
+
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = ignore_token
+    ) -> Completion:
         await self._one_is_usable()
         if session not in self._home:
             self.open_session(session)
         engine = self._home[session]
         try:
-            return await engine.generate(prompt_ids, params, session=session)
+            return await engine.stream(prompt_ids, params, session=session, on_token=on_token)
         except EngineError:
             await self._look_at(engine)
             raise

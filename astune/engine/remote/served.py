@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from astune.engine.base import EngineStats, require_context
+from astune.engine.base import EngineStats, OnToken, ignore_token, require_context
 from astune.engine.remote.base import RemoteEngine
 from astune.engine.remote.endpoint import Endpoint, choice_of
 from astune.engine.remote.gate import Gate
@@ -57,16 +57,46 @@ class ServedEngine(RemoteEngine):
         """Whether it may be asked. One that does not answer, or computes with nobody knows which weights, may not."""
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        return await self.stream(prompt_ids, params, session=session)
+
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = ignore_token
+    ) -> Completion:
         prompt = list(prompt_ids)
         require_context(len(prompt), params, self._max_model_len)
         async with self._gate.passing():
             if not self.usable:
                 raise EngineError(f"{self.name} did not answer, or took no weights, and is left out")
-            answer = await self._ask("/completions", self._request(prompt, params))
+            request = self._request(prompt, params)
+            if on_token is ignore_token:
+                answer = await self._ask("/completions", request)
+            else:
+                answer = await self._streamed(request, on_token)
             completion = self._completion(answer)
         cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
         return completion
+
+    async def _streamed(self, request: dict[str, Any], on_token: OnToken) -> dict[str, Any]:
+        """The answer as if it had not been streamed, with its tokens shown as they come."""
+        whole: dict[str, Any] = {"finish_reason": None}
+        usage = None
+        body = request | {"stream": True, "stream_options": {"include_usage": True}}
+        with self._running():
+            async for event in self._endpoint.events("/completions", body):
+                usage = event.get("usage") or usage
+                if usage and not event.get("choices"):
+                    continue
+                choice = choice_of(event, self.name)
+                whole["finish_reason"] = choice.get("finish_reason") or whole["finish_reason"]
+                if (new := choice.get("token_ids")) is not None:
+                    whole.setdefault("token_ids", []).extend(new)
+                    for token in new:
+                        on_token(token)
+                if (logprobs := choice.get("logprobs")) is not None:
+                    told = whole.setdefault("logprobs", {"token_logprobs": []})
+                    told["token_logprobs"].extend(logprobs["token_logprobs"])
+        return {"choices": [whole], "usage": usage}
 
     async def take(self, publication: Publication) -> None:
         """Have the server compute with other weights; waits until nothing runs, and calls that come meanwhile wait.
