@@ -15,6 +15,7 @@ from astune.task_reader import TaskSplits, open_task_reader
 from astune.workflow import Workflow
 from astune.workflow.agent_server import agent_server_workflow
 from astune.workflow.program import program_workflow
+from astune.workflow.workers import workers_workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,17 @@ def _workflow(config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
     match config.rollout.workflow:
-        case ProgramConfig(url="") as program:
+        case ProgramConfig(command=[_, *_]) as program:
             return program_workflow(program, base_dir)
-        case ProgramConfig() as server:
+        case ProgramConfig(workers="") as server:
             return agent_server_workflow(server)
+        case ProgramConfig() as elsewhere:
+            if config.cluster_engine is not None:
+                raise ConfigError(
+                    f"rollout.workflow.workers goes with the backbones local and debug, and this is {config.backbone}",
+                    hint="name a command: episodes run on the cluster's own machines",
+                )
+            return workers_workflow(elsewhere)
         case _:
             pass
     return import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow, base_dir=base_dir)

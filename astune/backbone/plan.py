@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, ProgramConfig
 
 if TYPE_CHECKING:
     from astune.backbone.memory import Estimate
@@ -59,9 +59,13 @@ def training_plan(
 def agent(config: AstuneConfig) -> Rows:
     """Workflow and reward."""
     workflow = config.rollout.workflow
-    program = workflow if isinstance(workflow, str) else workflow.url or shlex.join(workflow.command)
+    program = workflow if isinstance(workflow, str) else _outside(workflow)
     judge = config.task_judge.judge_protocol or "the workflow's own"
     return [("workflow", program), ("reward", judge)]
+
+
+def _outside(agent: ProgramConfig) -> str:
+    return f"workers at {agent.workers}" if agent.workers else agent.url or shlex.join(agent.command)
 
 
 def known_when_asked(config: AstuneConfig) -> str:

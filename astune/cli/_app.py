@@ -326,6 +326,35 @@ def gateway(
     exit_with(work)
 
 
+@app.command()
+def worker(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The agent: a program in any language, run once an episode."),
+    ],
+    connect: Annotated[str, typer.Option("--connect", metavar="URL", help="The run's address: http://trainer:8183.")],
+    token: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--token", metavar="TOKEN", help="The run's token; better in ASTUNE_WORKER_TOKEN, where no process sees it."
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N", help="Episodes at once.")] = 1,
+    memory_mb: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--memory-mb", min=1, metavar="MB", help="Memory that one program may hold, in MiB."),
+    ] = None,
+) -> None:
+    """Play episodes of a run on another machine: its rollout.workflow.workers says where."""
+
+    def work() -> int:
+        from astune.cli._worker import work_for
+
+        return work_for(connect, token, command, parallel, memory_mb)
+
+    exit_with(work)
+
+
 @app.command("eval")
 def evaluate(
     conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],

@@ -191,6 +191,9 @@ class ProgramConfig(StrictModel):
     `{main_query}`, `{task_id}` and fields of the task's metadata are filled in."""
     url: str = ""
     """In place of a command: the address of an agent that is a server on this machine, as `http://127.0.0.1:9000/run`."""
+    workers: str = ""
+    """In place of a command: the address, as `0.0.0.0:8183`, to which `astune worker` on other machines connects and
+    plays the episodes with its own command. `ASTUNE_WORKER_TOKEN` holds the secret that they share."""
     fields: list[str] = Field(default_factory=list)
     """Fields of the task's metadata that the agent gets, beside those that its command names; no others, since metadata
     may hold the reference answer."""
@@ -200,8 +203,8 @@ class ProgramConfig(StrictModel):
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> ProgramConfig:
-        if bool(self.command) + bool(self.url) != 1:
-            raise ValueError("a workflow that is a section names one of `command` and `url`")
+        if bool(self.command) + bool(self.url) + bool(self.workers) != 1:
+            raise ValueError("a workflow that is a section names one of `command`, `url` and `workers`")
         return self
 
 
@@ -211,8 +214,8 @@ class RolloutConfig(StrictModel):
     workflow: str | ProgramConfig = Field(
         default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol")
     )
-    """Your agent program: `module->Class` or `path/file.py->Class`; or `{command: [...]}` or `{url: ...}` for a program
-    of its own, which docs/en/any_agent.md describes."""
+    """Your agent program: `module->Class` or `path/file.py->Class`; or `{command: [...]}`, `{url: ...}` or `{workers:
+    ...}` for a program of its own, which docs/en/any_agent.md describes."""
     trust_program_reward: bool = False
     """Take the reward that such a program prints. Only for programs that run nothing the model wrote."""
     agentscope_disable_toolcalls: bool = False

@@ -5,6 +5,8 @@
     live_answers       answers while they are sampled, for streams
     episode_keys       which key allows inference for which episode, and answers kept for repeated requests
     app                the HTTP application over both
+    lease_board        episodes that workers on other machines play, one worker at a time
+    worker_routes      what those workers ask
     server             the application on a port of this machine, one a process
 
 Nothing is imported here: a workflow that never leaves Python needs no server.

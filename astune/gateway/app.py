@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 from starlette.applications import Starlette
@@ -20,7 +20,9 @@ from starlette.routing import Route
 from astune.gateway import anthropic_messages, chat_completions
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
 from astune.gateway.episode_keys import EpisodeKeys, Given, OpenKey
+from astune.gateway.lease_board import LeaseBoard
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
+from astune.gateway.worker_routes import STALE, worker_routes
 from astune.schema import AstuneError, EpisodeCut, WorkflowError
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -30,6 +32,13 @@ _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's SDKs repeat what failed in the server; the episode has failed with it."""
 _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
+
+
+class Workers(NamedTuple):
+    """Episodes for workers on other machines, and the token that all workers have."""
+
+    board: LeaseBoard
+    token: str
 
 
 class EventStream(Protocol):
@@ -63,8 +72,13 @@ class Dialect(Protocol):
 DIALECTS: dict[str, Dialect] = {"/v1/chat/completions": chat_completions, "/v1/messages": anthropic_messages}
 
 
-def new_app(keys: EpisodeKeys) -> Starlette:
-    """The application over the keys that are open."""
+def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool = True) -> Starlette:
+    """The application over the keys that are open.
+
+    Args:
+        workers: the episodes for workers on other machines, where there may be any.
+        loopback: whether this machine alone reaches it, and by no other name.
+    """
 
     async def answer(http: Request) -> Response:
         key = _key_of(http, keys)
@@ -94,16 +108,19 @@ def new_app(keys: EpisodeKeys) -> Starlette:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def healthz(_: Request) -> Response:
-        return JSONResponse("OK")
+        return JSONResponse("OK" if workers is None else {"status": "OK", "lanes": workers.board.lanes()})
 
     return Starlette(
         routes=[
             *(Route(path, answer, methods=["POST"]) for path in DIALECTS),
             Route("/v1/models", models, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
+            *(worker_routes(workers.board, workers.token) if workers is not None else ()),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK_NAMES, www_redirect=False)],
-        exception_handlers={HTTPException: _refused, AstuneError: _failed, Exception: _broken},
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK_NAMES if loopback else ["*"], www_redirect=False)
+        ],
+        exception_handlers={HTTPException: _refused, AstuneError: _failed, Exception: _broken, **STALE},
     )
 
 

@@ -1,4 +1,4 @@
-"""The gateway on a port of this machine, in a thread of its own. Agents of one process share one."""
+"""The gateway on a port, in a thread of its own. Agents of one process share one."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ import threading
 import uvicorn
 from starlette.applications import Starlette
 
-from astune.gateway.app import new_app
+from astune.gateway.app import Workers, new_app
 from astune.gateway.episode_keys import EpisodeKeys
-from astune.schema import ConfigError, WorkflowError
+from astune.gateway.lease_board import LeaseBoard
+from astune.schema import ConfigError, WorkflowError, is_loopback
 
 _START_S = 30.0
 
 
 class GatewayServer:
-    """Serve `keys` on a port of the loopback address, until the process ends.
+    """Serve `keys` until the process ends.
 
     Args:
+        host: the address to listen on.
         port: 0 takes a free one.
+        workers: episodes for workers on other machines, where there may be any.
 
     Raises:
         ConfigError: something else listens on the port.
         WorkflowError: it did not start.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, host: str = "127.0.0.1", workers: Workers | None = None) -> None:
         self.keys = EpisodeKeys()
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self.workers = workers
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind(("127.0.0.1", port))
+            listening.bind((host, port))
             listening.listen(1024)
         except OSError as cause:
             listening.close()
-            raise ConfigError(f"port {port} is not free: {cause}", hint="name another with --port") from cause
-        self.base_url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        server = _Server(new_app(self.keys))
+            raise ConfigError(f"port {port} is not free: {cause}", hint="name another port") from cause
+        self.root = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        self.base_url = f"{self.root}/v1"
+        server = _Server(new_app(self.keys, workers, loopback=is_loopback(host)))
         thread = threading.Thread(target=server.run, args=([listening],), name="astune-gateway", daemon=True)
         thread.start()
         if not server.ready.wait(_START_S):
@@ -68,3 +74,9 @@ class _Server(uvicorn.Server):
 def gateway() -> GatewayServer:
     """This process's gateway."""
     return GatewayServer()
+
+
+@functools.cache
+def worker_gateway(host: str, port: int, token: str) -> GatewayServer:
+    """This process's gateway for workers on other machines."""
+    return GatewayServer(port, host=host, workers=Workers(LeaseBoard(), token))

@@ -98,6 +98,7 @@ class Attempt:
             max_steps=rollout.multi_turn.max_steps,
             timeout_s=rollout.call_timeout_s,
             on_wait=self._wait,
+            split=self._request.split,
         )
         self._wait("workflow")
         try:

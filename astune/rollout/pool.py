@@ -25,10 +25,22 @@ from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.unread_calls import warn_of_unread_calls
 from astune.rollout.verdict import Judge
-from astune.schema import ConfigError, DebuggerLeft, EngineError, Episode, EpisodeGroup, Split, Task, TokenBalance
+from astune.schema import (
+    ConfigError,
+    DebuggerLeft,
+    EngineError,
+    Episode,
+    EpisodeGroup,
+    LeaseLost,
+    Split,
+    Task,
+    TokenBalance,
+)
 from astune.workflow import Workflow
 
 _ENGINE_SETTLES_S = 120.0
+_LOST_ATTEMPTS = 20
+"""Attempts at an episode that may be lost with their machines, which are no attempts of `rollout.max_attempts`."""
 
 
 @dataclass
@@ -182,9 +194,10 @@ class RolloutPool:
             return None
         slot.failed.append(episode)
         self._observer.on_attempt_failed(episode)
-        if is_overflow(episode) or request.attempt >= self._config.rollout.max_attempts:
+        lost = (episode.error or "").startswith(LeaseLost.__name__) and request.lost < _LOST_ATTEMPTS
+        if not lost and (is_overflow(episode) or request.attempt - request.lost >= self._config.rollout.max_attempts):
             return None
-        return request.retried()
+        return request.retried(lost=lost)
 
     async def _engine_settled(self) -> None:
         """Wait until cancelled calls have left the engine, so that its counters are final."""

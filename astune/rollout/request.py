@@ -9,7 +9,10 @@ from astune.schema import Episode, EpisodeStatus, Forest, Split, Task
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """One attempt at one of the K episodes of a task; `attempt` counts from 1."""
+    """One attempt at one of the K episodes of a task; `attempt` counts from 1.
+
+    `lost` of the attempts before it were lost with the machine that they ran on.
+    """
 
     task: Task
     split: Split
@@ -17,14 +20,15 @@ class EpisodeRequest:
     repeat: int
     temperature: float
     attempt: int = 1
+    lost: int = 0
 
     @property
     def episode_id(self) -> str:
         """Also the name of the engine session; unique within a run."""
         return f"{self.split}-{self.step:06d}-{self.task.task_id}-{self.repeat:03d}-{self.attempt}"
 
-    def retried(self) -> EpisodeRequest:
-        return replace(self, attempt=self.attempt + 1)
+    def retried(self, *, lost: bool = False) -> EpisodeRequest:
+        return replace(self, attempt=self.attempt + 1, lost=self.lost + lost)
 
     def episode(self, *, seed: int, forest: Forest, status: EpisodeStatus, error: str | None = None) -> Episode:
         return Episode(

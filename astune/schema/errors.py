@@ -41,6 +41,10 @@ class WorkflowError(AstuneError):
     """The user's agent program failed; the cause is chained."""
 
 
+class LeaseLost(WorkflowError):
+    """A worker on another machine is gone, or gave its episode back; the episode is run again elsewhere."""
+
+
 class GrammarError(WorkflowError):
     """An agent asked for a form of answers that nothing can be held to. `reason` is why, without the form itself."""
 

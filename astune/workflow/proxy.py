@@ -33,6 +33,7 @@ from astune.schema import (
     EnvError,
     EpisodeCut,
     Message,
+    Split,
     Task,
     WorkflowError,
     boundary,
@@ -215,6 +216,7 @@ class AstuneProxy(AgentModel):
         trainable_targets: tags of the agents to train; None trains all.
         max_steps: environment steps after which the episode ends as truncated.
         on_wait: is told what the episode waits for.
+        split: whether the episode is for training or for measuring.
         env_info: what the environment said of itself at its beginning.
     """
 
@@ -232,6 +234,7 @@ class AstuneProxy(AgentModel):
         max_steps: int,
         timeout_s: float,
         on_wait: Callable[[str], None],
+        split: Split = "train",
         env_info: dict[str, Any] | None = None,
     ) -> None:
         arrange_agentscope()
@@ -244,6 +247,7 @@ class AstuneProxy(AgentModel):
             empty_on_overflow=empty_on_overflow,
         )
         self.task = task
+        self.split: Split = split
         self.init_messages = list(init_messages)
         """How the conversation begins: the environment's first state, or else the task's messages or query."""
         self.env_info = env_info or {}
@@ -397,6 +401,10 @@ class AstuneProxy(AgentModel):
             self._failure = self._failure or failure
             raise
         return self._after_step(step, message, start)
+
+    def waits_for(self, what: str) -> None:
+        """Name what the episode waits for from now on, for displays and for the error at its deadline."""
+        self._on_wait(what)
 
     def update_judge_input_dictionary(self, **inputs: Any) -> None:
         """Register what the judge shall get beside the episode itself, for instance `final_answer=...`."""

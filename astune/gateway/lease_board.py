@@ -1,0 +1,203 @@
+"""Episodes that wait for a worker, and the leases of those that run: an episode is played by one worker at a time.
+
+    offered    waits in the queue of its lane, training or evaluation
+    leased     a worker has it, and has to say so again before the lease ends
+    over       ended or aborted by its worker, withdrawn since nobody waits for it, or lost: the lease ended
+
+Whoever comes with a lease that is over is refused. Episodes are offered on one event loop and claimed on another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any
+
+from astune.schema import LeaseLost, Split, WorkflowError
+
+LEASE_S = 20.0
+"""Seconds in which a worker has to be heard of; three of its heartbeats."""
+_LONELY_S = 30.0
+_REMEMBERED = 10_000
+LANES: tuple[Split, ...] = ("train", "validation")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Offer:
+    """An episode to be played: `task` is what the agent may know, `key` opens the episode's model."""
+
+    episode_id: str
+    task: dict[str, Any]
+    key: str
+    model: str
+    lane: Split
+    result: Future[dict[str, Any]] = field(default_factory=Future)
+    """What the worker ends the episode with."""
+    lease: str = ""
+    lease_ends: float = 0.0
+    number: int = 0
+
+
+class StaleLeaseError(Exception):
+    """The lease is over, or there never was one."""
+
+
+class LeaseBoard:
+    """The episodes of one process that workers play."""
+
+    def __init__(self, lease_s: float | None = None) -> None:
+        self.lease_s = LEASE_S if lease_s is None else lease_s
+        self._waiting: dict[Split, deque[Offer]] = {lane: deque() for lane in LANES}
+        self._leased: dict[str, Offer] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        """The lease of each of the last episodes that their workers ended."""
+        self._n_offered = 0
+        self._anybody = False
+        self._lock = threading.Lock()
+        self._changed: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    async def play(self, offer: Offer, where: str) -> dict[str, Any]:
+        """Offer an episode, and wait for what a worker ends it with. A cancellation withdraws it.
+
+        Args:
+            where: how workers come here, for the warning that none does.
+
+        Raises:
+            LeaseLost: its worker was not heard of any more, or gave it back.
+            WorkflowError: its worker says that it failed.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            offer.number, self._n_offered = self._n_offered, self._n_offered + 1
+            self._waiting[offer.lane].append(offer)
+            changed = list(self._changed)
+        for other, event in changed:
+            other.call_soon_threadsafe(event.set)
+        lonely = None if self._anybody or offer.number else loop.call_later(_LONELY_S, self._warn, where)
+        try:
+            return await asyncio.wrap_future(offer.result)
+        finally:
+            if lonely is not None:
+                lonely.cancel()
+            self._withdraw(offer)
+
+    async def claim(self, wait_s: float) -> Offer | None:
+        """Lease the next episode to a worker; None where there is none within `wait_s` seconds."""
+        self._anybody = True
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        give_up = loop.time() + wait_s
+        self._changed.add((loop, event))
+        try:
+            while (offer := self._next()) is None and (left := give_up - loop.time()) > 0:
+                event.clear()
+                try:
+                    await asyncio.wait_for(event.wait(), left)
+                except TimeoutError:
+                    break
+        finally:
+            self._changed.discard((loop, event))
+        if offer is not None:
+            loop.call_later(self.lease_s, self._look_after, loop, offer)
+        return offer
+
+    def heartbeat(self, episode_id: str, lease: str) -> None:
+        """Prolong a lease. Raises StaleLeaseError where it is over."""
+        with self._lock:
+            self._leased_offer(episode_id, lease).lease_ends = time.monotonic() + self.lease_s
+
+    def end(self, episode_id: str, lease: str, result: dict[str, Any]) -> None:
+        """Give an episode's result; said twice, it counts once. Raises StaleLeaseError where the lease is over."""
+        with self._lock:
+            if secrets.compare_digest(self._ended.get(episode_id, ""), lease) and lease:
+                return
+            offer = self._leased_offer(episode_id, lease)
+            self._close(offer)
+        _settle(offer, result)
+
+    def abort(self, episode_id: str, lease: str, failure: WorkflowError) -> None:
+        """Say why an episode cannot be played to its end. Raises StaleLeaseError where the lease is over."""
+        with self._lock:
+            if secrets.compare_digest(self._ended.get(episode_id, ""), lease) and lease:
+                return
+            offer = self._leased_offer(episode_id, lease)
+            self._close(offer)
+        _settle(offer, failure)
+
+    def lanes(self) -> dict[str, dict[str, int]]:
+        """How many episodes wait and run in each lane."""
+        with self._lock:
+            running = Counter(offer.lane for offer in self._leased.values())
+            return {lane: {"waiting": len(self._waiting[lane]), "running": running[lane]} for lane in LANES}
+
+    def _next(self) -> Offer | None:
+        """Lease the oldest episode of the lane of which fewer run: neither lane waits for the end of the other."""
+        with self._lock:
+            running = Counter(offer.lane for offer in self._leased.values())
+            heads = [waiting[0] for waiting in self._waiting.values() if waiting]
+            if not heads:
+                return None
+            offer = min(heads, key=lambda each: (running[each.lane], each.number))
+            self._waiting[offer.lane].popleft()
+            offer.lease = secrets.token_urlsafe(16)
+            offer.lease_ends = time.monotonic() + self.lease_s
+            self._leased[offer.episode_id] = offer
+            return offer
+
+    def _look_after(self, loop: asyncio.AbstractEventLoop, offer: Offer) -> None:
+        """Give an episode up when its lease has ended; look again where it was prolonged."""
+        with self._lock:
+            if self._leased.get(offer.episode_id) is not offer:
+                return
+            left = offer.lease_ends - time.monotonic()
+            if left <= 0:
+                del self._leased[offer.episode_id]
+        if left > 0:
+            loop.call_later(left, self._look_after, loop, offer)
+            return
+        _settle(
+            offer,
+            LeaseLost(f"the worker of episode {offer.episode_id} was not heard of for {self.lease_s:g} s", hint=_HINT),
+        )
+
+    def _leased_offer(self, episode_id: str, lease: str) -> Offer:
+        offer = self._leased.get(episode_id)
+        if offer is None or not secrets.compare_digest(offer.lease.encode(), lease.encode("utf-8", "replace")):
+            raise StaleLeaseError(episode_id)
+        return offer
+
+    def _close(self, offer: Offer) -> None:
+        del self._leased[offer.episode_id]
+        self._ended[offer.episode_id] = offer.lease
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _withdraw(self, offer: Offer) -> None:
+        with self._lock:
+            if self._leased.get(offer.episode_id) is offer:
+                del self._leased[offer.episode_id]
+            elif offer in self._waiting[offer.lane]:
+                self._waiting[offer.lane].remove(offer)
+
+    def _warn(self, where: str) -> None:
+        if not self._anybody:
+            _log.warning("no worker has come for %g s; start one: %s", _LONELY_S, where)
+
+
+_HINT = "its machine or its connection is gone; the episode is run again by another worker"
+
+
+def _settle(offer: Offer, outcome: dict[str, Any] | WorkflowError) -> None:
+    try:
+        if isinstance(outcome, WorkflowError):
+            offer.result.set_exception(outcome)
+        else:
+            offer.result.set_result(outcome)
+    except InvalidStateError:  # nobody waits any more
+        return

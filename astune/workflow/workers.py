@@ -1,0 +1,78 @@
+"""An agent that runs on other machines: `astune worker` claims each episode there and plays it with its own command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from astune.config.schema import ProgramConfig
+from astune.gateway.lease_board import Offer
+from astune.gateway.server import GatewayServer, worker_gateway
+from astune.schema import ConfigError, Task, WorkflowError
+from astune.workflow.agent_result import AgentResult, given_task
+from astune.workflow.base import Workflow, WorkflowOutput
+from astune.workflow.proxy import AstuneProxy
+
+TOKEN_VARIABLE = "ASTUNE_WORKER_TOKEN"
+_SHORTEST_TOKEN = 16
+
+
+class WorkersWorkflow(Workflow):
+    """Offers its episode to workers, and waits for what one of them makes of it."""
+
+    host: str = ""
+    port: int = 0
+    token: str = ""
+    fields: Sequence[str] = ()
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
+        server = self.server()
+        if server.workers is None:
+            raise WorkflowError("the gateway takes no workers", hint="this is a defect of astune")
+        offer = Offer(
+            proxy.episode_id,
+            given_task(task, proxy, self.fields),
+            proxy.served_at(server).api_key,
+            proxy.model_name,
+            proxy.split,
+        )
+        proxy.waits_for("worker")
+        try:
+            result = await server.workers.board.play(offer, f"astune worker --connect {server.root} -- COMMAND")
+        except WorkflowError:
+            if proxy.cut is None:
+                raise
+            return None
+        said = {name: result[name] for name in ("stdout", "stderr", "exit_status") if name in result}
+        proxy.update_judge_input_dictionary(**said)
+        return AgentResult(result).conclude(proxy, trusted=self.config.rollout.trust_program_reward)
+
+    @classmethod
+    def server(cls) -> GatewayServer:
+        """Where workers come; listens from the first call on."""
+        return worker_gateway(cls.host, cls.port, cls.token)
+
+
+def workers_workflow(config: ProgramConfig) -> type[WorkersWorkflow]:
+    """The workflow of an agent on other machines.
+
+    Raises:
+        ConfigError: the address is none, or there is no token for workers.
+    """
+    name, _, number = config.workers.rpartition(":")
+    if not name or not number.isdecimal() or int(number) > 65535:
+        raise ConfigError(
+            f"rollout.workflow.workers: {config.workers} is no address", hint="write HOST:PORT, as 0.0.0.0:8183"
+        )
+    secret = os.environ.get(TOKEN_VARIABLE, "")
+    if len(secret) < _SHORTEST_TOKEN:
+        raise ConfigError(
+            f"rollout.workflow.workers is set, and {TOKEN_VARIABLE} is no secret of {_SHORTEST_TOKEN} characters",
+            hint=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16), here and for every worker",
+        )
+
+    class Workers(WorkersWorkflow):
+        host, port, token = name.strip("[]"), int(number), secret
+        fields = config.fields
+
+    return Workers
