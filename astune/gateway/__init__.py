@@ -1,6 +1,7 @@
 """The HTTP door to an episode's model: any program that speaks a known dialect is an agent.
 
     chat_completions   OpenAI's Chat Completions: request bodies in, answers and stream events out
+    responses          OpenAI's Responses, by way of the same
     anthropic_messages Anthropic's Messages, by way of the same
     live_answers       answers while they are sampled, for streams
     episode_keys       which key allows inference for which episode, and answers kept for repeated requests

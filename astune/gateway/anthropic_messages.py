@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
+from astune.gateway.chat_completions import ChatRequest, Conversations, Refused, Sampled, plain_text, validated
 from astune.gateway.live_answers import LiveAnswer, Sent
 from astune.renderers.settled import Settled
 from astune.schema import ContextOverflow, Message
@@ -39,24 +39,14 @@ class _MessagesRequest(_Body):
     stop_sequences: list[str] | None = Field(default=None, max_length=0)
 
 
-def read_request(body: Any) -> tuple[ChatRequest, list[str]]:
+def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]]:
     """The request as one of Chat Completions, and which of its keys are overridden.
 
     Raises:
         Refused: it is no request of this dialect, or asks for what is not there.
     """
-    if not isinstance(body, dict):
-        raise Refused("the body is expected to be a JSON object")
-    overridden = sorted(key for key in OVERRIDDEN & body.keys() if body[key] is not None)
-    asked = {key: value for key, value in body.items() if key not in OVERRIDDEN | WITHOUT_EFFECT}
-    try:
-        request = _MessagesRequest.model_validate(asked)
-    except ValidationError as cause:
-        first = cause.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        known = "is not offered here" if first["type"] == "extra_forbidden" else f"is wrong: {first['msg']}"
-        raise Refused(f"{key}: {known}", key=key, hint="docs/en/any_agent.md lists what is offered") from cause
-    messages = [{"role": "system", "content": _text_of(request.system, "system")}] if request.system else []
+    request, overridden = validated(_MessagesRequest, body, OVERRIDDEN, WITHOUT_EFFECT)
+    messages = [{"role": "system", "content": plain_text(request.system, "system")}] if request.system else []
     for position, message in enumerate(request.messages):
         messages += _messages_of(message, f"messages.{position}")
     chat = ChatRequest(
@@ -172,7 +162,7 @@ def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
                 spelled = json.dumps(given, ensure_ascii=False)
                 calls.append({"id": call, "type": "function", "function": {"name": name, "arguments": spelled}})
             case {"type": "tool_result", "tool_use_id": str(call)} if role == "user":
-                said = _text_of(block.get("content") or "", f"{place}.content.{number}")
+                said = plain_text(block.get("content") or "", f"{place}.content.{number}")
                 results.append({"role": "tool", "tool_call_id": call, "content": said})
             case _:
                 kind = block.get("type") if isinstance(block, dict) else block
@@ -187,16 +177,6 @@ def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
     if calls:
         answer["tool_calls"] = calls
     return [answer]
-
-
-def _text_of(content: Any, place: str) -> str:
-    """A text, or the text of blocks."""
-    if isinstance(content, str):
-        return content
-    match content:
-        case [*blocks] if all(isinstance(block, dict) and isinstance(block.get("text"), str) for block in blocks):
-            return "".join(block["text"] for block in blocks)
-    raise Refused(f"{place}: only text is offered here", key=place)
 
 
 def _tool_of(tool: dict[str, Any], place: str) -> dict[str, Any]:

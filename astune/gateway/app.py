@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from astune.gateway import anthropic_messages, chat_completions
-from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
+from astune.gateway import anthropic_messages, chat_completions, responses
+from astune.gateway.chat_completions import ChatRequest, Conversations, Refused, Sampled
 from astune.gateway.episode_keys import EpisodeKeys, Given, OpenKey
 from astune.gateway.lease_board import LeaseBoard
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
@@ -60,7 +60,7 @@ class EventStream(Protocol):
 class Dialect(Protocol):
     """The module of a dialect, which reads requests into those of Chat Completions and writes answers."""
 
-    def read_request(self, body: Any, /) -> tuple[ChatRequest, list[str]]: ...
+    def read_request(self, body: Any, kept: Conversations, /) -> tuple[ChatRequest, list[str]]: ...
 
     def answer_of(self, request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]: ...
 
@@ -69,7 +69,11 @@ class Dialect(Protocol):
     def error_of(self, failure: Exception, status: int) -> dict[str, Any]: ...
 
 
-DIALECTS: dict[str, Dialect] = {"/v1/chat/completions": chat_completions, "/v1/messages": anthropic_messages}
+DIALECTS: dict[str, Dialect] = {
+    "/v1/chat/completions": chat_completions,
+    "/v1/responses": responses,
+    "/v1/messages": anthropic_messages,
+}
 
 
 def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool = True) -> Starlette:
@@ -84,7 +88,7 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
         key = _key_of(http, keys)
         body = await _body_of(http)
         dialect = _dialect_of(http)
-        request, overridden = dialect.read_request(_json_of(body))
+        request, overridden = dialect.read_request(_json_of(body), key.conversations)
         given = key.answers(
             request,
             body,
@@ -95,9 +99,15 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
         answer_id = f"answer-{uuid.uuid4().hex}"
         if given.live is not None:
             await _begun(given.answers, given.live)
-            events = _events(given, given.live, dialect.new_stream(request, answer_id))
+            events = _events(
+                given,
+                given.live,
+                dialect.new_stream(request, answer_id),
+                on_end=lambda answers: key.keep(answer_id, request, answers),
+            )
             return StreamingResponse(events, media_type="text/event-stream", headers=headers | _STREAM_HEADERS)
         answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
+        key.keep(answer_id, request, answers)
         given.delivered = not await http.is_disconnected()
         return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)
 
@@ -132,13 +142,16 @@ async def _begun(answers: asyncio.Task[list[Sampled]], live: LiveAnswers) -> Non
         answers.result()
 
 
-async def _events(given: Given, live: LiveAnswers, stream: EventStream) -> AsyncIterator[str]:
+async def _events(
+    given: Given, live: LiveAnswers, stream: EventStream, *, on_end: Callable[[list[Sampled]], None]
+) -> AsyncIterator[str]:
     with given.reading():
         try:
             while not given.answers.done():
                 for event in stream.more(live.each):
                     yield event
                 await live.change()
+            on_end(given.answers.result())
             for event in stream.end(given.answers.result()):
                 yield event
             given.delivered = True

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -45,6 +45,9 @@ WITHOUT_EFFECT = frozenset(
 """What changes no token anywhere."""
 MAX_ANSWERS = 16
 _NOTHING: tuple[Any, ...] = (None, [], {})
+Shape = TypeVar("Shape", bound=BaseModel)
+Conversations = Mapping[str, list[Message]]
+"""The conversations that an agent may go on from by the id of the answer that ends them."""
 
 
 class _Body(BaseModel):
@@ -108,6 +111,11 @@ class ChatRequest(_Body):
     modalities: list[Literal["text"]] | None = None
 
     @property
+    def conversation(self) -> list[Message] | None:
+        """The messages that a later request may go on from by the answer's id; None where they are not kept."""
+        return None
+
+    @property
     def longest_answer(self) -> int | None:
         """Tokens that the agent wants at most; None where it leaves that to the run."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
@@ -142,26 +150,56 @@ class Refused(WorkflowError):
         self.key = key
 
 
-def read_request(body: Any) -> tuple[ChatRequest, list[str]]:
-    """The request, and which of its keys are overridden.
+def validated(
+    shape: type[Shape], body: Any, overridden: Collection[str], without_effect: Collection[str]
+) -> tuple[Shape, list[str]]:
+    """A body in a dialect's shape, and which of its keys are overridden; other keys that say nothing are left out.
 
     Raises:
-        Refused: it is no request of this dialect, or asks for what is not there.
+        Refused: it is none, or has a key that is not offered.
     """
     if not isinstance(body, dict):
         raise Refused("the body is expected to be a JSON object")
-    overridden = sorted(key for key in OVERRIDDEN & body.keys() if body[key] is not None)
-    asked = {key: value for key, value in body.items() if key not in OVERRIDDEN | WITHOUT_EFFECT}
-    empty = [key for key in asked if key not in ChatRequest.model_fields and asked[key] in (None, [], {})]
+    asked = {key: value for key, value in body.items() if key not in (*overridden, *without_effect)}
+    empty = [key for key in asked if key not in shape.model_fields and asked[key] in _NOTHING]
     try:
-        request = ChatRequest.model_validate({key: asked[key] for key in asked if key not in empty})
+        request = shape.model_validate({key: asked[key] for key in asked if key not in empty})
     except ValidationError as cause:
         first = cause.errors()[0]
         key = ".".join(map(str, first["loc"]))
         known = "is not offered here" if first["type"] == "extra_forbidden" else f"is wrong: {first['msg']}"
         raise Refused(f"{key} {known}", key=key, hint="docs/en/any_agent.md lists what is offered") from cause
+    return request, sorted(key for key in body.keys() & set(overridden) if body[key] is not None)
+
+
+def plain_text(content: Any, place: str) -> str:
+    """A text, or the text of blocks.
+
+    Raises:
+        Refused: it holds something else; `place` is where.
+    """
+    if isinstance(content, str):
+        return content
+    match content:
+        case [*blocks] if all(isinstance(block, dict) and isinstance(block.get("text"), str) for block in blocks):
+            return "".join(block["text"] for block in blocks)
+    raise Refused(f"{place}: only text is offered here", key=place)
+
+
+def require_tools(request: ChatRequest) -> None:
+    """Raises Refused where a call is asked for and no tool is given."""
     if request.tool_choice is not None and not request.tools and request.tool_choice not in ("none", "auto"):
         raise Refused("tool_choice is given without tools", key="tool_choice")
+
+
+def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]]:
+    """The request, and which of its keys are overridden.
+
+    Raises:
+        Refused: it is no request of this dialect, or asks for what is not there.
+    """
+    request, overridden = validated(ChatRequest, body, OVERRIDDEN, WITHOUT_EFFECT)
+    require_tools(request)
     return request, overridden
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
-from astune.schema import WorkflowError
+from astune.schema import Message, WorkflowError
 
 Sample = Callable[[ChatRequest, LiveAnswer | None], Awaitable[Sampled]]
 """Asks the episode's model once; shows the answer while it is sampled where the model's engine can."""
@@ -57,6 +57,8 @@ class OpenKey:
     sample: Sample
     streams_tokens: bool
     """Whether a stream shows tokens as they are sampled; else it holds the finished answer."""
+    conversations: dict[str, list[Message]] = field(default_factory=dict)
+    """What a request may go on from by the id of an answer."""
     _given: list[Given] = field(default_factory=list)
     _by_idempotency_key: dict[str, Given] = field(default_factory=dict)
 
@@ -79,6 +81,11 @@ class OpenKey:
         if idempotency_key:
             self._by_idempotency_key[idempotency_key] = given
         return given
+
+    def keep(self, answer_id: str, request: ChatRequest, answers: Sequence[Sampled]) -> None:
+        """Keep a conversation with its answer, where its dialect names answers."""
+        if request.conversation is not None:
+            self.conversations[answer_id] = [*request.conversation, answers[0].message]
 
     def _begin(self, request: ChatRequest, digest: bytes) -> Given:
         n = request.n or 1
