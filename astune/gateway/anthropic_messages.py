@@ -24,6 +24,10 @@ _ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_to
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
+COUNTED = frozenset({"model", "messages", "system", "tools", "tool_choice", "thinking"})
+"""Keys of a request whose prompt is to be counted, which has no answer."""
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -58,6 +62,17 @@ def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]
         stream=request.stream,
     )
     return chat, overridden
+
+
+def read_count_request(body: Any) -> ChatRequest:
+    """A request to count the tokens of its prompt.
+
+    Raises:
+        Refused: it is no request of this dialect, or asks for what is not there.
+    """
+    if isinstance(body, dict) and (unknown := sorted(body.keys() - COUNTED)):
+        raise Refused(f"{unknown[0]}: is not offered here", key=unknown[0])
+    return read_request({**body, "max_tokens": 1} if isinstance(body, dict) else body, {})[0]
 
 
 def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: str) -> dict[str, Any]:

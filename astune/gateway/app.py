@@ -33,6 +33,8 @@ _NO_RETRY = {"x-should-retry": "false"}
 _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
 
+COUNT_TOKENS = "/v1/messages/count_tokens"
+
 
 class Workers(NamedTuple):
     """Episodes for workers on other machines, and the token that all workers have."""
@@ -111,6 +113,11 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
         given.delivered = not await http.is_disconnected()
         return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)
 
+    async def count_tokens(http: Request) -> Response:
+        key = _key_of(http, keys)
+        request = anthropic_messages.read_count_request(_json_of(await _body_of(http)))
+        return JSONResponse({"input_tokens": await key.count(request)})
+
     async def models(http: Request) -> Response:
         key = _key_of(http, keys)
         model = {"id": "policy", "object": "model", "created": 0, "owned_by": "astune"}
@@ -123,6 +130,7 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
     return Starlette(
         routes=[
             *(Route(path, answer, methods=["POST"]) for path in DIALECTS),
+            Route(COUNT_TOKENS, count_tokens, methods=["POST"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
             *(worker_routes(workers.board, workers.token) if workers is not None else ()),
@@ -163,7 +171,7 @@ async def _events(
 
 
 def _dialect_of(http: Request) -> Dialect:
-    return DIALECTS.get(http.url.path, chat_completions)
+    return DIALECTS.get(http.url.path.removesuffix("/count_tokens"), chat_completions)
 
 
 def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:

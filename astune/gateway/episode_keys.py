@@ -21,6 +21,9 @@ from astune.schema import Message, WorkflowError
 Sample = Callable[[ChatRequest, LiveAnswer | None], Awaitable[Sampled]]
 """Asks the episode's model once; shows the answer while it is sampled where the model's engine can."""
 
+Count = Callable[[ChatRequest], Awaitable[int]]
+"""Counts the tokens of a request's prompt."""
+
 
 @dataclass(eq=False)
 class Given:
@@ -57,6 +60,7 @@ class OpenKey:
     sample: Sample
     streams_tokens: bool
     """Whether a stream shows tokens as they are sampled; else it holds the finished answer."""
+    count: Count
     conversations: dict[str, list[Message]] = field(default_factory=dict)
     """What a request may go on from by the id of an answer."""
     _given: list[Given] = field(default_factory=list)
@@ -124,10 +128,10 @@ class EpisodeKeys:
     def __init__(self) -> None:
         self._open: dict[bytes, OpenKey] = {}
 
-    def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool) -> str:
+    def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool, count: Count) -> str:
         """Open a new key, or `key`, which somebody chose."""
         key = key or f"astune-{secrets.token_urlsafe(24)}"
-        self._open[_digest(key)] = OpenKey(sample, streams_tokens)
+        self._open[_digest(key)] = OpenKey(sample, streams_tokens, count)
         return key
 
     def close(self, key: str) -> None:

@@ -155,6 +155,32 @@ class EpisodeModel:
             return await calling
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
 
+    async def count(self, asked: ModelCall) -> int:
+        """Tokens of the call's prompt.
+
+        Raises:
+            ContextOverflow: the prompt leaves no room for an answer.
+            WorkflowError: the messages or the tools cannot be expressed.
+        """
+
+        async def prepared() -> int:
+            self.require_open()
+            return len(self._prepared(asked).prompt_ids)
+
+        if asyncio.get_running_loop() is self._home:
+            return await prepared()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(prepared(), self._home))
+
+    def _prepared(self, asked: ModelCall) -> PendingCall:
+        return self._tracker.prepare(
+            asked.messages,
+            asked.tools,
+            agent=asked.agent,
+            trainable=asked.trainable,
+            grammar=asked.grammar,
+            must_call=asked.must_call,
+        )
+
     async def require_free_loop(self) -> None:
         """Wait, on another loop, until the episode's own event loop takes work.
 
@@ -190,14 +216,7 @@ class EpisodeModel:
             raise self.cut
         index, self.n_calls = self.n_calls, self.n_calls + 1
         try:
-            pending = self._tracker.prepare(
-                asked.messages,
-                asked.tools,
-                agent=asked.agent,
-                trainable=asked.trainable,
-                grammar=asked.grammar,
-                must_call=asked.must_call,
-            )
+            pending = self._prepared(asked)
         except ContextOverflow as overflow:
             await self._note(overflow)
             raise

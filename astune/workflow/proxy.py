@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astune.context_tracker.agentscope import (
@@ -32,6 +32,7 @@ from astune.schema import (
     DeadlineExceeded,
     EnvError,
     EpisodeCut,
+    FinishReason,
     Message,
     Split,
     Task,
@@ -64,6 +65,28 @@ class OpenAIAddress(NamedTuple):
 
     base_url: str
     api_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """An answer with what is known of it.
+
+    `finish_reason` is "length" where the answer reached its limit, and None where nothing was
+    sampled, since the prompt did not fit. `logprobs` has the natural log-probability of each token, control tokens too.
+    """
+
+    message: Message
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    logprobs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, answer: Answer) -> ChatAnswer:
+        completion = answer.completion
+        logprobs = tuple(completion.logprobs) if completion is not None else ()
+        finish_reason = completion.finish_reason if completion is not None else None
+        return cls(answer.message, finish_reason, answer.usage.read_tokens, len(logprobs), logprobs)
 
 
 _EMPTY_ANSWERS = 20
@@ -141,6 +164,23 @@ class AgentModel(ChatModel):
         """
         return (await self._answer(self._asked(messages, tools, response_format, tool_choice))).message
 
+    async def aanswer(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
+        max_tokens: int | None = None,
+    ) -> ChatAnswer:
+        """`achat` with what is known of the answer: why it ended, its tokens, their log-probabilities.
+
+        Args:
+            max_tokens: tokens of the answer at most, where fewer than `rollout.max_response_length_in_one_turn`.
+        """
+        asked = self._asked(messages, tools, response_format, tool_choice)
+        return ChatAnswer.of(await self._answer(replace(asked, max_tokens=max_tokens)))
+
     async def _answer(self, asked: ModelCall) -> Answer:
         try:
             return await self._model.call(asked)
@@ -156,16 +196,32 @@ class AgentModel(ChatModel):
         tool_choice: ToolChoice | None = None,
     ) -> Message:
         """`achat` for synchronous workflows."""
+        return self._answer_now(self._asked(messages, tools, response_format, tool_choice)).message
+
+    def _answer_now(self, asked: ModelCall) -> Answer:
         if _on_event_loop():
             raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
         try:
-            return self._model.call_from_thread(self._asked(messages, tools, response_format, tool_choice)).message
+            return self._model.call_from_thread(asked)
         except ContextOverflow as overflow:
-            return self._overflown(overflow).message
+            return self._overflown(overflow)
+
+    def answer(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
+        max_tokens: int | None = None,
+    ) -> ChatAnswer:
+        """`aanswer` for synchronous workflows."""
+        asked = self._asked(messages, tools, response_format, tool_choice)
+        return ChatAnswer.of(self._answer_now(replace(asked, max_tokens=max_tokens)))
 
     def served_at(self, server: GatewayServer, key: str | None = None) -> OpenAIAddress:
         """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
-        key = server.keys.open(self.sample, key, streams_tokens=self._model.streams_tokens)
+        key = server.keys.open(self.sample, key, streams_tokens=self._model.streams_tokens, count=self.count)
         self._model.at_close(functools.partial(server.keys.close, key))
         return OpenAIAddress(server.base_url, key)
 
@@ -184,6 +240,12 @@ class AgentModel(ChatModel):
             completion.finish_reason,
             answer.usage.read_tokens,
         )
+
+    async def count(self, request: ChatRequest) -> int:
+        """Tokens of the prompt that a request of the gateway would be answered from; nothing is sampled or recorded."""
+        await self._model.require_free_loop()
+        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice)
+        return await self._model.count(asked)
 
     def _asked(
         self,

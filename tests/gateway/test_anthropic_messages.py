@@ -139,3 +139,18 @@ def test_a_prompt_that_does_not_fit_and_a_dead_key_have_their_errors(renderer: R
             await client.messages.create(model="m", max_tokens=50, messages=ASK)
 
     asyncio.run(late())
+
+
+def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_read(renderer: Renderer) -> None:
+    async def agent(proxy: AstuneProxy) -> None:
+        client = proxy.as_anthropic_client()
+        counted = await client.messages.count_tokens(model="m", system=SYSTEM, messages=ASK, tools=[ADD])
+        message = await client.messages.create(model="m", max_tokens=50, system=SYSTEM, messages=ASK, tools=[ADD])
+        assert counted.input_tokens == message.usage.input_tokens
+        with pytest.raises(anthropic.BadRequestError) as refusal:
+            await client.messages.count_tokens(model="m", messages=ASK, extra_body={"betas_of_mine": 1})
+        assert "betas_of_mine" in str(refusal.value)
+
+    episode = played(renderer, agent, {"content": "Four"})
+    assert episode.status == "success", episode.error
+    assert sum(node.sampled for node in episode.forest.nodes) == 1

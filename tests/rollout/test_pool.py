@@ -403,3 +403,20 @@ async def test_the_books_of_a_step_balance_whatever_happens(
     assert [group.task for group in groups] == tasks
     assert not playing.engine.open_sessions
     assert running_tasks() == []
+
+
+async def test_an_answer_tells_why_it_ended_and_what_it_cost(stage: Callable[..., Stage]) -> None:
+    class Curious(Workflow):
+        def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            short = proxy.answer([{"role": "user", "content": "Hi"}], max_tokens=2)
+            assert (short.finish_reason, short.completion_tokens, len(short.logprobs)) == ("length", 2, 2)
+            whole = proxy.answer([{"role": "user", "content": "Hi"}])
+            assert whole.finish_reason == "stop"
+            assert whole.completion_tokens == len(HELLO) + 1
+            assert whole.prompt_tokens == short.prompt_tokens > 0
+            assert all(logprob < 0 for logprob in whole.logprobs)
+            with pytest.raises(TypeError):
+                proxy.chat([{"role": "user", "content": "Hi"}], temperatur=0.5)  # type: ignore[call-arg]
+
+    (group,) = await stage(Curious).play([task()])
+    assert group.episodes, group.failed_attempts[0].error
