@@ -314,6 +314,14 @@ def gateway(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
     ] = 8182,
+    answers: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--answers",
+            metavar="FILE",
+            help="Keep answers here: a request that is sent again after a restart gets the one that it got before.",
+        ),
+    ] = None,
     overrides: Set = None,
 ) -> None:
     """Serve a model to agents as training does, for trying one with curl or an SDK; nothing is trained."""
@@ -321,7 +329,7 @@ def gateway(
     def work() -> int:
         from astune.cli._gateway import serve_model
 
-        return serve_model(model, port, overrides or [])
+        return serve_model(model, port, answers, overrides or [])
 
     exit_with(work)
 

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from rich.console import Console
 
@@ -19,9 +20,10 @@ from astune.app.execution import silence_progress_bars
 from astune.backbone.engines import OpenModel, open_model
 from astune.config import load_config
 from astune.context_tracker import ContextTracker
+from astune.gateway.answer_store import AnswerStore
 from astune.gateway.server import GatewayServer
 from astune.renderers import Comparison
-from astune.schema import SamplingParams
+from astune.schema import ConfigError, SamplingParams
 from astune.workflow import AgentModel, EpisodeModel
 from astune.workflow.proxy import DEFAULT_AGENT
 
@@ -30,17 +32,27 @@ KEY_VARIABLE = "ASTUNE_GATEWAY_KEY"
 _SESSION = "gateway"
 
 
-def serve_model(model: str, port: int, overrides: Sequence[str]) -> int:
-    """Answer requests for `model`, or for the best model of a run, until Ctrl-C."""
+def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence[str]) -> int:
+    """Answer requests for `model`, or for the best model of a run, until Ctrl-C.
+
+    Args:
+        answers: the file that answers are kept in, to be given again to who asks again after a restart.
+    """
+    key = os.environ.get(KEY_VARIABLE) or None
+    if answers is not None and key is None:
+        raise ConfigError(
+            "--answers finds answers again by the key that they were asked with, and each start has a new one",
+            hint=f"set {KEY_VARIABLE} to a key of your own",
+        )
     config = with_model(load_config(None, overrides), model)
-    server = GatewayServer(port)
+    server = GatewayServer(port, store=AnswerStore(answers) if answers is not None else None)
     if config.engine.type == "in_process":
         silence_progress_bars()
 
     async def serve() -> None:
         async with open_model(config) as opened:
             opened.engine.open_session(_SESSION)
-            _announce(opened, *_agent(opened).served_at(server, os.environ.get(KEY_VARIABLE) or None))
+            _announce(opened, *_agent(opened).served_at(server, key))
             await asyncio.Event().wait()
 
     with suppress(KeyboardInterrupt):  # how one ends it

@@ -5,6 +5,7 @@
     anthropic_messages Anthropic's Messages, by way of the same
     live_answers       answers while they are sampled, for streams
     episode_keys       which key allows inference for which episode, and answers kept for repeated requests
+    answer_store       answers on disk, for a gateway that is killed and comes back
     app                the HTTP application over both
     lease_board        episodes that workers on other machines play, one worker at a time
     worker_routes      what those workers ask

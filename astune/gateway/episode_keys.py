@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from astune.gateway.answer_store import AnswerStore
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.schema import Message, WorkflowError
@@ -33,8 +34,22 @@ class Given:
     answers: asyncio.Task[list[Sampled]]
     live: LiveAnswers | None
     """None where the request wants no stream."""
-    delivered: bool = False
     n_readers: int = 0
+    store: AnswerStore | None = None
+    number: int = 0
+    """Its place in the store, once its answers are there."""
+    _delivered: bool = False
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the answers were sent to their end."""
+        return self._delivered
+
+    @delivered.setter
+    def delivered(self, value: bool) -> None:
+        self._delivered = value
+        if value and self.store is not None and self.number:
+            self.store.delivered(self.number)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -63,6 +78,10 @@ class OpenKey:
     count: Count
     conversations: dict[str, list[Message]] = field(default_factory=dict)
     """What a request may go on from by the id of an answer."""
+    access: bytes = b""
+    """Names the key in the store."""
+    store: AnswerStore | None = None
+    _restored: bool = False
     _given: list[Given] = field(default_factory=list)
     _by_idempotency_key: dict[str, Given] = field(default_factory=dict)
 
@@ -73,6 +92,9 @@ class OpenKey:
             Refused: the idempotency key came with another body before.
         """
         digest = hashlib.blake2b(body, digest_size=16).digest()
+        if self.store is not None and not self._restored:
+            self._restored = True
+            self._restore()
         given = self._by_idempotency_key.get(idempotency_key) if idempotency_key else None
         if given is not None and given.digest != digest:
             raise Refused("this Idempotency-Key came with another body before", key="Idempotency-Key")
@@ -80,8 +102,10 @@ class OpenKey:
             alike = [earlier for earlier in self._given if earlier.digest == digest]
             given = next((earlier for earlier in alike if not earlier.delivered), alike[-1] if alike else None)
         if given is None or _failed(given.answers):
-            given = self._begin(request, digest)
+            given = self._begin(request, digest, idempotency_key)
             self._given.append(given)
+        elif request.stream and given.live is None:  # it was answered before the gateway came back
+            given.live = LiveAnswers(0)
         if idempotency_key:
             self._by_idempotency_key[idempotency_key] = given
         return given
@@ -91,13 +115,32 @@ class OpenKey:
         if request.conversation is not None:
             self.conversations[answer_id] = [*request.conversation, answers[0].message]
 
-    def _begin(self, request: ChatRequest, digest: bytes) -> Given:
+    def _restore(self) -> None:
+        """Take in what was answered before the gateway came back."""
+        for kept in self.store.kept(self.access) if self.store is not None else ():
+            answers = asyncio.ensure_future(_there(kept.answers))
+            given = Given(kept.digest, answers, None, 0, self.store, kept.number, kept.delivered)
+            self._given.append(given)
+            if kept.idempotency_key:
+                self._by_idempotency_key[kept.idempotency_key] = given
+
+    def _begin(self, request: ChatRequest, digest: bytes, idempotency_key: str | None) -> Given:
         n = request.n or 1
         live = LiveAnswers(n) if request.stream else None
         calls = [self._called(request, answer) for answer in (live.each if live else [None] * n)]
-        answers = asyncio.ensure_future(_all(calls))
+        answers = asyncio.ensure_future(self._stored(_all(calls), digest, idempotency_key))
         answers.add_done_callback(lambda ended: _wake(ended, live))
-        return Given(digest, answers, live)
+        return Given(digest, answers, live, store=self.store)
+
+    async def _stored(
+        self, answers: Coroutine[Any, Any, list[Sampled]], digest: bytes, idempotency_key: str | None
+    ) -> list[Sampled]:
+        """The answers, on disk before anybody is sent one."""
+        sampled = await answers
+        if self.store is not None:
+            number = self.store.put(self.access, digest, idempotency_key, sampled)
+            next(given for given in self._given if given.answers is asyncio.current_task()).number = number
+        return sampled
 
     async def _called(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
         try:
@@ -118,20 +161,30 @@ async def _all(calls: Sequence[Coroutine[Any, Any, Sampled]]) -> list[Sampled]:
     return list(await asyncio.gather(*calls))
 
 
+async def _there(answers: list[Sampled]) -> list[Sampled]:
+    return answers
+
+
 def _failed(answers: asyncio.Task[list[Sampled]]) -> bool:
     return answers.done() and (answers.cancelled() or answers.exception() is not None)
 
 
 class EpisodeKeys:
-    """The keys that are open now. Looked up by a digest, so that the time says nothing of a key."""
+    """The keys that are open now. Looked up by a digest, so that the time says nothing of a key.
 
-    def __init__(self) -> None:
+    Args:
+        store: where answers are kept for a gateway that is killed and comes back.
+    """
+
+    def __init__(self, store: AnswerStore | None = None) -> None:
         self._open: dict[bytes, OpenKey] = {}
+        self._store = store
 
     def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool, count: Count) -> str:
         """Open a new key, or `key`, which somebody chose."""
         key = key or f"astune-{secrets.token_urlsafe(24)}"
-        self._open[_digest(key)] = OpenKey(sample, streams_tokens, count)
+        digest = _digest(key)
+        self._open[digest] = OpenKey(sample, streams_tokens, count, access=digest, store=self._store)
         return key
 
     def close(self, key: str) -> None:

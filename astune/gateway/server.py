@@ -9,6 +9,7 @@ import threading
 import uvicorn
 from starlette.applications import Starlette
 
+from astune.gateway.answer_store import AnswerStore
 from astune.gateway.app import Workers, new_app
 from astune.gateway.episode_keys import EpisodeKeys
 from astune.gateway.lease_board import LeaseBoard
@@ -24,14 +25,22 @@ class GatewayServer:
         host: the address to listen on.
         port: 0 takes a free one.
         workers: episodes for workers on other machines, where there may be any.
+        store: where answers are kept for a server that is killed and comes back.
 
     Raises:
         ConfigError: something else listens on the port.
         WorkflowError: it did not start.
     """
 
-    def __init__(self, port: int = 0, *, host: str = "127.0.0.1", workers: Workers | None = None) -> None:
-        self.keys = EpisodeKeys()
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        workers: Workers | None = None,
+        store: AnswerStore | None = None,
+    ) -> None:
+        self.keys = EpisodeKeys(store)
         self.workers = workers
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
 import anthropic
+import httpx
 import openai
 import pytest
 from astune_command import astune, start
@@ -51,3 +53,38 @@ def test_a_key_of_the_users_own_is_the_key(tiny_folder: Path, tmp_path: Path) ->
         assert any("OPENAI_API_KEY=mine" in line for line in process.stdout)
     finally:
         process.kill()
+
+
+@pytest.mark.slow
+def test_what_was_answered_before_a_kill_is_answered_alike_after_it(tiny_folder: Path, tmp_path: Path) -> None:
+    kept = ("--answers", str(tmp_path / "answers.sqlite"), *SHORT)
+    assert "ASTUNE_GATEWAY_KEY" in astune(tmp_path, "gateway", str(tiny_folder), *kept, status=2)
+    said: list[list[str]] = []
+    for number in range(2):
+        process = start(tmp_path, "gateway", str(tiny_folder), "--port", "0", *kept, ASTUNE_GATEWAY_KEY="mine")
+        assert process.stdout is not None
+        try:
+            line = next(line for line in process.stdout if "OPENAI_BASE_URL" in line)
+            url = line.split()[1].partition("=")[2]
+            said.append(asked_again(url, again=number == 1))
+        finally:
+            process.kill()
+            process.wait()
+    before, after = said
+    assert set(after) <= set(before)
+    assert after[2:] == before[2:]  # by its key, and the stream by its body
+
+
+def asked_again(url: str, *, again: bool) -> list[str]:
+    """Two equal requests, one with an idempotency key, and a stream; marked as repetitions where they are `again`."""
+    head = {"authorization": "Bearer mine", "x-stainless-retry-count": "1" if again else "0"}
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    said: list[str] = []
+    with httpx.Client(headers=head, timeout=60) as client:
+        for extra in ({}, {}, {"idempotency-key": "k"}):
+            answer = client.post(f"{url}/chat/completions", json=body, headers=extra)
+            said.append(answer.json()["choices"][0]["message"]["content"])
+        streamed = client.post(f"{url}/chat/completions", json=body | {"stream": True}).text
+        pieces = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+        said.append("".join(piece["choices"][0]["delta"].get("content") or "" for piece in pieces))
+    return said

@@ -1,0 +1,73 @@
+"""A gateway that was killed comes back over the same file of answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astune.gateway.answer_store import AnswerStore
+from astune.gateway.chat_completions import ChatRequest, Sampled
+from astune.gateway.episode_keys import EpisodeKeys, OpenKey
+from astune.gateway.live_answers import LiveAnswer
+from astune.schema import ConfigError
+
+BODY = b"{}"
+REQUEST = ChatRequest(model="m", messages=[{"role": "user", "content": "Hi"}])
+
+
+class Gateway:
+    """The keys of one life of a gateway, and how often its model was asked."""
+
+    def __init__(self, path: Path, key: str = "mine") -> None:
+        self.n_asked = 0
+        keys = EpisodeKeys(AnswerStore(path))
+        found = keys.find(keys.open(self._sample, key, streams_tokens=False, count=self._count))
+        assert found is not None
+        self.key: OpenKey = found
+
+    async def _sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
+        self.n_asked += 1
+        return Sampled({"role": "assistant", "content": f"answer {self.n_asked}"}, (), (-0.5,), "stop", 3)
+
+    async def _count(self, request: ChatRequest) -> int:
+        return 1
+
+    async def ask(self, *, repeated: bool, named: str | None = None, arrives: bool = True) -> str:
+        given = self.key.answers(REQUEST, BODY, idempotency_key=named, repeated=repeated)
+        (answer,) = await given.answers
+        if arrives:
+            given.delivered = True
+        return answer.message["content"]
+
+
+async def test_an_answer_that_never_arrived_is_given_after_the_gateway_came_back(tmp_path: Path) -> None:
+    first = Gateway(tmp_path / "answers")
+    said = [
+        await first.ask(repeated=False),
+        await first.ask(repeated=False, arrives=False),
+        await first.ask(repeated=False),
+    ]
+    assert said == ["answer 1", "answer 2", "answer 3"]
+    second = Gateway(tmp_path / "answers")
+    assert await second.ask(repeated=True) == "answer 2"
+    assert await second.ask(repeated=True) == "answer 3"
+    assert second.n_asked == 0
+    assert await second.ask(repeated=False) == "answer 1"  # a request of its own
+    assert second.n_asked == 1
+
+
+async def test_a_named_request_gets_its_answer_and_another_key_gets_nothing(tmp_path: Path) -> None:
+    first = Gateway(tmp_path / "answers")
+    await first.ask(repeated=False)
+    assert await first.ask(repeated=False, named="k") == "answer 2"
+    assert await Gateway(tmp_path / "answers").ask(repeated=False, named="k") == "answer 2"
+    stranger = Gateway(tmp_path / "answers", key="another")
+    assert await stranger.ask(repeated=True, named="k") == "answer 1"
+    assert stranger.n_asked == 1
+
+
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("Dear Sir, " * 100)
+    with pytest.raises(ConfigError, match="letter"):
+        AnswerStore(tmp_path / "letter")
