@@ -8,6 +8,7 @@
 #   scripts/make_peer_env.sh appworld      -> .venv-appworld      AppWorld's engine; its data is not among it
 #   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
 #   scripts/make_peer_env.sh site          -> .venv-site          Zensical, which builds the documentation as a site
+#   scripts/make_peer_env.sh agents        -> .venv-agents        the agent frameworks of tutorial/example_frameworks
 #   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
@@ -16,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agentscope-VERSION}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
@@ -39,12 +40,13 @@ trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 site) recipe="site, requirements/site.txt $(cksum <requirements/site.txt)" ;;
+agents) recipe="agents, requirements/agents.txt $(cksum <requirements/agents.txt)" ;;
 agentscope-*)
     recipe="agentscope ${peer#agentscope-} in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
     ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site or agentscope-VERSION" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -86,6 +88,13 @@ fi
 if [ "$peer" = site ]; then
     "${pip[@]}" install --no-deps -r requirements/site.txt
     "$env/bin/zensical" --version
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = agents ]; then
+    "${pip[@]}" install --no-deps -r requirements/agents.txt
+    "$env/bin/python" -m pip --disable-pip-version-check check
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

@@ -83,12 +83,24 @@ _MESSAGES = TypeAdapter(list[_Message])
 
 
 def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages without keys that say nothing, which SDKs write for what an answer does not have."""
+    """The messages without what SDKs add: keys that say nothing, a stream's numbering, and what they parsed."""
     plain = [
-        {key: message[key] for key in message if message[key] not in _NOTHING or key == "content"}
+        {key: message[key] for key in message if (message[key] not in _NOTHING or key == "content") and key != "parsed"}
         for message in messages
     ]
+    for message in plain:
+        if isinstance(calls := message.get("tool_calls"), list):
+            message["tool_calls"] = [_plain_call(call) for call in calls]
     _MESSAGES.validate_python(plain)
+    return plain
+
+
+def _plain_call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    plain = {key: call[key] for key in call if key != "index"}
+    if isinstance(function := plain.get("function"), dict):
+        plain["function"] = {key: function[key] for key in function if key != "parsed_arguments"}
     return plain
 
 

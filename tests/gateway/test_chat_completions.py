@@ -293,3 +293,22 @@ async def test_an_endpoint_for_a_child_process_closes_with_its_block(renderer: R
     episode = await played(renderer, agent)
     assert episode.status == "success", episode.error
     assert sampled(episode) == 1
+
+
+async def test_what_an_sdk_made_of_a_stream_goes_on_from_it(renderer: Renderer) -> None:
+    call: Any = {"id": "x", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            client = proxy.as_openai_client()
+            async with client.chat.completions.stream(model="m", messages=ASK, tools=[ADD]) as stream:
+                said: Any = (await stream.get_final_completion()).choices[0].message.model_dump()
+            assert "index" in said["tool_calls"][0]
+            result: Any = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "5"}
+            await client.chat.completions.create(model="m", messages=[*ASK, said, result], tools=[ADD])
+
+    ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": "", "tool_calls": [call]}], [ADD])
+    (group,) = await build_stage(renderer, Flow, replies=lambda *_: ids).play([task_of()])
+    (episode,) = group.episodes or group.failed_attempts
+    assert episode.status == "success", episode.error
+    assert not [node.fork_cause for node in episode.forest.nodes if node.fork_cause]

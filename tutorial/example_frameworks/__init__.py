@@ -1,0 +1,1 @@
+"""The same agent in several frameworks: it has a calculator, and knows nothing of ASTuner."""
