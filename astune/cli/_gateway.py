@@ -25,7 +25,7 @@ from astune.gateway.server import GatewayServer
 from astune.renderers import Comparison
 from astune.schema import ConfigError, SamplingParams
 from astune.workflow import AgentModel, EpisodeModel
-from astune.workflow.proxy import DEFAULT_AGENT
+from astune.workflow.agent_model import DEFAULT_AGENT
 
 KEY_VARIABLE = "ASTUNE_GATEWAY_KEY"
 """Holds the key that clients send; without it a random one is made at every start."""

@@ -1,9 +1,10 @@
 """The user's agent program, and the proxy that it is handed."""
 
+from astune.workflow.agent_model import AgentModel
 from astune.workflow.agentscope_protocol import AgentScopeLearnProtocol
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.episode_model import EpisodeModel
-from astune.workflow.proxy import AgentModel, AstuneProxy
+from astune.workflow.proxy import AstuneProxy
 from astune.workflow.safe_tools import execute_python_code, execute_shell_command, run_python_code
 
 __all__ = [

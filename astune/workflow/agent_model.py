@@ -1,0 +1,250 @@
+"""The episode's model for one agent: as AgentScope's model, framework-free by `achat`, and for the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from astune.context_tracker.agentscope import (
+    Usage,
+    chat_response,
+    wants_finish_call,
+    without_finish_calls,
+    without_finish_tool,
+)
+from astune.gateway.chat_completions import ChatRequest, Sampled
+from astune.gateway.live_answers import LiveAnswer
+from astune.renderers import Tool
+from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError
+from astune.workflow.agentscope_guest import ChatModel
+from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
+from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
+from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from astune.gateway.server import GatewayServer
+
+DEFAULT_AGENT = "agent"
+"""The name and tag of an agent that uses the proxy itself as its model."""
+
+
+class OpenAIAddress(NamedTuple):
+    """What a client of OpenAI's API is configured with."""
+
+    base_url: str
+    api_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """An answer with what is known of it.
+
+    `finish_reason` is "length" where the answer reached its limit, and None where nothing was sampled, since the
+    prompt did not fit. `logprobs` has the natural log-probability of each token, control tokens too.
+    """
+
+    message: Message
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    logprobs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, answer: Answer) -> ChatAnswer:
+        completion = answer.completion
+        logprobs = tuple(completion.logprobs) if completion is not None else ()
+        finish_reason = completion.finish_reason if completion is not None else None
+        return cls(answer.message, finish_reason, answer.usage.read_tokens, len(logprobs), logprobs)
+
+
+_EMPTY_ANSWERS = 20
+"""Prompts beyond the context that are answered with an empty message; an agent that goes on asking gets the error."""
+
+
+class AgentModel(ChatModel):
+    """The episode's model for one agent: callable as an AgentScope 1.x model, and framework-free by `achat`."""
+
+    stream = False
+
+    def __init__(
+        self,
+        model: EpisodeModel,
+        *,
+        agent: str,
+        trainable: bool,
+        model_name: str,
+        disable_tools: bool,
+        empty_on_overflow: bool,
+    ) -> None:
+        self.model_name = model_name
+        self._model = model
+        self._agent = agent
+        self._trainable = trainable
+        self._disable_tools = disable_tools
+        self._empty_on_overflow = empty_on_overflow
+
+    async def __call__(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        tool_choice: str | None = None,
+        structured_model: type[BaseModel] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Answer an AgentScope agent, in AgentScope's `ChatResponse`.
+
+        With a `structured_model` the answer is a JSON text of that model, whose fields are the response's `metadata`,
+        and no tools are offered. `metadata` is None where the answer was cut, as AgentScope's agents expect it.
+        `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called. Nothing said
+        is "auto", or "required" where an agent of AgentScope 1.0.7 can finish by a call only.
+        Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
+        """
+        if structured_model is not None:
+            offered = []
+        elif tool_choice in (None, "auto"):
+            offered = without_finish_tool(tools)
+        else:
+            offered = list(tools or ())
+        if tool_choice is None and wants_finish_call(offered):
+            tool_choice = "required"
+        history = without_finish_calls(messages)
+        answer = await self._answer(self._asked(history, offered, structured_model, tool_choice if offered else None))
+        response = chat_response(answer.message, answer.usage)
+        if structured_model is not None:
+            response.metadata = parsed(answer.message["content"], structured_model)
+        return response
+
+    async def achat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
+    ) -> Message:
+        """Answer messages in the OpenAI shape with an assistant message.
+
+        Args:
+            response_format: what the answer's text must be; an answer that reaches its length limit ends before.
+            tool_choice: "auto", "none", "required" or one tool; the answer is then a call, with the same limit.
+        """
+        return (await self._answer(self._asked(messages, tools, response_format, tool_choice))).message
+
+    async def aanswer(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
+        max_tokens: int | None = None,
+    ) -> ChatAnswer:
+        """`achat` with what is known of the answer: why it ended, its tokens, their log-probabilities.
+
+        Args:
+            max_tokens: tokens of the answer at most, where fewer than `rollout.max_response_length_in_one_turn`.
+        """
+        asked = self._asked(messages, tools, response_format, tool_choice)
+        return ChatAnswer.of(await self._answer(replace(asked, max_tokens=max_tokens)))
+
+    async def _answer(self, asked: ModelCall) -> Answer:
+        try:
+            return await self._model.call(asked)
+        except ContextOverflow as overflow:
+            return self._overflown(overflow)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
+    ) -> Message:
+        """`achat` for synchronous workflows."""
+        return self._answer_now(self._asked(messages, tools, response_format, tool_choice)).message
+
+    def _answer_now(self, asked: ModelCall) -> Answer:
+        if _on_event_loop():
+            raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
+        try:
+            return self._model.call_from_thread(asked)
+        except ContextOverflow as overflow:
+            return self._overflown(overflow)
+
+    def answer(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        response_format: ResponseFormat | None = None,
+        tool_choice: ToolChoice | None = None,
+        max_tokens: int | None = None,
+    ) -> ChatAnswer:
+        """`aanswer` for synchronous workflows."""
+        asked = self._asked(messages, tools, response_format, tool_choice)
+        return ChatAnswer.of(self._answer_now(replace(asked, max_tokens=max_tokens)))
+
+    def served_at(self, server: GatewayServer, key: str | None = None) -> OpenAIAddress:
+        """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
+        key = server.keys.open(self.sample, key, streams_tokens=self._model.streams_tokens, count=self.count)
+        self._model.at_close(functools.partial(server.keys.close, key))
+        return OpenAIAddress(server.base_url, key)
+
+    async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
+        """Answer a request of the gateway, which comes on the gateway's event loop."""
+        await self._model.require_free_loop()
+        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice)
+        answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))
+        completion = answer.completion
+        if completion is None:
+            raise WorkflowError("the model sampled nothing", hint="this is a defect of astune")
+        return Sampled(
+            answer.message,
+            self._model.decoded(completion.token_ids) if request.logprobs else (),
+            completion.logprobs,
+            completion.finish_reason,
+            answer.usage.read_tokens,
+        )
+
+    async def count(self, request: ChatRequest) -> int:
+        """Tokens of the prompt that a request of the gateway would be answered from; nothing is sampled or recorded."""
+        await self._model.require_free_loop()
+        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice)
+        return await self._model.count(asked)
+
+    def _asked(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        response_format: ResponseFormat | None,
+        tool_choice: ToolChoice | None,
+    ) -> ModelCall:
+        known = () if self._disable_tools else checked(tools or ())
+        offered = () if tool_choice == "none" else known
+        must_call = () if self._disable_tools else tools_to_call(known, tool_choice)
+        grammar = grammar_of(response_format)
+        if grammar is not None and must_call:
+            raise WorkflowError(
+                "the model was called with a response_format and a tool_choice that forces a call",
+                hint="ask for one of them: a call's form follows from its tool's parameters",
+            )
+        return ModelCall(messages, offered, self._agent, self._trainable, grammar, must_call)
+
+    def _overflown(self, overflow: ContextOverflow) -> Answer:
+        if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:
+            raise overflow
+        return Answer({"role": "assistant", "content": ""}, Usage(0, 0, 0.0))
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
