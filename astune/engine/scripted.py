@@ -63,9 +63,14 @@ class ScriptedEngine:
             sampled_tokens=self._stats.sampled_tokens + len(token_ids),
         )
         if on_token is not ignore_token:
-            for token in token_ids:
-                on_token(token)
-                await asyncio.sleep(0)
+            try:
+                for token in token_ids:
+                    on_token(token)
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                cancelled = self._stats.cancelled_tokens + len(token_ids)
+                self._stats = replace(self._stats, cancelled_tokens=cancelled)
+                raise
         logprobs = [made_up_logprob(token, position, version) for position, token in enumerate(token_ids)]
         return Completion(token_ids, logprobs, "stop" if finished else "length", version)
 

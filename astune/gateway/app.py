@@ -91,7 +91,7 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
         body = await _body_of(http)
         dialect = _dialect_of(http)
         request, overridden = dialect.read_request(_json_of(body), key.conversations)
-        given = key.answers(
+        given = await key.answers(
             request,
             body,
             idempotency_key=http.headers.get("idempotency-key"),
@@ -100,7 +100,12 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
         headers = {OVERRIDDEN_HEADER: ",".join(overridden)} if overridden else {}
         answer_id = f"answer-{uuid.uuid4().hex}"
         if given.live is not None:
-            await _begun(given.answers, given.live)
+            given.join()  # before anything is awaited: an earlier reader may be leaving
+            try:
+                await _begun(given.answers, given.live)
+            except BaseException:
+                given.leave()
+                raise
             events = _events(
                 given,
                 given.live,
@@ -144,8 +149,10 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
 
 async def _begun(answers: asyncio.Task[list[Sampled]], live: LiveAnswers) -> None:
     """Wait until a token is there: what fails before is answered with a status of its own."""
+    seen = live.version
     while not answers.done() and not any(answer.begun for answer in live.each):
-        await live.change()
+        await live.change(seen)
+        seen = live.version
     if answers.done():
         answers.result()
 
@@ -153,21 +160,25 @@ async def _begun(answers: asyncio.Task[list[Sampled]], live: LiveAnswers) -> Non
 async def _events(
     given: Given, live: LiveAnswers, stream: EventStream, *, on_end: Callable[[list[Sampled]], None]
 ) -> AsyncIterator[str]:
-    with given.reading():
-        try:
-            while not given.answers.done():
-                for event in stream.more(live.each):
-                    yield event
-                await live.change()
-            on_end(given.answers.result())
-            for event in stream.end(given.answers.result()):
+    """The events of one reader, which `given` has been joined by."""
+    try:
+        seen = live.version
+        while not given.answers.done():
+            for event in stream.more(live.each):
                 yield event
-            given.delivered = True
-        except AstuneError as failure:
-            yield stream.broken(failure)
-        except Exception as failure:  # a defect of ours, which ends this stream alone
-            _log.error("a stream of the gateway failed", exc_info=failure)
-            yield stream.broken(RuntimeError(f"{type(failure).__name__} in the gateway"))
+            await live.change(seen)
+            seen = live.version
+        on_end(given.answers.result())
+        for event in stream.end(given.answers.result()):
+            yield event
+        given.delivered = True
+    except AstuneError as failure:
+        yield stream.broken(failure)
+    except Exception as failure:  # a defect of ours, which ends this stream alone
+        _log.error("a stream of the gateway failed", exc_info=failure)
+        yield stream.broken(RuntimeError(f"{type(failure).__name__} in the gateway"))
+    finally:
+        given.leave()
 
 
 def _dialect_of(http: Request) -> Dialect:

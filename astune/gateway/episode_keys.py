@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +38,12 @@ class Given:
     number: int = 0
     """Its place in the store, once its answers are there."""
     _delivered: bool = False
+    _left: bool = False
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its agent hung up, and its sampling is about to end."""
+        return self._left and not self.answers.done()
 
     @property
     def delivered(self) -> bool:
@@ -51,21 +56,21 @@ class Given:
         if value and self.store is not None and self.number:
             self.store.delivered(self.number)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Read the stream. When its last reader leaves, the sampling ends: an agent hung up.
+    def join(self) -> None:
+        """Read the stream, until `leave`."""
+        self.n_readers += 1
+
+    def leave(self) -> None:
+        """Stop reading. When the last reader leaves, the sampling ends: an agent hung up.
 
         The task itself is not cancelled. Where the answer was recorded in the same moment, it stays the one that a
         repeated request gets.
         """
-        self.n_readers += 1
-        try:
-            yield
-        finally:
-            self.n_readers -= 1
-            if self.live is not None and not self.n_readers and not self.answers.done():
-                for answer in self.live.each:
-                    answer.cancel()
+        self.n_readers -= 1
+        if self.live is not None and not self.n_readers and not self.answers.done():
+            self._left = True
+            for answer in self.live.each:
+                answer.cancel()
 
 
 @dataclass(eq=False)
@@ -85,7 +90,7 @@ class OpenKey:
     _given: list[Given] = field(default_factory=list)
     _by_idempotency_key: dict[str, Given] = field(default_factory=dict)
 
-    def answers(self, request: ChatRequest, body: bytes, *, idempotency_key: str | None, repeated: bool) -> Given:
+    async def answers(self, request: ChatRequest, body: bytes, *, idempotency_key: str | None, repeated: bool) -> Given:
         """The answers to a request: those of the request that it repeats, or new ones.
 
         Raises:
@@ -95,13 +100,9 @@ class OpenKey:
         if self.store is not None and not self._restored:
             self._restored = True
             self._restore()
-        given = self._by_idempotency_key.get(idempotency_key) if idempotency_key else None
-        if given is not None and given.digest != digest:
-            raise Refused("this Idempotency-Key came with another body before", key="Idempotency-Key")
-        if given is None and repeated:
-            alike = [earlier for earlier in self._given if earlier.digest == digest]
-            given = next((earlier for earlier in alike if not earlier.delivered), alike[-1] if alike else None)
-        if given is None or _failed(given.answers):
+        while (given := self._earlier(digest, idempotency_key, repeated=repeated)) and given.is_leaving:
+            await asyncio.wait({given.answers})  # its answer may be recorded in this moment
+        if given is None:
             given = self._begin(request, digest, idempotency_key)
             self._given.append(given)
         elif request.stream and given.live is None:  # it was answered before the gateway came back
@@ -109,6 +110,16 @@ class OpenKey:
         if idempotency_key:
             self._by_idempotency_key[idempotency_key] = given
         return given
+
+    def _earlier(self, digest: bytes, idempotency_key: str | None, *, repeated: bool) -> Given | None:
+        """The request that this one repeats, unless it failed."""
+        given = self._by_idempotency_key.get(idempotency_key) if idempotency_key else None
+        if given is not None and given.digest != digest:
+            raise Refused("this Idempotency-Key came with another body before", key="Idempotency-Key")
+        if given is None and repeated:
+            alike = [each for each in self._given if each.digest == digest and not _failed(each.answers)]
+            given = next((each for each in alike if not each.delivered), alike[-1] if alike else None)
+        return None if given is None or _failed(given.answers) else given
 
     def keep(self, answer_id: str, request: ChatRequest, answers: Sequence[Sampled]) -> None:
         """Keep a conversation with its answer, where its dialect names answers."""

@@ -57,19 +57,26 @@ class LiveAnswers:
     def __init__(self, n: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self.version = 0
+        """Counts the changes."""
         self.each = [LiveAnswer(self.notify) for _ in range(n)]
 
     def notify(self) -> None:
         """Wake those who wait, from any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._count)
         except RuntimeError:  # the gateway is closed: nobody waits
             return
 
-    async def change(self) -> None:
-        """Wait for more of an answer. Look at the answers first: what came before this call wakes nobody."""
-        self._changed.clear()
-        await self._changed.wait()
+    async def change(self, seen: int) -> None:
+        """Wait for more of an answer than there was at the version `seen`, which is read before the answers are."""
+        while self.version == seen:
+            await self._changed.wait()
+
+    def _count(self) -> None:
+        self.version += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 class Sent:

@@ -34,7 +34,7 @@ class Gateway:
         return 1
 
     async def ask(self, *, repeated: bool, named: str | None = None, arrives: bool = True) -> str:
-        given = self.key.answers(REQUEST, BODY, idempotency_key=named, repeated=repeated)
+        given = await self.key.answers(REQUEST, BODY, idempotency_key=named, repeated=repeated)
         (answer,) = await given.answers
         if arrives:
             given.delivered = True
