@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from astune.processes.program import ProgramEnd
-from astune.schema import ConfigError, WorkflowError, is_loopback
+from astune.schema import ConfigError, WorkflowError, described, is_loopback
 from astune.workflow.agent_result import AgentResult
 from astune.workflow.program import require_success, run_once, variables_of
 
@@ -24,6 +25,7 @@ _WAIT_S = 20.0
 _PAUSE_S = 2.0
 _CALL_S = 30.0
 _GOODBYE_S = 2.0
+_REFUSED = (httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE)
 _HEARTBEATS = 3
 """Heartbeats in the time of a lease."""
 
@@ -74,7 +76,7 @@ class Worker:
                 continue
             lonely = False
             if answer.status_code == httpx.codes.OK:
-                await _Lease(self, client, answer.json()).play()
+                await _Lease(self, client, _claim_of(answer, self.root)).play()
             elif answer.status_code != httpx.codes.NO_CONTENT:
                 require_worker_gateway(answer, self.root)
                 await asyncio.sleep(_PAUSE_S)
@@ -89,6 +91,15 @@ def require_worker_gateway(answer: httpx.Response, root: str) -> None:
             f"{root} takes no workers: it answered with status {answer.status_code}",
             hint="pass the address of rollout.workflow.workers, as http://trainer:8183",
         )
+
+
+def _claim_of(answer: httpx.Response, root: str) -> dict[str, Any]:
+    """The claimed episode. Raises ConfigError where somebody else answers at that address."""
+    try:
+        claim = answer.json()
+        return {name: claim[name] for name in ("episode_id", "task", "api_key", "model", "lease", "lease_s")}
+    except (ValueError, TypeError, KeyError) as cause:
+        raise ConfigError(f"{root} is no gateway of a run", hint="is there another server in between?") from cause
 
 
 class _Lease:
@@ -112,8 +123,18 @@ class _Lease:
                 self._worker.tell(f"{name}: the lease is lost; the episode is left")
                 return
             path, body = _outcome(running, self._worker.command, self._claim["task"]["task_id"])
-            said = await self._say(path, body)
-            self._worker.tell(f"{name}: {'ended' if path == '/end' else body['error']}{'' if said else ', too late'}")
+            status = await self._say(path, body)
+            if status in _REFUSED and path == "/end":
+                path, body = (
+                    "/abort",
+                    {
+                        "error": "the agent's result is refused: reward and metrics are numbers, "
+                        "and all of it is a few MiB at most"
+                    },
+                )
+                status = await self._say(path, body)
+            late = "" if status == httpx.codes.OK else ", too late"
+            self._worker.tell(f"{name}: {'ended' if path == '/end' else body['error']}{late}")
         except asyncio.CancelledError:
             await _cancelled(running)
             goodbye = {"error": "its worker ended", "given_back": True}
@@ -141,18 +162,21 @@ class _Lease:
                 if answer.status_code == httpx.codes.OK:
                     self._ends = time.monotonic() + self._claim["lease_s"]
 
-    async def _say(self, path: str, body: dict[str, Any]) -> bool:
-        """Whether the result was taken; tried again over broken connections while the lease holds."""
+    async def _say(self, path: str, body: dict[str, Any]) -> int:
+        """The status of the answer, 0 without one; tried again over broken connections while the lease holds."""
         while time.monotonic() < self._ends:
             with contextlib.suppress(httpx.HTTPError):
                 answer = await self._post(path, body)
                 if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
-                    return answer.status_code == httpx.codes.OK
+                    return answer.status_code
             await asyncio.sleep(min(_PAUSE_S, self._claim["lease_s"] / _HEARTBEATS))
-        return False
+        return 0
 
     async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return await self._client.post(f"{self._at}{path}", json={"lease": self._claim["lease"], **body})
+        content = json.dumps({"lease": self._claim["lease"], **body})  # a NaN is refused by who gets it
+        return await self._client.post(
+            f"{self._at}{path}", content=content, headers={"content-type": "application/json"}
+        )
 
 
 def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_id: str) -> tuple[str, dict[str, Any]]:
@@ -162,6 +186,8 @@ def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_i
         require_success(ended, command, task_id)
     except WorkflowError as failure:
         return "/abort", {"error": f"{failure.message}: {failure.hint}" if failure.hint else failure.message}
+    except Exception as failure:  # such as a full disk: this episode fails, and the worker goes on
+        return "/abort", {"error": f"the worker failed: {described(failure)}"}
     values = AgentResult.printed(ended.stdout).values
     kept = {name: values[name] for name in ("final_answer", "reward", "is_success", "metrics") if name in values}
     return "/end", {**kept, "stdout": ended.stdout, "stderr": ended.stderr, "exit_status": ended.status}

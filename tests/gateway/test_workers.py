@@ -162,6 +162,19 @@ def test_a_program_that_fails_is_named_and_a_wrong_token_ends_the_worker(
     assert "it broke" in (episode.error or "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("result", ['{"reward": NaN}', '{"metrics": {"a": "b"}}', '{"reward": "1"}'])
+def test_a_result_that_is_none_fails_the_episode_and_the_worker_goes_on(
+    renderer: Renderer, start: Start, tmp_path: Path, result: str
+) -> None:
+    agent = written(tmp_path / "agent.py", AGENT + f"\nprint({result!r})")
+    worker = start(sys.executable, agent, parallel=1)
+    for _ in range(2):
+        (episode,) = asyncio.run(played(renderer))
+        assert "result is refused" in (episode.error or "")
+    assert worker.poll() is None
+
+
 def offer(name: str, lane: Split = "train") -> Offer:
     return Offer(name, {"task_id": name}, "key", "model", lane)
 
