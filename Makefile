@@ -62,7 +62,7 @@ e2e-agentscope: install ## the AgentScope tests with each version of 1.x that us
 	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \
 	  .venv-agentscope-$$version/bin/python -m pytest -rs $(AGENTSCOPE_TESTS) || exit 1; done
 
-e2e-agents: install ## agents of seven frameworks, each with its own SDK, against scripted answers
+e2e-agents: install ## agents of several frameworks, each with its own SDK, against scripted answers
 	@scripts/make_peer_env.sh agents
 	@$(VENV)/python -m pytest -m e2e -rs tests/gateway/test_e2e_frameworks.py
 

@@ -28,7 +28,15 @@ ASK = {"role": "user", "content": "Hi"}
 SMOLAGENTS = pytest.param(
     "smolagents_agent", marks=pytest.mark.xfail(reason="it always sends `stop`, which is refused yet", strict=True)
 )
-AGENTS = ("openai_sdk", "anthropic_sdk", "openai_agents", "langgraph_agent", "pydantic_ai_agent", SMOLAGENTS)
+AGENTS = (
+    "openai_sdk",
+    "anthropic_sdk",
+    "openai_agents",
+    "langgraph_agent",
+    "pydantic_ai_agent",
+    "mcp_agent",
+    SMOLAGENTS,
+)
 
 pytestmark = pytest.mark.e2e
 
