@@ -35,6 +35,7 @@ AGENTS = (
     "langgraph_agent",
     "pydantic_ai_agent",
     "mcp_agent",
+    "autogen_agent",
     SMOLAGENTS,
 )
 
