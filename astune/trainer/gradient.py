@@ -40,7 +40,7 @@ def accumulate_gradient(
             entropy_has_gradient=loss.terms.entropy_coef != 0,
         )
         if not math.isfinite(sums.loss):
-            model.masters.zero_gradients()
+            model.masters.clear_gradients()
             raise _not_finite(float(sums.loss), hidden_RD)
         hidden_RD.backward(grad_RD)
         total = sums if total is None else total + sums

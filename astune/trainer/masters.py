@@ -6,7 +6,7 @@ Plain bfloat16 weights lose updates smaller than 1/256 of themselves, which at t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ def add_up(total: Tensor, part: Tensor) -> None:
 
 
 class Masters:
-    """A master and a gradient buffer for every parameter of `module` that requires a gradient.
+    """A master, and while a step is made a gradient buffer, for every parameter of `module` that requires a gradient.
 
     The module's parameters become `dtype`, all of them. Where that is float32 a parameter is its own master.
     """
@@ -45,7 +45,7 @@ class Masters:
         self._names: list[str] = []
         self._compute: list[nn.Parameter] = []
         self._masters: list[Tensor] = []
-        self._gradients: list[Tensor] = []
+        self._master_of: dict[Tensor, Tensor] = {}
         self._buffer_of: dict[Tensor, Tensor] = {}
         for name, parameter in module.named_parameters():
             master = parameter.data
@@ -54,28 +54,38 @@ class Masters:
                 self._names.append(name)
                 self._compute.append(parameter)
                 self._masters.append(master)
-                self._gradients.append(torch.zeros_like(master))
-                self._buffer_of[parameter] = self._gradients[-1]
+                self._master_of[parameter] = master
                 parameter.register_post_accumulate_grad_hook(self._collect)
         sum_embeddings_apart(module, self.gradient_of)
         self._optimizer: torch.optim.AdamW | None = None
 
     def gradient_of(self, parameter: Tensor) -> Tensor | None:
-        """The float32 buffer that its gradients add up in; None where it is frozen."""
-        return self._buffer_of.get(parameter)
+        """The float32 buffer that its gradients add up in until they are cleared; None where it is frozen."""
+        if parameter not in self._master_of:
+            return None
+        if parameter not in self._buffer_of:
+            self._buffer_of[parameter] = torch.zeros_like(self._master_of[parameter])
+        return self._buffer_of[parameter]
 
     def _collect(self, parameter: Tensor) -> None:
         """Move a micro-batch's gradient, which is in the compute dtype, into the float32 sum."""
-        if parameter.grad is not None:
-            add_up(self._buffer_of[parameter], parameter.grad)
+        total = self.gradient_of(parameter)
+        if parameter.grad is not None and total is not None:
+            add_up(total, parameter.grad)
             parameter.grad = None
 
-    def zero_gradients(self) -> None:
-        for gradient in self._gradients:
-            gradient.zero_()
+    def clear_gradients(self) -> None:
+        """Forget them, and their memory, which rollouts need until the next step."""
+        self._buffer_of.clear()
+        for master in self._masters:
+            master.grad = None
 
     def gradients(self) -> dict[str, Tensor]:
-        return dict(zip(self._names, self._gradients, strict=True))
+        """The sums so far by name; zeros where there is none."""
+        return {
+            name: cast(Tensor, self.gradient_of(parameter))
+            for name, parameter in zip(self._names, self._compute, strict=True)
+        }
 
     @torch.no_grad()
     def step(self, optim: OptimConfig, lr: float) -> float:
@@ -84,25 +94,26 @@ class Masters:
         Raises:
             TrainerError: the norm is not finite; no weight has changed.
         """
-        norm = float(torch.nn.utils.get_total_norm(self._gradients))
+        gradients = list(self.gradients().values())
+        norm = float(torch.nn.utils.get_total_norm(gradients))
         if not math.isfinite(norm):
             where = self._not_finite()
-            self.zero_gradients()
+            self.clear_gradients()
             raise TrainerError(
                 f"the gradient is not finite{where}",
                 hint="no weight was changed; lower trainer.optim.lr, or set model.dtype to float32, "
                 "and look at the loss and entropy of the steps before",
             )
         if norm > optim.max_grad_norm:
-            for gradient in self._gradients:
+            for gradient in gradients:
                 gradient.mul_(optim.max_grad_norm / norm)
         optimizer = self._optimizer_for(optim)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        for master, gradient in zip(self._masters, self._gradients, strict=True):
+        for master, gradient in zip(self._masters, gradients, strict=True):
             master.grad = gradient
         optimizer.step()
-        self.zero_gradients()
+        self.clear_gradients()
         self._publish()
         return norm
 
@@ -164,5 +175,5 @@ class Masters:
         for name, master in zip(self._names, self._masters, strict=True):
             master.copy_(saved[name])
         self._optimizer_for(optim).load_state_dict(state["optimizer"])
-        self.zero_gradients()
+        self.clear_gradients()
         self._publish()

@@ -38,7 +38,7 @@ def tree_gradient(
     microbatches = [pack(part, CPU) for part in split(timelines, tokens)]
     sums = accumulate_gradient(model, microbatches, loss, temperature)
     gradient = {name: tensor.clone() for name, tensor in model.masters.gradients().items()}
-    model.masters.zero_gradients()
+    model.masters.clear_gradients()
     return float(sums.loss), gradient
 
 

@@ -58,7 +58,7 @@ def gradient(
 ) -> tuple[float, Gradient]:
     sums = accumulate_gradient(model, [pack(part, CPU, layout=layout) for part in parts], loss, 1.0)
     found = {name: tensor.clone() for name, tensor in model.masters.gradients().items()}
-    model.masters.zero_gradients()
+    model.masters.clear_gradients()
     return float(sums.loss), found
 
 

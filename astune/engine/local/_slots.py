@@ -8,6 +8,8 @@ the most of its tokens. The cache knows nothing of requests or sampling.
 
 from __future__ import annotations
 
+import math
+import mmap
 from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +23,8 @@ PIECE_TOKENS = 64
 _CAPACITY_STEP = 64
 """Slots grow in steps of this many tokens: seldom enough to cost nothing, often enough to compute little padding."""
 _FIRST_SLOTS = 8
-"""Slots doubled from here as they are needed, so that a short chat does not touch the whole budget."""
+"""Slots are added as they are needed, this many at least or a quarter, so that a short chat does not touch the whole
+budget."""
 
 
 class LayerShape(NamedTuple):
@@ -163,7 +166,7 @@ class SlotCache:
             self._resize(self.slots, count, self._rounded(max(len(slot.tokens) for slot in self.slots)))
             limit = self._slot_limit(self.capacity)
         if count < limit and (count < limit // 2 or not closed):
-            self._resize(self.slots, min(2 * count, limit), self.capacity)
+            self._resize(self.slots, min(count + max(_FIRST_SLOTS, count // 4), limit), self.capacity)
             return self.slots[count]
         candidates = closed or [slot for slot in idle if slot is not source] or idle
         return min(candidates, key=lambda slot: slot.last_used)
@@ -176,7 +179,7 @@ class SlotCache:
         used = max((len(slot.tokens) for slot in kept), default=0)
         for layer, (kv_heads, key_dim, value_dim) in enumerate(self._shapes):
             for buffers, dim in ((self.keys, key_dim), (self.values, value_dim)):
-                new = torch.zeros((count, kv_heads, capacity, dim), dtype=self._dtype, device=self._device)
+                new = zeros((count, kv_heads, capacity, dim), self._dtype, self._device)
                 if kept:
                     new[: len(kept), :, :used] = buffers[layer][index, :, :used]
                 buffers[layer] = new
@@ -200,6 +203,16 @@ class SlotCache:
         """Row of every new (token, kv head) in a buffer flattened to [slots * kv heads * capacity, head dim]."""
         heads = torch.arange(kv_heads, device=self._device)
         return ((slots_N[:, None] * kv_heads + heads) * self.capacity + positions_N[:, None]).reshape(-1)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A buffer of zeros. On a CPU it lies outside the heap: only what is written takes memory, and all of it is given
+    back at once. In the heap each size that the cache grows through would leave a hole behind."""
+    n_elements = math.prod(shape)
+    if device.type != "cpu" or not n_elements:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, n_elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def as_tokens(tokens: array[int]) -> np.ndarray:

@@ -21,7 +21,7 @@ from astune.engine.local import _cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine.local._scheduler import Request, Scheduler
 from astune.engine.local._slots import SlotCache
-from astune.engine.local.allocator import keep_freed_memory
+from astune.engine.local.allocator import give_back_freed_memory, keep_freed_memory
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.local.grammar import Grammars, Matcher
@@ -69,6 +69,8 @@ class InProcessEngine:
         self._arrived: list[Request] = []
         self._loads: list[tuple[WeightsSource, _Waiter]] = []
         self._open: set[str] = set()
+        self._to_empty = False
+        """The last session was closed, and the cache goes when nothing runs."""
         self._late_cancelled_tokens = 0
         self._stats = EngineStats()
         self._end: EngineError | None = None
@@ -119,11 +121,18 @@ class InProcessEngine:
     def open_session(self, session: str) -> None:
         with self._changed:
             self._open.add(session)
+            self._to_empty = False
 
     def close_session(self, session: str) -> None:
-        """End a session; its cached tokens stay for others that begin alike, until their place is needed."""
+        """End a session; its cached tokens stay for others that begin alike, until their place is needed.
+
+        With the last one goes the cache: between rollouts its memory is the trainer's.
+        """
         with self._changed:
+            was_last = self._open == {session}
             self._open.discard(session)
+            self._to_empty = self._to_empty or was_last
+            self._changed.notify()
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         return await self.stream(prompt_ids, params, session=session)
@@ -251,6 +260,10 @@ class InProcessEngine:
                 self._stats = scheduler.stats
                 if scheduler.running or scheduler.waiting or self._loads:
                     return True
+                if self._to_empty:
+                    self._to_empty = False
+                    scheduler.forget()
+                    give_back_freed_memory()
                 self._changed.wait()
         return False
 

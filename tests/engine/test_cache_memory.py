@@ -1,0 +1,45 @@
+"""What the engine in this process keeps between rollouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from astune.engine import InProcessEngine
+from astune.engine.local._slots import zeros
+from astune.schema import SamplingParams
+
+PROMPT = list(range(20, 60))
+
+
+async def prefilled(engine: InProcessEngine, session: str) -> int:
+    """Tokens computed of the prompt."""
+    before = engine.stats().prefilled_tokens
+    await engine.generate(PROMPT, SamplingParams(max_tokens=4, seed=1), session=session)
+    return engine.stats().prefilled_tokens - before
+
+
+async def test_the_cache_lasts_as_long_as_a_session_is_open(tiny: InProcessEngine) -> None:
+    for session in ("a", "b"):
+        tiny.open_session(session)
+    assert await prefilled(tiny, "a") == len(PROMPT)
+    tiny.close_session("a")
+    assert [await prefilled(tiny, "b") for _ in range(20)] == [1] * 20
+    tiny.close_session("b")
+    # The engine empties it as soon as nothing runs, so one of the next requests finds nothing.
+    assert len(PROMPT) in [await prefilled(tiny, "c") for _ in range(100)]
+
+
+def test_a_buffer_of_zeros_takes_memory_only_where_it_is_written() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    buffer = zeros((1024, 256, 256), torch.float32, torch.device("cpu"))  # 256 MiB
+    assert resident() - before < 32 * 2**20
+    assert float(buffer[7].sum()) == 0
+    buffer[:256] = 1
+    assert resident() - before > 60 * 2**20
+    del buffer
+    assert resident() - before < 32 * 2**20
