@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +56,8 @@ def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence
             _announce(opened, *_agent(opened).served_at(server, key))
             await asyncio.Event().wait()
 
+    # A script's background processes begin with SIGINT ignored; one that is sent all the same is meant.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # how one ends it
         asyncio.run(serve())
     return 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from astune.renderers.beginnings import common_beginning
 from astune.renderers.renderer import Reply
-from astune.renderers.template import common_beginning
 
 MARKERS = ("<tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "<function=", "<|python_tag|>")
 """Texts at which readers divide an answer, also where a tokenizer has no token for them."""

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astune.renderers.beginnings import common_beginning
 from astune.renderers.renderer import Tool
-from astune.renderers.template import common_beginning
 from astune.schema import ONE_LINE_JSON, WorkflowError, closed_schema
 
 Piece = str | int

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Template
 
 from astune.engine.tokenizer import ModelTokenizer
+from astune.renderers.beginnings import common_beginning
 from astune.renderers.jinja import CLOCK, compiled
 from astune.renderers.renderer import Tool
 from astune.schema import ConfigError, Message
@@ -159,12 +160,6 @@ class ChatTemplate:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
-
-
-def common_beginning(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Number of leading elements that are the same."""
-    differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differs, min(len(one), len(other)))
 
 
 def _as_ids(value: int | Sequence[int] | None) -> list[int]:

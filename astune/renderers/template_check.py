@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from astune.renderers.beginnings import common_beginning
 from astune.renderers.renderer import Tool
-from astune.renderers.template import ChatTemplate, common_beginning
+from astune.renderers.template import ChatTemplate
 from astune.renderers.template_renderer import TemplateRenderer
 from astune.schema import Message, WorkflowError
 

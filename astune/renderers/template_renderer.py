@@ -19,12 +19,13 @@ from functools import lru_cache
 from itertools import takewhile
 
 from astune.renderers import forced_calls, plain_tools
+from astune.renderers.beginnings import common_beginning
 from astune.renderers.families import reader_for, without_last
 from astune.renderers.message_ends import MARK, ends_by_marks, ends_by_search
 from astune.renderers.messages import meaning_of
 from astune.renderers.renderer import Rendered, Reply, Tool
 from astune.renderers.settled import Settled, settled_by_probing, settled_text
-from astune.renderers.template import ChatTemplate, common_beginning
+from astune.renderers.template import ChatTemplate
 from astune.renderers.token_bytes import vocabulary_of
 from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowError
 
