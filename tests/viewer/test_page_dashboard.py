@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from astune_command import ROOT, start
 from page_words import overrides, until
-from viewer_stage import serving
 
 from astune.runs import RunDirectory
 
@@ -125,22 +124,20 @@ def training(tiny_folder, tmp_path) -> Iterator[Callable[[], subprocess.Popen[st
         process.communicate()
 
 
-def test_curves_and_episodes_grow_while_a_run_goes_on(page, training, tmp_path):
-    with serving(tmp_path / "launcher_record") as client:
-        page.goto(f"{str(client.base_url).rstrip('/')}/")
-        page.get_by_text("No runs yet").wait_for()
-        page.evaluate("window.same = true")
-        process = training()
-        page.locator(".is-running").first.wait_for(timeout=120_000)
-        until(page, "document.querySelector('.live') !== null")
-        until(page, "Number(document.querySelector('.episode-pane .count')?.innerText) >= 4", timeout_s=120)
-        count = int(page.locator(".episode-pane .count").inner_text())
-        until(page, f"Number(document.querySelector('.episode-pane .count').innerText) > {count}", timeout_s=60)
-        page.get_by_role("button", name="Dashboard").click()
-        page.locator(".latest b").first.wait_for(timeout=60_000)
-        step = int(page.locator(".latest b").first.inner_text())
-        until(page, f"Number(document.querySelector('.latest b').innerText) > {step + 1}", timeout_s=60)
-        assert page.evaluate("window.same"), "the page was not loaded again"
-        process.send_signal(signal.SIGINT)
-        page.locator(".bar-run .is-interrupted").wait_for(timeout=60_000)
-        page.goto("about:blank")
+def test_curves_and_episodes_grow_while_a_run_goes_on(page, serve, training, tmp_path):
+    page.goto(serve(tmp_path / "launcher_record"))
+    page.get_by_text("No runs yet").wait_for()
+    page.evaluate("window.same = true")
+    process = training()
+    page.locator(".is-running").first.wait_for(timeout=120_000)
+    until(page, "document.querySelector('.live') !== null")
+    until(page, "Number(document.querySelector('.episode-pane .count')?.innerText) >= 4", timeout_s=120)
+    count = int(page.locator(".episode-pane .count").inner_text())
+    until(page, f"Number(document.querySelector('.episode-pane .count').innerText) > {count}", timeout_s=60)
+    page.get_by_role("button", name="Dashboard").click()
+    page.locator(".latest b").first.wait_for(timeout=60_000)
+    step = int(page.locator(".latest b").first.inner_text())
+    until(page, f"Number(document.querySelector('.latest b').innerText) > {step + 1}", timeout_s=60)
+    assert page.evaluate("window.same"), "the page was not loaded again"
+    process.send_signal(signal.SIGINT)
+    page.locator(".bar-run .is-interrupted").wait_for(timeout=60_000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from page_words import until
-from viewer_stage import make_episode, serving, write_run
+from viewer_stage import make_episode, write_run
 
 from astune.runs import RunDirectory
 
@@ -36,17 +36,16 @@ def recorded(record, real):
         return reader.list()
 
 
-def test_a_hit_of_the_search_is_in_sight_and_marked(page, tmp_path):
+def test_a_hit_of_the_search_is_in_sight_and_marked(page, serve, tmp_path):
     long = make_episode(question="a stack of hay\n" * 400, answer="Here is the Needle.")
     run = write_run(tmp_path, [long, make_episode(1)])
-    with serving(tmp_path) as client:
-        shown(page, f"{str(client.base_url).rstrip('/')}/#run=demo/{run.name}&text=needle", 1)
-        page.locator("[data-episode]").click()
-        page.get_by_text("Here is the Needle.").nth(1).wait_for()
-        until(page, "CSS.highlights.get('hit')?.size === 1")
-        until(page, "document.querySelector('.chat').scrollTop > 1000")
-        page.get_by_label("Search in messages").fill("")
-        until(page, "!CSS.highlights.has('hit')")
+    shown(page, f"{serve(tmp_path)}#run=demo/{run.name}&text=needle", 1)
+    page.locator("[data-episode]").click()
+    page.get_by_text("Here is the Needle.").nth(1).wait_for()
+    until(page, "CSS.highlights.get('hit')?.size === 1")
+    until(page, "document.querySelector('.chat').scrollTop > 1000")
+    page.get_by_label("Search in messages").fill("")
+    until(page, "!CSS.highlights.has('hit')")
 
 
 def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, served, record, real, staged):
@@ -104,22 +103,20 @@ def test_search_shows_where_the_words_stand(page, served, staged):
     assert page.locator("[data-search]").input_value() == "WAS A TREE"
 
 
-def test_a_long_name_of_a_task_is_cut_before_its_end(page, tmp_path):
+def test_a_long_name_of_a_task_is_cut_before_its_end(page, serve, tmp_path):
     tasks = [f"a-benchmark-with-a-long-name/validation-of-many-kinds/task-{number:05d}" for number in range(2)]
     run = write_run(tmp_path, [make_episode(number, task=task) for number, task in enumerate(tasks)])
     page.set_viewport_size({"width": 1024, "height": 700})
-    with serving(run) as client:
-        shown(page, f"{str(client.base_url).rstrip('/')}/#run=", 2)
-        for row, task in zip(page.locator(".episode-row").all(), tasks, strict=True):
-            name = row.get_by_title(task)
-            assert name.text_content() == task
-            assert name.locator(".name-end").text_content() == task[-12:]
-            boxes = [row.locator(part).bounding_box() for part in (".name-start", ".name-end", ".episode-reward")]
-            edges = [edge for box in boxes for edge in (box["x"], box["x"] + box["width"])]
-            assert edges == sorted(edges), "nothing lies over anything else"
-            assert boxes[0]["width"] > 20
-            assert edges[-1] < row.bounding_box()["x"] + row.bounding_box()["width"]
-        page.goto("about:blank")
+    shown(page, f"{serve(run)}#run=", 2)
+    for row, task in zip(page.locator(".episode-row").all(), tasks, strict=True):
+        name = row.get_by_title(task)
+        assert name.text_content() == task
+        assert name.locator(".name-end").text_content() == task[-12:]
+        boxes = [row.locator(part).bounding_box() for part in (".name-start", ".name-end", ".episode-reward")]
+        edges = [edge for box in boxes for edge in (box["x"], box["x"] + box["width"])]
+        assert edges == sorted(edges), "nothing lies over anything else"
+        assert boxes[0]["width"] > 20
+        assert edges[-1] < row.bounding_box()["x"] + row.bounding_box()["width"]
 
 
 def test_a_hit_in_another_timeline_is_opened_there(page, served, staged):
@@ -158,15 +155,13 @@ def test_keys_walk_through_episodes_faces_and_views(page, served, staged):
     page.locator(".dashboard").wait_for()
 
 
-def test_keys_reach_episodes_whose_rows_are_not_there_yet(page, tmp_path):
+def test_keys_reach_episodes_whose_rows_are_not_there_yet(page, serve, tmp_path):
     run = write_run(tmp_path, [make_episode(number) for number in range(450)])
-    with serving(run) as client:
-        shown(page, f"{str(client.base_url).rstrip('/')}/#run=", 450)
-        page.keyboard.press("k")
-        page.locator('.interaction h2[title$="-449-1"]').wait_for()
-        page.keyboard.press("k")
-        page.locator('.interaction h2[title$="-448-1"]').wait_for()
-        page.goto("about:blank")
+    shown(page, f"{serve(run)}#run=", 450)
+    page.keyboard.press("k")
+    page.locator('.interaction h2[title$="-449-1"]').wait_for()
+    page.keyboard.press("k")
+    page.locator('.interaction h2[title$="-448-1"]').wait_for()
 
 
 def test_a_link_restores_everything(page, served, real, recorded):

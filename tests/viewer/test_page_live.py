@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from page_words import until
-from viewer_stage import make_episode, own_logprobs, serving, writing
+from viewer_stage import make_episode, own_logprobs, writing
 
 from astune.viewer._events import WatchedRun
 
@@ -34,23 +34,22 @@ def counts(page: Any, n: int) -> None:
 
 
 @pytest.fixture
-def going(tmp_path):
+def going(tmp_path, serve):
     """A run that goes on, with one episode; its address, and what writes its episodes and its metrics."""
     with (
         writing(tmp_path) as run,
         run.open_episodes() as store,
         run.open_metrics() as metrics,
-        serving(tmp_path) as client,
     ):
         store.append(make_episode())
         store.flush()
-        yield f"{str(client.base_url).rstrip('/')}/", f"demo/{run.path.name}", store, metrics
+        yield serve(tmp_path), f"demo/{run.path.name}", store, metrics
 
 
-def test_the_list_of_runs_may_tell_first_that_a_run_has_ended(page, tmp_path, monkeypatch):
+def test_the_list_of_runs_may_tell_first_that_a_run_has_ended(page, serve, tmp_path, monkeypatch):
     monkeypatch.setattr("astune.viewer._app.WatchedRun", partial(WatchedRun, tick_s=1000))
-    with writing(tmp_path) as run, serving(tmp_path) as client:
-        page.goto(f"{str(client.base_url).rstrip('/')}/#run=demo/{run.path.name}")
+    with writing(tmp_path) as run:
+        page.goto(f"{serve(tmp_path)}#run=demo/{run.path.name}")
         page.locator(".bar-run .is-running").wait_for()
         run.finish("interrupted")
         page.locator(".bar-run .is-interrupted").wait_for()

@@ -16,7 +16,6 @@ import pytest
 from astune_command import ROOT, astune
 from page_stage import write_staged_run
 from page_words import overrides, until
-from viewer_stage import serving
 
 from astune.runs import RunDirectory
 
@@ -40,7 +39,7 @@ def taken(page, file: Path) -> None:
 
 
 @pytest.fixture
-def shown(request, folder, tmp_path) -> Iterator[tuple[str, Path, str]]:
+def shown(request, serve, folder, tmp_path) -> Iterator[tuple[str, Path, str]]:
     """The address of a viewer, the record that it shows, and the name of a trained run in it."""
     if "VIEWER_PICTURES" not in os.environ:
         yield tuple(map(request.getfixturevalue, ("served", "record", "real")))
@@ -52,8 +51,7 @@ def shown(request, folder, tmp_path) -> Iterator[tuple[str, Path, str]]:
     record = tmp_path / "launcher_record"
     [run] = (record / "calculator").iterdir()
     write_staged_run(record)
-    with serving(record) as client:
-        yield f"{str(client.base_url).rstrip('/')}/", record, f"calculator/{run.name}"
+    yield serve(record), record, f"calculator/{run.name}"
 
 
 @pytest.fixture
