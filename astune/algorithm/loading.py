@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from astune.algorithm.grpo import GRPO, DrGRPO
 from astune.algorithm.gspo import GSPO
 from astune.algorithm.reinforce_plus_plus import ReinforcePlusPlus
 from astune.algorithm.rloo import RLOO
+from astune.config.arguments import require_accepted
 from astune.config.imports import import_class, is_reference
 from astune.config.schema import AstuneConfig, LossConfig
 from astune.schema import ConfigError, boundary_now
@@ -45,10 +44,14 @@ def load_algorithm(config: AstuneConfig, base_dir: Path | None = None) -> Algori
         ConfigError: it does not import, or has no such parameter, or refuses a value.
     """
     chosen, params = _class_of(config, base_dir), _params(config)
-    _require_parameters(chosen, params)
+    values, keys = (
+        {name: value for name, (value, _) in params.items()},
+        {name: key for name, (_, key) in params.items()},
+    )
+    require_accepted(chosen, values, key=f"{_KEY}.params", positional=0, keys=keys)
     hint = "see docs/en/algorithms.md; its parameters are those of its __init__"
     with boundary_now(ConfigError, f"{_KEY}: making {chosen.__name__}", hint=hint):
-        algorithm: Algorithm = chosen(**{name: value for name, (value, _) in params.items()})
+        algorithm: Algorithm = chosen(**values)
     algorithm.max_response_tokens = config.rollout.max_response_length_in_one_turn
     algorithm.token_weights = config.trainer.loss.token_weights or algorithm.token_weights
     return algorithm
@@ -84,18 +87,3 @@ def _params(config: AstuneConfig) -> dict[str, tuple[Any, str]]:
             )
         given.setdefault(name, (value, f"trainer.loss.{name}"))
     return given
-
-
-def _require_parameters(chosen: type[Algorithm], params: dict[str, tuple[Any, str]]) -> None:
-    """Refuse a parameter that the class does not have."""
-    known = [one for one in inspect.signature(chosen).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    if len(known) < len(inspect.signature(chosen).parameters):
-        return
-    names = [one.name for one in known]
-    for name, (_, key) in params.items():
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            raise ConfigError(
-                f"{key}: {chosen.__name__} has no parameter {name}",
-                hint=f"did you mean {close[0]}?" if close else f"it has {', '.join(names) or 'none'}",
-            )

@@ -1,4 +1,4 @@
-"""Classes that a configuration names: `module->Class` and `path/file.py->Class`.
+"""Classes and functions that a configuration names: `module->Class` and `path/file.py->Class`.
 
 A name that does not lead to a usable class is a ConfigError that says what was found instead. What the class does
 is not looked at.
@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from astune.config._suggestions import Place, suggestion
@@ -59,13 +59,18 @@ def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | No
     Raises:
         ConfigError: the reference is malformed, does not import, or names something else.
     """
-    location, arrow, name = (part.strip() for part in reference.partition(_ARROW))
-    if not arrow or not location or not name.isidentifier():
-        hint = _form_hint(reference, base, key, base_dir)
-        raise ConfigError(f"{key}: {reference!r} does not have the form {_FORMS}", hint=hint)
-    named = _Named(location, name, key, base, base_dir)
-    module = _load_file(named) if named.is_file else _load_module(named)
-    return _class_of(module, named)
+    named = _parsed(reference, key, base, base_dir)
+    return _class_of(_load(named), named)
+
+
+def import_class_or_function(
+    reference: str, *, key: str, base: type[T], base_dir: Path | None = None
+) -> type[T] | FunctionType:
+    """As `import_class`, where a function may stand in place of the class."""
+    named = _parsed(reference, key, base, base_dir)
+    module = _load(named)
+    found = getattr(module, named.name, None)
+    return found if isinstance(found, FunctionType) else _class_of(module, named)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,18 @@ class _Named:
             return import_class(reference, key=self.key, base=self.base, base_dir=self.base_dir)
         except ConfigError:
             return None
+
+
+def _parsed(reference: str, key: str, base: type, base_dir: Path | None) -> _Named:
+    location, arrow, name = (part.strip() for part in reference.partition(_ARROW))
+    if not arrow or not location or not name.isidentifier():
+        hint = _form_hint(reference, base, key, base_dir)
+        raise ConfigError(f"{key}: {reference!r} does not have the form {_FORMS}", hint=hint)
+    return _Named(location, name, key, base, base_dir)
+
+
+def _load(named: _Named) -> ModuleType:
+    return _load_file(named) if named.is_file else _load_module(named)
 
 
 def _form_hint(spec: str, base: type, key: str, base_dir: Path | None) -> str:

@@ -214,8 +214,10 @@ class RolloutConfig(StrictModel):
     workflow: str | ProgramConfig = Field(
         default="", validation_alias=AliasChoices("workflow", "agentscope_learn_protocol")
     )
-    """Your agent program: `module->Class` or `path/file.py->Class`; or `{command: [...]}`, `{url: ...}` or `{workers:
-    ...}` for a program of its own, which docs/en/any_agent.md describes."""
+    """Your agent program: `module->Class` or `path/file.py->Class`, or a function in place of the class; or `{command:
+    [...]}`, `{url: ...}` or `{workers: ...}` for a program of its own, which docs/en/any_agent.md describes."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the workflow's class or function."""
     trust_program_reward: bool = False
     """Take the reward that such a program prints. Only for programs that run nothing the model wrote."""
     agentscope_disable_toolcalls: bool = False
@@ -258,7 +260,7 @@ class TaskJudgeConfig(StrictModel):
     reference_field: str = "answer"
     """The metadata field that holds the reference answer, for judges that compare with one."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for the judge's class; those of `MathAnswerAndLlmAsJudge` are in docs/en/judge.md."""
+    """Keyword arguments for the judge's class or function; docs/en/judge.md has those of `MathAnswerAndLlmAsJudge`."""
 
     @field_validator("judge_protocol", mode="before")
     @classmethod

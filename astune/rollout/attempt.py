@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import time
 from typing import Any
 
@@ -50,6 +51,8 @@ class Attempt:
         # Whatever an agent or a judge changes in its task stays in its own episode.
         self._task = copy.deepcopy(request.task)
         self._seed = stable_seed(config.seed, request.episode_id)
+        # One seed a task: the episodes of a group meet the same world.
+        self._world_seed = stable_seed(config.seed, request.task.task_id)
         self._tracker = ContextTracker(
             setting.renderer,
             config.rollout.max_model_len,
@@ -99,6 +102,7 @@ class Attempt:
             timeout_s=rollout.call_timeout_s,
             on_wait=self._wait,
             split=self._request.split,
+            rng=random.Random(self._world_seed),
         )
         self._wait("workflow")
         try:
@@ -153,9 +157,7 @@ class Attempt:
         what = f"creating the environment of task {task.task_id}"
         timeout_s = self._config.rollout.call_timeout_s
         async with boundary(EnvError, what, timeout_s=timeout_s):
-            # One seed a task: the episodes of a group meet the same world.
-            seed = stable_seed(self._config.seed, task.task_id)
-            handle = open_environment(task.env_type, task, seed, timeout_s=timeout_s)
+            handle = open_environment(task.env_type, task, self._world_seed, timeout_s=timeout_s)
             self._environment = handle
             begun = await handle.create() if handle is not None else EnvState([])
         return begun if begun.state else EnvState(_opening(task), begun.info)
@@ -168,7 +170,7 @@ class Attempt:
             return UNJUDGED
 
     async def _judged(self, proxy: AstuneProxy) -> Reward:
-        own = workflow_reward(self._output, self._setting.workflow_class.__name__)
+        own = workflow_reward(self._output, self._forest, proxy.targets, self._setting.workflow_class.__name__)
         if own is not None:
             return own
         if self._setting.judge is None:
@@ -219,16 +221,21 @@ class Attempt:
     def _metrics(self) -> dict[str, float]:
         forest = self._forest
         sampled = [node for node in forest.nodes if node.sampled]
-        return self._output.metrics | {
-            "turns": float(len(sampled)),
-            "env_steps": float(self._proxy.n_steps if self._proxy is not None else 0),
-            "sampled_tokens": float(forest.sampled_tokens()),
-            "read_tokens": float(sum(len(node.prompt_delta) for node in forest.nodes)),
-            "cut_answers": float(sum(node.finish_reason == "length" for node in sampled)),
-            "malformed_calls": float(sum(len(node.malformed_calls) for node in sampled)),
-            "relaxed_messages": float(self._tracker.relaxed),
-            "branches": float(sum(node.fork_cause is not None for node in forest.nodes)),
-        }
+        judged = self._reward.metrics if self._reward is not None else {}
+        return (
+            self._output.metrics
+            | judged
+            | {
+                "turns": float(len(sampled)),
+                "env_steps": float(self._proxy.n_steps if self._proxy is not None else 0),
+                "sampled_tokens": float(forest.sampled_tokens()),
+                "read_tokens": float(sum(len(node.prompt_delta) for node in forest.nodes)),
+                "cut_answers": float(sum(node.finish_reason == "length" for node in sampled)),
+                "malformed_calls": float(sum(len(node.malformed_calls) for node in sampled)),
+                "relaxed_messages": float(self._tracker.relaxed),
+                "branches": float(sum(node.fork_cause is not None for node in forest.nodes)),
+            }
+        )
 
     def _wait(self, what: str) -> None:
         self.phase = what

@@ -28,11 +28,12 @@ def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workfl
         WorkflowError: its constructor failed.
     """
     try:
-        return workflow_class(config)
+        return workflow_class(config, **config.rollout.params)
     except Exception as cause:
         raise WorkflowError(
             f"{workflow_class.__name__} could not be made{place_of(cause)}: {described(cause)}",
-            hint="its __init__, if it has one, takes the configuration and passes it to super().__init__",
+            hint="its __init__, if it has one, takes the configuration and passes it to super().__init__; its keyword "
+            "arguments are rollout.params",
         ) from cause
 
 

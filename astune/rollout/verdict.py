@@ -82,7 +82,7 @@ async def ask_judge(
                 hint="this is in the judge's own code, or in what it calls",
             ) from cause
     reward = _reward(verdict, what)
-    _require_fit(reward, forest, targets, what)
+    _require_fit(reward, forest, targets, what, JudgeError)
     return reward
 
 
@@ -93,17 +93,28 @@ def _in_one_line(cause: Exception) -> str:
     return described(cause)
 
 
-def workflow_reward(output: WorkflowOutput, workflow: str) -> Reward | None:
-    """The reward that a workflow gave itself; None where it leaves that to a judge."""
+def workflow_reward(output: WorkflowOutput, forest: Forest, targets: Mapping[str, str], workflow: str) -> Reward | None:
+    """The reward that a workflow gave itself; None where it leaves that to a judge.
+
+    Raises:
+        WorkflowError: it is no finite number, or names targets that nobody has.
+    """
     if output.reward is None:
+        if output.per_target is not None:
+            raise WorkflowError(
+                f"{workflow} returned per_target without a reward", hint="pass reward too: what reports show and count"
+            )
         return None
     try:
         success = output.reward >= FULL_SCORE if output.is_success is None else output.is_success
-        return Reward(raw_reward=output.reward, is_success=success, metadata=output.metadata)
+        reward = Reward(
+            raw_reward=output.reward, is_success=success, per_target=output.per_target, metadata=output.metadata
+        )
     except (ValidationError, TypeError) as cause:
-        raise WorkflowError(
-            f"{workflow} returned the reward {output.reward!r}", hint="a reward is a finite number"
-        ) from cause
+        given = output.reward if output.per_target is None else {"reward": output.reward} | output.per_target
+        raise WorkflowError(f"{workflow} returned the reward {given!r}", hint="a reward is a finite number") from cause
+    _require_fit(reward, forest, targets, workflow, WorkflowError)
+    return reward
 
 
 def _reward(verdict: Any, what: str) -> Reward:
@@ -121,14 +132,16 @@ def _reward(verdict: Any, what: str) -> Reward:
         raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT) from cause
 
 
-def _require_fit(reward: Reward, forest: Forest, targets: Mapping[str, str], what: str) -> None:
+def _require_fit(
+    reward: Reward, forest: Forest, targets: Mapping[str, str], what: str, error: type[JudgeError | WorkflowError]
+) -> None:
     """Rewards per turn are one for each trained message; of those per target at least one is of a trained target.
 
     A target that nobody knows while a trained one has no reward is a name written wrongly.
     """
     trained = [node for node in forest.nodes if node.sampled and node.trainable]
     if reward.per_turn is not None and len(reward.per_turn) != len(trained):
-        raise JudgeError(
+        raise error(
             f"{what} gave {len(reward.per_turn)} rewards per turn, and {len(trained)} messages are trained",
             hint="give one for each message of a trained agent, in the order in which they were sampled",
         )
@@ -137,7 +150,7 @@ def _require_fit(reward: Reward, forest: Forest, targets: Mapping[str, str], wha
     tags = {targets.get(node.agent, node.agent) for node in trained}
     unknown = reward.per_target.keys() - targets.values() - tags
     if tags.isdisjoint(reward.per_target) or (unknown and not tags <= reward.per_target.keys()):
-        raise JudgeError(
+        raise error(
             f"{what} gave rewards to the targets {sorted(reward.per_target)}, and {sorted(tags)} are trained",
             hint="name targets by the tag of as_agentscope_model(agent_name, target_tag), which is the agent's name "
             "where none was given",

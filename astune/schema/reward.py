@@ -26,6 +26,8 @@ class Reward(BaseModel):
     """What each message that is trained earned at once, in the order of recording; a message is trained on what was
     earned from it on."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
+    """Numbers to be averaged over episodes, as a workflow's metrics are."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -84,7 +84,7 @@ class AgentModel(ChatModel):
         self.model_name = model_name
         self._model = model
         self._agent = agent
-        self._trainable = trainable
+        self.trainable = trainable
         self._disable_tools = disable_tools
         self._empty_on_overflow = empty_on_overflow
 
@@ -234,7 +234,7 @@ class AgentModel(ChatModel):
                 "the model was called with a response_format and a tool_choice that forces a call",
                 hint="ask for one of them: a call's form follows from its tool's parameters",
             )
-        return ModelCall(messages, offered, self._agent, self._trainable, grammar, must_call)
+        return ModelCall(messages, offered, self._agent, self.trainable, grammar, must_call)
 
     def _overflown(self, overflow: ContextOverflow) -> Answer:
         if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:

@@ -20,13 +20,15 @@ class WorkflowOutput:
     """What a workflow may say of its episode. `reward` is None where a judge decides; it wins over the judge otherwise.
 
     `is_success` None counts a reward of 1 or more, the full score of most tasks, as success; pass it where yours
-    differs. `metrics` are numbers to be averaged over episodes.
+    differs. `metrics` are numbers to be averaged over episodes. `per_target` gives the agents of a target tag another
+    reward than `reward`, which a report shows and which all others are trained on.
     """
 
     reward: float | None = None
     is_success: bool | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    per_target: dict[str, float] | None = None
 
 
 class Workflow(ABC):

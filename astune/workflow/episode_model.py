@@ -98,6 +98,7 @@ class EpisodeModel:
         self._engine = engine
         self._stream = engine.stream if isinstance(engine, StreamingEngine) else None
         self._tracker = tracker
+        self._callers: set[str] = set()
         self.session = session
         self._params = params
         self._max_model_len = max_model_len
@@ -140,6 +141,10 @@ class EpisodeModel:
     def require_open(self) -> None:
         if self._closed is not None:
             raise WorkflowError(f"the episode {self.session} is over: {self._closed}")
+
+    def has_called(self, agent: str) -> bool:
+        """Whether the agent has asked the model for an answer."""
+        return agent in self._callers
 
     async def call(self, asked: ModelCall) -> Answer:
         """One tracked model call.
@@ -211,6 +216,7 @@ class EpisodeModel:
         return asyncio.run_coroutine_threadsafe(self._call(asked), self._home).result()
 
     async def _call(self, asked: ModelCall) -> Answer:
+        self._callers.add(asked.agent)
         self.require_open()
         if isinstance(self.cut, MalformedCall):
             raise self.cut

@@ -6,6 +6,7 @@ for its own episode; it knows no reward of the episode and no weights (law 8).
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -51,6 +52,7 @@ class AstuneProxy(AgentModel):
         on_wait: is told what the episode waits for.
         split: whether the episode is for training or for measuring.
         env_info: what the environment said of itself at its beginning.
+        rng: the episode's random generator.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class AstuneProxy(AgentModel):
         on_wait: Callable[[str], None],
         split: Split = "train",
         env_info: dict[str, Any] | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         arrange_agentscope()
         super().__init__(
@@ -81,6 +84,9 @@ class AstuneProxy(AgentModel):
         )
         self.task = task
         self.split: Split = split
+        self.rng = rng or random.Random()
+        """The episode's random generator, for deals, roles and dice. Its seed is made of the run's and the task's id:
+        all episodes of a group, and the same task at a later step, meet the same world."""
         self.init_messages = list(init_messages)
         """How the conversation begins: the environment's first state, or else the task's messages or query."""
         self.env_info = env_info or {}
@@ -93,6 +99,7 @@ class AstuneProxy(AgentModel):
         self._environment = environment
         self._trainable_targets = trainable_targets
         self._targets = {DEFAULT_AGENT: DEFAULT_AGENT}
+        self._models: dict[str, list[AgentModel]] = {DEFAULT_AGENT: [self]}
         self._max_steps = max_steps
         self._timeout_s = timeout_s
         self._on_wait = on_wait
@@ -127,20 +134,42 @@ class AstuneProxy(AgentModel):
 
     def as_agentscope_model(self, agent_name: str, target_tag: str | None = None) -> AgentModel:
         """The model for one agent of several; it is trained if its tag is among the workflow's targets."""
-        tag = target_tag if target_tag is not None else agent_name
-        if self._targets.setdefault(agent_name, tag) != tag:
+        known = self._targets.get(agent_name)
+        tag = target_tag if target_tag is not None else known or agent_name
+        if known not in (None, tag):
             raise WorkflowError(
-                f"the agent {agent_name!r} was given the target tags {self._targets[agent_name]!r} and {tag!r}",
-                hint="give agents of different tags different names",
+                f"the agent {agent_name!r} was given the target tags {known!r} and {tag!r}",
+                hint="give agents of different tags different names; a tag that is known late is given by proxy.tag",
             )
-        return AgentModel(
+        self._targets[agent_name] = tag
+        model = AgentModel(
             self._model,
             agent=agent_name,
-            trainable=self._trainable_targets is None or tag in self._trainable_targets,
+            trainable=self._trains(tag),
             model_name=self.model_name,
             disable_tools=self._disable_tools,
             empty_on_overflow=self._empty_on_overflow,
         )
+        self._models.setdefault(agent_name, []).append(model)
+        return model
+
+    def tag(self, agent_name: str, target_tag: str) -> None:
+        """Give an agent its target tag, for instance the role that it was dealt; at any time before it speaks.
+
+        Raises:
+            WorkflowError: the agent has spoken under another tag.
+        """
+        if self._targets.get(agent_name, agent_name) != target_tag and self._model.has_called(agent_name):
+            raise WorkflowError(
+                f"the agent {agent_name!r} has spoken already, and was to get the target tag {target_tag!r}",
+                hint="tag agents before they call the model for the first time",
+            )
+        self._targets[agent_name] = target_tag
+        for model in self._models.get(agent_name, ()):
+            model.trainable = self._trains(target_tag)
+
+    def _trains(self, tag: str) -> bool:
+        return self._trainable_targets is None or tag in self._trainable_targets
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
         """An address and a key for one agent in any language: OpenAI's Chat Completions on this machine.

@@ -81,8 +81,16 @@ def test_the_algorithm_that_the_documentation_writes_trains(small_folder: Path, 
     ("algorithm", "loss", "message"),
     [
         ({"type": "grop"}, {}, "there is no algorithm 'grop'"),
-        ({"type": "gspo", "params": {"clip_hi": 1}}, {}, "trainer.algorithm.params.clip_hi: GSPO has no parameter"),
-        ("rloo", {"normalise_advantages": True}, "trainer.loss.normalise_advantages: RLOO has no parameter"),
+        (
+            {"type": "gspo", "params": {"clip_hi": 1}},
+            {},
+            "trainer.algorithm.params.clip_hi: GSPO takes no argument clip_hi",
+        ),
+        (
+            "rloo",
+            {"normalise_advantages": True},
+            "trainer.loss.normalise_advantages: RLOO takes no argument normalise_advantages",
+        ),
         ({"params": {"clip_low": 0.1}}, {"clip_low": 0.3}, "trainer.loss.clip_low is 0.3, and"),
         ({"params": {"clip_low": 0}}, {}, "clip_low is 0, and has to be above 0"),
     ],

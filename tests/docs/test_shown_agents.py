@@ -13,7 +13,6 @@ import pytest
 from shown_files import ROOT, blocks, write_files
 
 from astune.config import load_config
-from astune.config.imports import import_class
 from astune.config.schema import AstuneConfig
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers import Renderer, load_renderer
@@ -21,7 +20,7 @@ from astune.rollout import RolloutPool
 from astune.schema import Episode, Task
 from astune.task_judge import load_judge
 from astune.task_reader import open_task_reader
-from astune.workflow import Workflow
+from astune.workflow.loading import load_workflow
 
 DOCS = ROOT / "docs" / "en"
 MATH_JUDGE = "astune.task_judge.math_answer_as_judge->MathAnswerAsJudge"
@@ -59,7 +58,7 @@ def play(renderer: Renderer, encode: Callable[[str], list[int]], folder: Path) -
     ) -> Episode:
         given = {"rollout": {"workflow": workflow, "max_attempts": 1}, "task_judge": {"judge_protocol": judge}}
         config = load_config(folder / conf) if conf else AstuneConfig.model_validate(given)
-        workflow_class = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow)
+        workflow_class = load_workflow(config)
         engine = ScriptedEngine([encode(reply) for reply in replies])
         pool = RolloutPool(engine, renderer, workflow_class, load_judge(config), config)
         asked = Task(task_id="t", main_query=query, **task)
@@ -102,6 +101,25 @@ async def test_the_plain_agents_run(play):
     assert episode.status == "success"
     episode = await play(["one two three"], workflow="plain_sync.py->ShortAnswer")
     assert (episode.raw_reward, episode.metrics["words"]) == (0.25, 3)
+
+
+async def test_the_function_has_its_settings(play):
+    episode = await play(["2 and 5"], conf="dice.yaml")
+    asked = episode.forest.nodes[0].content
+    again = (await play(["no"], conf="dice.yaml")).forest.nodes[0].content
+    assert asked == again, "all episodes of a task throw the same dice"
+    assert asked.count(",") == 2
+    assert (episode.status, episode.metrics["guessed"]) == ("failed", 0)
+    total = str(sum(int(eye) for eye in asked.partition(": ")[2].partition(".")[0].split(",")))
+    assert (await play([total], conf="dice.yaml")).status == "success"
+
+
+async def test_the_functions_of_agentscope_tuner_are_played_and_judged(play):
+    pytest.importorskip("agentscope")
+    pytest.importorskip("dspy", reason="agentscope.tuner imports it")
+    episode = await play(["It is 4"], conf="tuner.yaml", metadata={"answer": "4"})
+    assert (episode.status, episode.raw_reward, episode.metrics["letters"]) == ("success", 1.0, 7)
+    assert episode.judge_inputs["final_answer"] == "It is 4"
 
 
 async def test_the_structured_answer_is_read_by_its_fields(play):

@@ -1,0 +1,79 @@
+"""What a configuration names as its workflow and its judge: classes and functions, and their settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError
+from astune.task_judge import load_judge
+from astune.workflow.loading import load_workflow
+
+AGENTS = """
+from astune import JudgeBase, Workflow
+
+class Shouting(Workflow):
+    def __init__(self, config, *, loud):
+        super().__init__(config)
+        self.loud = loud
+
+    async def execute(self, task, proxy): ...
+
+class Plain(Workflow):
+    async def execute(self, task, proxy): ...
+
+def sync(task, proxy, n=1): ...
+
+def nothing(): ...
+
+def judge(task, response, *, scale=1.0): ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agents.py").write_text(AGENTS)
+
+
+def config(workflow: Any, judge: str = "", **params: Any) -> AstuneConfig:
+    own = {"rollout": {"workflow": workflow, "params": params}}
+    return AstuneConfig.model_validate({**own, "task_judge": {"judge_protocol": judge, "params": params}})
+
+
+@pytest.mark.parametrize(("name", "params"), [("Shouting", {"loud": True}), ("Plain", {}), ("sync", {"n": 3})])
+def test_classes_and_functions_get_their_settings(name: str, params: dict[str, Any]):
+    given = config(f"agents.py->{name}", **params)
+    workflow = load_workflow(given)
+    assert workflow.__name__ == name
+    assert workflow.is_async() == (name != "sync")
+    workflow(given, **params)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "params", "error", "hint"),
+    [
+        ("agents.py->Shouting", {"loud": 1, "laud": 2}, "rollout.params.laud: Shouting takes no argument laud", "loud"),
+        ("agents.py->Shouting", {}, "rollout.params: Shouting needs loud", "set rollout.params.loud"),
+        ("agents.py->Plain", {"n": 1}, "rollout.params.n: Plain takes no argument n", "it takes none"),
+        ("agents.py->sync", {"m": 1}, "rollout.params.m: sync takes no argument m", "it takes n"),
+        ("agents.py->nothing", {}, "nothing() is no workflow", "async def nothing(task, proxy)"),
+        ({"command": ["true"]}, {"n": 1}, "rollout.params are arguments of a class or a function", "command"),
+    ],
+)
+def test_settings_that_nobody_takes_are_refused(workflow: Any, params: dict[str, Any], error: str, hint: str):
+    with pytest.raises(ConfigError) as caught:
+        load_workflow(config(workflow, **params))
+    assert error in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_judge_may_be_a_function_with_settings():
+    assert load_judge(config("", "agents.py->judge", scale=2.0)) is not None
+    with pytest.raises(ConfigError, match=r"task_judge\.params\.scal: judge takes no argument scal"):
+        load_judge(config("", "agents.py->judge", scal=2.0))
+    with pytest.raises(ConfigError, match="is no judge"):
+        load_judge(config("", "agents.py->sync"))
