@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from astune.config.schema import AstuneConfig
 from astune.schema import Task
@@ -23,8 +23,7 @@ def function_workflow(function: Callable[..., Any]) -> type[Workflow]:
     else:
         base = AsyncFunctionWorkflow if inspect.iscoroutinefunction(function) else FunctionWorkflow
     own = {"function": staticmethod(function), "__doc__": function.__doc__, "__module__": function.__module__}
-    made: type[Workflow] = type(function.__name__, (base,), own)
-    return made
+    return cast(type[Workflow], type(function.__name__, (base,), own))
 
 
 def is_tuner_function(function: Callable[..., Any]) -> bool:
