@@ -1,0 +1,129 @@
+"""Who plays: a language model as an agent of AgentScope, or a few lines of rules."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Literal
+
+from agentscope.agent import AgentBase
+from agentscope.message import Msg
+from agentscope.pipeline import MsgHub
+from pydantic import create_model
+
+from astune.workflow import AgentModel
+
+_SIDES = {
+    "werewolf": "Your pack kills one of the others every night; you win when you are as many as they are.",
+    "villager": "You win when every werewolf is gone.",
+    "seer": "Every night you learn whether one player is a werewolf. You win when every werewolf is gone.",
+    "witch": "You have one antidote and one poison. You win when every werewolf is gone.",
+    "hunter": "When you die, you may shoot one player. You win when every werewolf is gone.",
+}
+
+
+def introduction(name: str, roles: dict[str, str]) -> str:
+    """What a player knows at the beginning; werewolves know each other."""
+    role = roles[name]
+    pack = [other for other in roles if roles[other] == "werewolf" and other != name]
+    known = f" The other werewolves are {' and '.join(pack)}." if role == "werewolf" and pack else ""
+    return f"You are {name}, a {role}, in a game of werewolves with {', '.join(roles)}. {_SIDES[role]}{known}"
+
+
+class Seat(AgentBase):
+    """A player as an agent. What it says is broadcast in a hub; what others say there it hears."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    async def speak(self, question: str, listeners: Sequence[Seat]) -> str:
+        async with MsgHub([self, *listeners]):
+            said = await self(question)
+        return said.get_text_content() or ""
+
+    async def observe(self, msg: Msg | list[Msg] | None) -> None:
+        for one in msg if isinstance(msg, list) else [msg] if msg is not None else []:
+            await self.hear(f"{one.name}: {one.get_text_content()}")
+
+    async def hear(self, line: str) -> None:
+        raise NotImplementedError
+
+
+class ModelSeat(Seat):
+    """Played by the model. Its conversation only grows, so that all its turns are one timeline.
+
+    Args:
+        model: its own, from `proxy.as_agentscope_model`.
+        rng: chooses where an answer cannot be read, which `n_unreadable` counts.
+    """
+
+    def __init__(self, name: str, model: AgentModel, introduction: str, rng: Random) -> None:
+        super().__init__(name)
+        self._model = model
+        self._rng = rng
+        self._messages: list[dict[str, Any]] = [{"role": "system", "content": introduction}]
+        self._heard: list[str] = []
+        self.n_unreadable = 0
+
+    async def hear(self, line: str) -> None:
+        self._heard.append(line)
+
+    async def reply(self, question: str) -> Msg:
+        said = await self._answer(f"{question} One sentence.")
+        return Msg(self.name, said.split("\n")[0].strip(), "assistant")
+
+    async def choose(self, question: str, options: Sequence[str]) -> str:
+        form = create_model("Choice", choice=(Literal[tuple(options)], ...))
+        asked = f'{question} One of: {", ".join(options)}. Answer in JSON, as {{"choice": "{options[0]}"}}.'
+        answer = await self._answer(asked, form)
+        try:
+            return form.model_validate(json.loads(answer)).choice  # type: ignore[attr-defined]
+        except ValueError:
+            self.n_unreadable += 1
+            return self._rng.choice(list(options))
+
+    async def _answer(self, question: str, form: Any = None) -> str:
+        self._messages.append({"role": "user", "content": "\n".join([*self._heard, question])})
+        self._heard.clear()
+        answer = await self._model.achat(list(self._messages), response_format=form)
+        self._messages.append(answer)
+        return answer["content"] or ""
+
+
+class RuleSeat(Seat):
+    """Played by rules: suspects whom it knows as a werewolf, else whom others have named most; chance decides the rest.
+
+    The first who speaks knows nothing, and says so.
+    """
+
+    def __init__(self, name: str, roles: dict[str, str], rng: Random) -> None:
+        super().__init__(name)
+        self._rng = rng
+        wolves = {other for other in roles if roles[other] == "werewolf"}
+        self._friends = wolves if name in wolves else {name}
+        self._known: set[str] = set()
+        self._named: Counter[str] = Counter()
+
+    async def hear(self, line: str) -> None:
+        if found := re.match(r"(\w+) is a werewolf\.", line):
+            self._known.add(found[1])
+        self._friends |= {found[1]} if (found := re.match(r"(\w+) is no werewolf\.", line)) else set()
+        self._named.update(re.findall(r"suspect (\w+)", line))
+
+    async def reply(self, question: str) -> Msg:
+        suspect = self._suspect(sorted(self._known | self._named.keys()))
+        return Msg(self.name, f"I suspect {suspect}." if suspect else "I do not know yet.", "assistant")
+
+    async def choose(self, question: str, options: Sequence[str]) -> str:
+        suspect = self._suspect(options)
+        strangers = [name for name in options if name not in self._friends] or list(options)
+        return suspect or self._rng.choice(strangers)
+
+    def _suspect(self, names: Sequence[str]) -> str | None:
+        known = [name for name in names if name in self._known]
+        named = [name for name in names if self._named[name] and name not in self._friends]
+        return known[0] if known else max(named, key=self._named.__getitem__, default=None)

@@ -1,0 +1,77 @@
+"""Werewolves with nine players, of whom any role can be trained: `tutorial/example_werewolves/werewolves.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from astune import AstuneConfig, AstuneProxy, Task, TaskReaderBase, Workflow, WorkflowOutput
+from tutorial.example_werewolves.game import NAMES, ROLES, Game, deal
+from tutorial.example_werewolves.players import ModelSeat, RuleSeat, Seat, introduction
+
+
+class ExampleWerewolves(Workflow):
+    """One game. A role's tag is its name, and a tag earns 1 where its side wins, else 0.
+
+    Args:
+        trained: roles whose tokens are trained.
+        by_rules: roles that are played by a few lines of rules instead of the model.
+        roles: which roles are dealt; fewer make a smaller game.
+        discussion_rounds: how often everybody speaks a day.
+        max_days: days after which nobody has won.
+    """
+
+    def __init__(
+        self,
+        config: AstuneConfig,
+        trained: Sequence[str] = ("werewolf",),
+        by_rules: Sequence[str] = (),
+        roles: Sequence[str] = ROLES,
+        discussion_rounds: int = 1,
+        max_days: int = 6,
+    ) -> None:
+        super().__init__(config)
+        self.trainable_targets = tuple(trained)
+        self._by_rules = set(by_rules)
+        self._roles = tuple(roles)
+        self._discussion_rounds = discussion_rounds
+        self._max_days = max_days
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        roles = deal(proxy.rng, NAMES[: len(self._roles)], self._roles)
+        seats = self._seated(roles, proxy)
+        game = Game(roles, seats, proxy.rng, self._discussion_rounds)
+        winner = await game.play(self._max_days)
+        wolves, village = float(winner == "werewolves"), float(winner == "village")
+        per_target = {role: wolves if role == "werewolf" else village for role in set(self._roles)}
+        reward = per_target[self.trainable_targets[0]]
+        metrics = {
+            "days": game.day,
+            "wolves_win": wolves,
+            "village_wins": village,
+            "unreadable_choices": sum(seat.n_unreadable for seat in seats.values() if isinstance(seat, ModelSeat)),
+        }
+        return WorkflowOutput(reward=reward, is_success=reward == 1, per_target=per_target, metrics=metrics)
+
+    def _seated(self, roles: dict[str, str], proxy: AstuneProxy) -> dict[str, Seat]:
+        seats: dict[str, Seat] = {}
+        for name, role in roles.items():
+            rng = Random(proxy.rng.getrandbits(64))  # one each: votes are cast at once, in no certain order
+            if role in self._by_rules:
+                seats[name] = RuleSeat(name, roles, rng)
+            else:
+                seats[name] = ModelSeat(name, proxy.as_agentscope_model(name, role), introduction(name, roles), rng)
+        return seats
+
+
+class WerewolvesTaskReader(TaskReaderBase):
+    """Games to play: a task is a deal. `params` are `training` and `validation`, how many there are of each."""
+
+    def training_tasks(self) -> list[Task]:
+        return self._games("train", self.config.params.get("training", 1000))
+
+    def validation_tasks(self) -> list[Task]:
+        return self._games("held-out", self.config.params.get("validation", 64))
+
+    def _games(self, split: str, n: int) -> list[Task]:
+        return [Task(task_id=f"{split} game {number}", main_query="Play werewolves.") for number in range(n)]
