@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from tutorial_stage import tutorial_config
 
-from astune import Task
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
+from astune.task_reader import open_task_reader
 from astune.workflow.loading import load_workflow
 
 pytest.importorskip("agentscope")
@@ -112,8 +112,9 @@ async def test_games_of_the_model_are_recorded_by_role_and_betray_nothing(path: 
     engine = ScriptedEngine(lambda *_: said)
     pool = RolloutPool(engine, load_renderer(smol_folder), load_workflow(config), None, config)
     before = engine.stats()
-    task = Task(task_id="train game 1", main_query="Play werewolves.")
-    [group] = await pool.run_groups([task], step=1, split="train", num_repeat=4, temperature=1.0)
+    games = open_task_reader(config.task_reader).read()
+    assert len(games.training) == 1000
+    [group] = await pool.run_groups(games.training[1:2], step=1, split="train", num_repeat=4, temperature=1.0)
     assert pool.balance([group], before, engine.stats()).difference == 0
     assert len(group.episodes) == 4, [episode.error for episode in group.failed_attempts]
     deals = [episode.targets for episode in group.episodes]

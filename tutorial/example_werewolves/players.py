@@ -49,6 +49,9 @@ class Seat(AgentBase):
         for one in msg if isinstance(msg, list) else [msg] if msg is not None else []:
             await self.hear(f"{one.name}: {one.get_text_content()}")
 
+    async def choose(self, question: str, options: Sequence[str]) -> str:
+        raise NotImplementedError
+
     async def hear(self, line: str) -> None:
         raise NotImplementedError
 
@@ -77,11 +80,12 @@ class ModelSeat(Seat):
         return Msg(self.name, said.split("\n")[0].strip(), "assistant")
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
-        form = create_model("Choice", choice=(Literal[tuple(options)], ...))
+        one_of: Any = Literal[tuple(options)]  # pyright: ignore
+        form: Any = create_model("Choice", choice=(one_of, ...))
         asked = f'{question} One of: {", ".join(options)}. Answer in JSON, as {{"choice": "{options[0]}"}}.'
         answer = await self._answer(asked, form)
         try:
-            return form.model_validate(json.loads(answer)).choice  # type: ignore[attr-defined]
+            return form.model_validate(json.loads(answer)).choice
         except ValueError:
             self.n_unreadable += 1
             return self._rng.choice(list(options))

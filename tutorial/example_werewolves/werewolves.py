@@ -31,7 +31,7 @@ class ExampleWerewolves(Workflow):
         max_days: int = 6,
     ) -> None:
         super().__init__(config)
-        self.trainable_targets = tuple(trained)
+        self.trainable_targets = self._trained = tuple(trained)
         self._by_rules = set(by_rules)
         self._roles = tuple(roles)
         self._discussion_rounds = discussion_rounds
@@ -44,7 +44,7 @@ class ExampleWerewolves(Workflow):
         winner = await game.play(self._max_days)
         wolves, village = float(winner == "werewolves"), float(winner == "village")
         per_target = {role: wolves if role == "werewolf" else village for role in set(self._roles)}
-        reward = per_target[self.trainable_targets[0]]
+        reward = per_target[self._trained[0]]
         metrics = {
             "days": game.day,
             "wolves_win": wolves,
@@ -74,4 +74,5 @@ class WerewolvesTaskReader(TaskReaderBase):
         return self._games("held-out", self.config.params.get("validation", 64))
 
     def _games(self, split: str, n: int) -> list[Task]:
-        return [Task(task_id=f"{split} game {number}", main_query="Play werewolves.") for number in range(n)]
+        names = [f"{split} game {number}" for number in range(n)]
+        return [Task(task_id=name, main_query=f"Play werewolves: {name}.") for name in names]
