@@ -15,7 +15,7 @@ from typing import TypeVar
 from astune.env_service._checked import CheckedEnvironment
 from astune.env_service.base import Environment, EnvState, EnvStep
 from astune.env_service.built_in import NO_ENV, environment_class
-from astune.schema import EnvError, Message, Task, boundary, boundary_now, is_stepped, start_in_thread
+from astune.schema import EnvError, Message, Task, boundary, boundary_now, contained, is_stepped, start_in_thread
 
 T = TypeVar("T")
 
@@ -112,12 +112,12 @@ class EmbeddedHandle(EnvironmentHandle):
         await self._call("close", self._environment.close)
 
     def _call_now(self, method: str, call: Callable[[], T]) -> T:
-        with boundary_now(EnvError, self._environment.name(method)), self._lock:
+        with boundary_now(EnvError, self._environment.name(method)), self._lock, contained(in_thread=True):
             return call()
 
     async def _call(self, method: str, call: Callable[[], T]) -> T:
         def locked() -> T:
-            with self._lock:
+            with self._lock, contained(in_thread=True):
                 return call()
 
         async with boundary(EnvError, self._environment.name(method)):

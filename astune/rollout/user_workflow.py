@@ -14,6 +14,7 @@ from astune.schema import (
     Task,
     WorkflowError,
     call_user_code,
+    contained,
     described,
     place_of,
 )
@@ -28,7 +29,8 @@ def new_workflow(workflow_class: type[Workflow], config: AstuneConfig) -> Workfl
         WorkflowError: its constructor failed.
     """
     try:
-        return workflow_class(config, **config.rollout.params)
+        with contained(in_thread=True):
+            return workflow_class(config, **config.rollout.params)
     except Exception as cause:
         raise WorkflowError(
             f"{workflow_class.__name__} could not be made{place_of(cause)}: {described(cause)}",
@@ -90,7 +92,7 @@ async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
         raise WorkflowError(f"{name} on task {task.task_id}{where}: {cause.message}", hint=cause.hint) from cause
     except AstuneError:
         raise
-    except (Exception, SystemExit) as cause:
+    except Exception as cause:
         raise proxy.failure or WorkflowError(
             f"{name} on task {task.task_id}{place_of(cause)}: {described(cause)}",
             hint="this is in the workflow's own code, or in what it calls",

@@ -27,7 +27,10 @@ from astune.schema import (
 from astune.schema.reward import FULL_SCORE
 from astune.workflow import WorkflowOutput
 
-_HINT = "return (raw_reward, is_success) or a Reward, with a finite number as raw_reward"
+_MOST = 1e6
+"""Rewards are within plus and minus this; advantages of larger ones overflow in float32."""
+
+_HINT = f"return (raw_reward, is_success) or a Reward, with a number between -{_MOST:g} and {_MOST:g} as raw_reward"
 
 
 class Judge(Protocol):
@@ -139,6 +142,9 @@ def _require_fit(
 
     A target that nobody knows while a trained one has no reward is a name written wrongly.
     """
+    numbers = [reward.raw_reward, *(reward.per_target or {}).values(), *(reward.per_turn or ())]
+    if (largest := max(numbers, key=abs)) and abs(largest) > _MOST:
+        raise error(f"{what} gave the reward {largest:g}", hint=f"rewards are between -{_MOST:g} and {_MOST:g}")
     trained = [node for node in forest.nodes if node.sampled and node.trainable]
     if reward.per_turn is not None and len(reward.per_turn) != len(trained):
         raise error(

@@ -42,7 +42,7 @@ from astune.schema.loopback import is_loopback
 from astune.schema.retry import retry_after_s
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task
-from astune.schema.threads import call_user_code, is_stepped, start_in_thread, stepped
+from astune.schema.threads import UserCodeExit, call_user_code, contained, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
 from astune.schema.user_place import causes_of, described, is_users, left_debugger, place_of
 from astune.schema.vocabulary import Vocabulary
@@ -92,6 +92,7 @@ __all__ = [
     "TokenBalance",
     "TrainerError",
     "TrainingBatch",
+    "UserCodeExit",
     "Vocabulary",
     "WorkflowError",
     "boundary",
@@ -100,6 +101,7 @@ __all__ = [
     "causes_of",
     "closed_schema",
     "collector_at_rest",
+    "contained",
     "described",
     "install_extra",
     "is_loopback",

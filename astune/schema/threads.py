@@ -16,6 +16,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from astune.schema.user_place import described
+
 T = TypeVar("T")
 
 _stepped: ContextVar[bool] = ContextVar("astune_stepped", default=False)
@@ -33,6 +35,30 @@ def stepped() -> Iterator[None]:
 
 def is_stepped() -> bool:
     return _stepped.get()
+
+
+class UserCodeExit(Exception):
+    """User code raised what ends a program, a coroutine or a generator, such as SystemExit or StopIteration."""
+
+
+@contextlib.contextmanager
+def contained(*, in_thread: bool = False) -> Iterator[None]:
+    """Within, what user code raises is an ordinary exception; cancellation and Ctrl-C pass outside of threads.
+
+    Raises:
+        UserCodeExit: it raised another BaseException, or what a future cannot hold.
+    """
+    try:
+        yield
+    except BaseException as cause:
+        passes = isinstance(cause, KeyboardInterrupt | asyncio.CancelledError) and not in_thread
+        if passes or _is_ordinary(cause):
+            raise
+        raise UserCodeExit(described(cause)).with_traceback(cause.__traceback__) from cause
+
+
+def _is_ordinary(cause: BaseException) -> bool:
+    return isinstance(cause, Exception) and not isinstance(cause, StopIteration | StopAsyncIteration)
 
 
 def start_in_thread(function: Callable[[], T], *, name: str) -> Future[T]:
@@ -60,11 +86,18 @@ async def call_user_code(function: Callable[..., Any], *args: Any, name: str, ca
     Args:
         calls_back: it waits for the event loop, as an ordinary function that calls the model does; it then needs a
             thread of its own even where everything else is `stepped`.
+
+    Raises:
+        UserCodeExit: it raised SystemExit, StopIteration or the like.
     """
-    if inspect.iscoroutinefunction(function):
-        return await function(*args)
-    if is_stepped() and not calls_back:
-        result = function(*args)
+
+    def called() -> Any:
+        with contained(in_thread=True):
+            return function(*args)
+
+    with contained():
+        if inspect.iscoroutinefunction(function) or (is_stepped() and not calls_back):
+            result = function(*args)
+        else:
+            result = await asyncio.wrap_future(start_in_thread(called, name=name))
         return await result if inspect.isawaitable(result) else result
-    result = await asyncio.wrap_future(start_in_thread(lambda: function(*args), name=name))
-    return await result if inspect.isawaitable(result) else result

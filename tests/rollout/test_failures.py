@@ -132,6 +132,16 @@ class ExitsInAThread(Workflow):
         sys.exit("done here")
 
 
+class RaisesAnything(Workflow):
+    """What ends a program, a coroutine or a loop, raised by the agent's own code."""
+
+    raised: BaseException
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        await proxy.achat(USER)
+        raise self.raised
+
+
 class TakesNothing(Talks):
     def __init__(self) -> None:
         return None
@@ -192,7 +202,7 @@ class Judging:
         self.verdict = verdict
 
     def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any:
-        if isinstance(self.verdict, Exception):
+        if isinstance(self.verdict, BaseException):
             raise self.verdict
         return self.verdict
 
@@ -206,6 +216,13 @@ class Judging:
         (None, True),
         (math.nan, False),
         (math.inf, True),
+        (1e308, True),
+        (-1.1e6, True),
+        SystemExit(0),
+        StopIteration("out"),
+        GeneratorExit(),
+        KeyboardInterrupt(),
+        asyncio.CancelledError(),
         ("1", True),
         (1, 2, 3),
         ValueError("oh"),
@@ -534,3 +551,17 @@ async def test_an_engine_that_never_settles_is_an_error_rather_than_books_that_d
     monkeypatch.setattr(made.engine, "stats", lambda: EngineStats(running=2, waiting=1))
     with pytest.raises(EngineError, match="2 calls running and 1 waiting"):
         await made.play([task()])
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [SystemExit(0), StopAsyncIteration(), GeneratorExit(), BaseException("x")],
+    ids=repr,
+)
+async def test_what_an_agent_raises_ends_its_episode_alone(raised: BaseException, stage: Callable[..., Stage]) -> None:
+    workflow = type("Raises", (RaisesAnything,), {"raised": raised})
+    async with asyncio.timeout(10):
+        [group] = await stage(workflow).play([task()])
+    [episode] = group.failed_attempts
+    assert type(raised).__name__ in (episode.error or "")
+    assert "test_failures.py" in (episode.error or "")
