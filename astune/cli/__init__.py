@@ -9,7 +9,9 @@ def main() -> None:
     """The installed command, and what `python launcher.py` calls; ends the process with the exit status."""
     let_openmp_spin_briefly()
     from astune.cli._app import run
+    from astune.cli._standard_streams import outlive_readers
 
+    outlive_readers()
     run()
 
 

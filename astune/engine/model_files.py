@@ -58,7 +58,7 @@ def resolve_model(path: str) -> Path:
         _require_file(local)
         return _checked(_converted(local, _sha256(local)))
     if local.is_dir():
-        return _checked(local)
+        return _checked(local).absolute()  # an agent may go to another folder meanwhile
     return _checked(_from_hub(_require_hub_id(path)))
 
 

@@ -1,0 +1,45 @@
+"""Standard output and standard error that may lose their reader: the display ends then, and the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, TextIO
+
+
+def outlive_readers() -> None:
+    """Have `sys.stdout` and `sys.stderr` written to nowhere once nobody reads them, as behind `| head -1`."""
+    sys.stdout, sys.stderr = _Outliving(sys.stdout), _Outliving(sys.stderr)
+
+
+class _Outliving:
+    """A text stream whose `write` and `flush` never fail for want of a reader, and which nobody closes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._lose_reader()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._lose_reader()
+
+    def close(self) -> None:
+        self.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _lose_reader(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with contextlib.suppress(OSError, ValueError):  # what the stream still holds is flushed there at the end
+            os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
