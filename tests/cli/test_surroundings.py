@@ -27,12 +27,10 @@ class Talks(Workflow):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "reads"),
-    [("pass", False), ("sys.stdout.close(), sys.stderr.close()", True), ("os.close(1)", True), ("os.chdir('/')", True)],
-    ids=["| head -1", "the agent closes sys.stdout", "the agent closes file 1", "the agent goes to another folder"],
+    [("pass", False), ("sys.stdout.close(), sys.stderr.close()", True), ("os.chdir('/')", True)],
+    ids=["| head -1", "the agent closes sys.stdout", "the agent goes to another folder"],
 )
-def test_a_training_goes_on(
-    before: str, reads: bool, tiny_folder: Path, tmp_path: Path
-):
+def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_path: Path):
     (tmp_path / "agent.py").write_text(AGENT.format(before=before))
     (tmp_path / "tasks.jsonl").write_text("\n".join(f'{{"main_query": "Say {n}."}}' for n in range(8)))
     settings = {
