@@ -22,7 +22,7 @@ from rich.text import Text
 from astune.app.progress import PHASES, Measurement, Progress
 from astune.config.schema import AstuneConfig
 from astune.runs import RunDirectory, balance_of
-from astune.schema import TokenBalance
+from astune.schema import TokenBalance, visible
 
 REFRESHES_PER_SECOND = 4
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -54,7 +54,7 @@ def open_display(
             progress.remember(Measurement(line.step, line.kind, line.metrics))
 
     def say(text: str) -> None:
-        console.print(Text(text), soft_wrap=True, highlight=False)
+        console.print(Text(visible(text)), soft_wrap=True, highlight=False)
 
     progress.say = say
     if console.is_terminal and not console.is_dumb_terminal:
@@ -100,7 +100,7 @@ class LivePanel:
         ):
             rows.add_row(Text(label), content)
         if progress.first_failure is not None:
-            rows.add_row(Text("failure"), Text(progress.first_failure, style="red"))
+            rows.add_row(Text("failure"), Text(visible(progress.first_failure), style="red"))
         bar = ProgressBar(total=max(1, progress.total_steps), completed=progress.step, width=inner)
         stack = Table.grid(expand=True)
         stack.add_row(bar)

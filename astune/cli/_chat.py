@@ -13,7 +13,7 @@ from rich.console import Console
 from astune.app.run import best_checkpoint
 from astune.config import AstuneConfig, load_config
 from astune.runs import RunDirectory, resolve_run
-from astune.schema import ContextOverflow, Forest, Message, SamplingParams
+from astune.schema import ContextOverflow, Forest, Message, SamplingParams, visible
 
 _SESSION = "chat"
 
@@ -77,7 +77,7 @@ class _Chat:
 
     def talk(self, runner: asyncio.Runner, message: str | None, console: Console) -> None:
         if message is not None:
-            console.print(runner.run(self._answer(message)), markup=False, highlight=False, soft_wrap=True)
+            console.print(visible(runner.run(self._answer(message))), markup=False, highlight=False, soft_wrap=True)
             return
         while line := _ask(console):
             try:
@@ -86,7 +86,7 @@ class _Chat:
                 console.print("the conversation is longer than rollout.max_model_len allows; it starts anew")
                 self._messages = self._beginning
                 continue
-            console.print(answer, markup=False, highlight=False, soft_wrap=True, style="green")
+            console.print(visible(answer), markup=False, highlight=False, soft_wrap=True, style="green")
 
     async def aclose(self) -> None:
         self._engine.close_session(_SESSION)

@@ -18,9 +18,8 @@ from rich.text import Text
 from astune.app.debugging import Episodes, require_one_without_error, shown_tracebacks
 from astune.app.execution import Job
 from astune.cli._episode_text import draw_episode, unit_of
-from astune.cli._report import visible
 from astune.cli._viewer_after import keep_viewer
-from astune.schema import Episode, Task
+from astune.schema import Episode, Task, visible
 
 
 def debug_episodes(job: Job, console: Console, *, with_viewer: bool = False) -> None:

@@ -12,10 +12,9 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from astune.cli._report import visible
 from astune.renderers.text_renderer import is_in_characters
 from astune.runs import message_text
-from astune.schema import Episode, Forest, MessageNode
+from astune.schema import Episode, Forest, MessageNode, visible
 
 _MAX_READ_CHARACTERS = 2000
 """The characters shown of a message that the model read; what it wrote is shown whole."""

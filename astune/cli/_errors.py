@@ -69,10 +69,12 @@ def _print_error(message: str, hint: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from astune.schema import visible
+
     console = Console(stderr=True)
-    console.print(Text("error: ", style="bold red"), Text(message), sep="", soft_wrap=True)
+    console.print(Text("error: ", style="bold red"), Text(visible(message)), sep="", soft_wrap=True)
     if hint:
-        console.print(Text("hint: ", style="bold cyan"), Text(hint), sep="", soft_wrap=True)
+        console.print(Text("hint: ", style="bold cyan"), Text(visible(hint)), sep="", soft_wrap=True)
 
 
 def _place_in_user_code(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from astune.runs import RunDirectory, resolve_run
-from astune.schema import RunStoreError
+from astune.schema import RunStoreError, visible
 
 _SHOWN = 20
 """Faults that are printed; the rest is counted."""
@@ -32,7 +32,7 @@ def check_run(run: str) -> int:
             for fault in faults(episode.forest, renderer_of(episode.forest, renderer)):
                 found += 1
                 if found <= _SHOWN:
-                    console.print(f"{episode.episode_id}: {fault}", markup=False, soft_wrap=True)
+                    console.print(visible(f"{episode.episode_id}: {fault}"), markup=False, soft_wrap=True)
             progress.advance(bar)
     if not episodes:
         raise RunStoreError(f"the run {directory.path} has no episodes yet")

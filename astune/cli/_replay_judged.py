@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from astune.runs import EpisodeReader, RunDirectory, resolve_run
-from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split
+from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split, visible
 
 if TYPE_CHECKING:
     from astune.algorithm import Algorithm
@@ -77,11 +77,11 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
         raise _nothing_judged(directory)
     console.print(_table(outcomes))
     for line in differences[:_SHOWN]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
     if len(differences) > _SHOWN:
         console.print(f"... and {len(differences) - _SHOWN:,} more")
     for reason, count in kept.most_common():
-        console.print(f"{count:,} rewards were kept: {reason}", markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(f"{count:,} rewards were kept: {reason}"), markup=False, highlight=False, soft_wrap=True)
     episodes = sum(outcome.episodes for outcome in outcomes.values())
     console.print(f"{episodes:,} episodes again: {len(differences):,} come out differently", highlight=False)
     return 0

@@ -23,13 +23,11 @@ from astune.app.interval import wilson_interval
 from astune.cli._plots import reward_picture, terminal_curve
 from astune.cli._report_data import Comparison, RunReport, Transcript, read_report
 from astune.runs import RunDirectory, StepSummary
-from astune.schema import RunStoreError, TokenBalance
+from astune.schema import RunStoreError, TokenBalance, visible
 
 SVG_WIDTH = 110
 _SIDE_BY_SIDE_FROM = 72
 _MAX_TURN_CHARACTERS = 700
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_CONTROLS |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
 _REMOTE_FONTS = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)
 
 
@@ -136,11 +134,6 @@ def measured_lines(report: RunReport) -> list[str]:
     elif report.training:
         lines.append("no measurement on held-out tasks after training: the rates are those of the training episodes")
     return lines
-
-
-def visible(text: str) -> str:
-    """Text with control characters shown instead of obeyed: what a model wrote must not steer a terminal."""
-    return text.translate(_CONTROLS)
 
 
 def _parts(report: RunReport, console: Console) -> list[RenderableType]:

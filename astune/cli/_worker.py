@@ -12,7 +12,7 @@ from rich.console import Console
 
 from astune.app.worker import Worker
 from astune.processes._guardian import prctl
-from astune.schema import ConfigError
+from astune.schema import ConfigError, visible
 from astune.workflow.program import found_command
 from astune.workflow.workers import TOKEN_VARIABLE
 
@@ -30,7 +30,7 @@ def work_for(connect: str, token: str | None, command: Sequence[str], parallel: 
     console = Console()
 
     def tell(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     worker = Worker(root, secret, found_command(command, None), parallel, (memory_mb or 0) * 2**20, tell)
     prctl(PR_SET_DUMPABLE, 0)  # the agent's programs cannot read the token from this process's memory

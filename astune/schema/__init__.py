@@ -45,6 +45,7 @@ from astune.schema.task import Message, Task
 from astune.schema.threads import UserCodeExit, call_user_code, contained, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
 from astune.schema.user_place import causes_of, described, is_users, left_debugger, place_of
+from astune.schema.visible import visible
 from astune.schema.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ __all__ = [
     "to_the_end",
     "tool_call_id",
     "trained_and_masked",
+    "visible",
 ]
 
 
