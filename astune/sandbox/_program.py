@@ -17,6 +17,7 @@ from astune.sandbox.base import EndedBy, SandboxResult, result_of
 from astune.sandbox.inside import family
 from astune.sandbox.inside.confine import SCRATCH
 from astune.sandbox.inside.program import READY
+from astune.sandbox.inside.removal import remove_all
 from astune.schema import SandboxError, boundary
 
 _END_S = 15.0
@@ -65,7 +66,7 @@ class _ProgramBackend:
             output.close()
             os.close(ready_write)
             os.close(ready_read)
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove_all(scratch)
         stdout, stderr = output.streams()
         why = stopped.result() if stopped.done() else None
         if not code_began and why is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -20,6 +19,7 @@ from astune.processes.ending import wait_or_kill
 from astune.sandbox._interpreter import command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import SandboxResult, result_of
+from astune.sandbox.inside.removal import remove_all
 from astune.schema import SandboxError, boundary
 
 _START_S = 30.0
@@ -131,7 +131,7 @@ class ZygoteBackend:
         if self._process is not None:
             wait_or_kill(self._process, _REPORT_S)
             self._process = None
-            shutil.rmtree(self._base, ignore_errors=True)  # its keeper did, unless it was killed
+            remove_all(self._base)  # its keeper did, unless it was killed
 
 
 def _alive(control: socket.socket | None) -> socket.socket:

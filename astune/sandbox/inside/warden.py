@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import tempfile
@@ -20,6 +19,7 @@ import time
 from typing import Any
 
 from . import confine, family, libc
+from .removal import remove_all
 from .walls import Walls
 
 _WATCH_S = 0.05
@@ -150,7 +150,7 @@ class Warden:
             except ChildProcessError:
                 break
         if self._walls is None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_all(self._scratch)
         return status
 
 

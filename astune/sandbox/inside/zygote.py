@@ -16,13 +16,13 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 from typing import Any, NoReturn
 
 from . import guest, landlock, libc, seccomp
+from .removal import remove_all
 from .walls import Walls
 from .warden import Call, Warden
 
@@ -66,7 +66,7 @@ def _fork_from_keeper(base: str) -> None:
         return
     os.closerange(0, 1 << 16)
     os.waitpid(zygote, 0)
-    shutil.rmtree(base, ignore_errors=True)
+    remove_all(base)
     os._exit(0)
 
 

@@ -1,0 +1,53 @@
+"""Folders that untrusted code has filled, and their removal: it decides no verdict and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from astune.sandbox.inside.removal import remove_all
+
+NESTS = """
+import os
+for level in range(3000):
+    os.mkdir("deep" * 10)
+    os.chdir("deep" * 10)
+    if level % 500 == 0:
+        open("file", "w").close()
+        os.symlink("/etc", "link")
+os.chmod(".", 0)
+print("nested")
+"""
+
+
+def test_a_deep_folder_with_closed_folders_and_links_is_removed_and_nothing_else(tmp_path: Path):
+    kept = tmp_path / "kept" / "file"
+    kept.parent.mkdir()
+    kept.touch()
+    doomed = tmp_path / "doomed"
+    doomed.mkdir()
+    here = os.getcwd()
+    try:
+        os.chdir(doomed)
+        os.symlink(kept.parent, "link")
+        for _ in range(3000):
+            os.mkdir("n" * 60)
+            os.chdir("n" * 60)
+        os.symlink(kept, "link to a file")
+        os.chmod(".", 0)
+    finally:
+        os.chdir(here)
+    for closed in ("closed", "closed/inside"):
+        (doomed / closed).mkdir()
+    (doomed / "closed").chmod(0)
+    assert remove_all(doomed)
+    assert not doomed.exists()
+    assert kept.exists()
+    assert remove_all(doomed), "what is not there is gone"
+
+
+def test_a_call_that_nests_folders_gets_its_result_and_so_does_the_next_one(any_box):
+    for _ in range(2):
+        result = any_box.run(NESTS)
+        assert (result.ended_by, result.stdout) == ("exit", "nested\n"), result.stderr
+    assert any_box.run("print(1)").stdout == "1\n"
