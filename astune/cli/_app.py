@@ -272,6 +272,14 @@ def replay(
     check: Annotated[
         bool, typer.Option("--check", metavar=" ", help="Render every stored call again and compare its tokens.")
     ] = False,
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code",
+            metavar=" ",
+            help="Import the judge or algorithm also where it lies inside of the run's folder, without asking.",
+        ),
+    ] = False,
     overrides: Set = None,
 ) -> None:
     """Judge and merge the stored episodes of a run again, without its model, and show what comes out differently."""
@@ -283,7 +291,7 @@ def replay(
             return check_run(run)
         from astune.cli._replay_judged import replay_run
 
-        return replay_run(run, overrides or [])
+        return replay_run(run, overrides or [], trust_code=trust_code)
 
     exit_with(work)
 

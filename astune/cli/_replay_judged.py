@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -13,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from astune.runs import EpisodeReader, RunDirectory, resolve_run
+from astune.runs import EpisodeReader, RunDirectory, outermost_run, resolve_run
 from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split, visible
 
 if TYPE_CHECKING:
@@ -33,10 +35,15 @@ class _Outcome:
     trained: tuple[int, int] = (0, 0)
 
 
-def replay_run(run: str, overrides: Sequence[str]) -> int:
-    """Print what judge and policy make of the run's episodes now; 0 whatever that is."""
+def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
+    """Print what judge and policy make of the run's episodes now; 0 whatever that is.
+
+    Args:
+        trust_code: import code inside of the run's folder without asking.
+    """
     from astune.algorithm import load_algorithm
     from astune.config import load_config
+    from astune.config.code_of_runs import no_code_of
     from astune.engine.model_files import resolve_model
     from astune.launcher import config_path_of
     from astune.renderers import load_renderer
@@ -48,8 +55,9 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     config = load_config(directory.config_path, overrides)
     written = config_path_of(directory.backup)
     base_dir = written.parent if written is not None else None
-    judge, algorithm = load_judge(config, base_dir=base_dir), load_algorithm(config, base_dir)
     console = Console()
+    with no_code_of(outermost_run(directory.path), lambda file: trust_code or _allowed(file, console), hint=_READ_IT):
+        judge, algorithm = load_judge(config, base_dir=base_dir), load_algorithm(config, base_dir)
     renderer = load_renderer(resolve_model(config.model.path))
     outcomes: defaultdict[tuple[Split, int], _Outcome] = defaultdict(_Outcome)
     kept: Counter[str] = Counter()
@@ -85,6 +93,25 @@ def replay_run(run: str, overrides: Sequence[str]) -> int:
     episodes = sum(outcome.episodes for outcome in outcomes.values())
     console.print(f"{episodes:,} episodes again: {len(differences):,} come out differently", highlight=False)
     return 0
+
+
+_READ_IT = "read it first: imported, it can do whatever you can. Then allow it with --trust-code"
+
+
+def _allowed(file: Path, console: Console) -> bool:
+    """Ask whoever sits at the terminal; without one, no."""
+    if not (console.is_terminal and sys.stdin.isatty()):
+        return False
+    console.print(
+        visible(f"{file} comes with the run itself. Imported, it can do whatever you can."),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    try:
+        return console.input("Import it? (y/N) ", markup=False).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def _nothing_judged(run: RunDirectory) -> RunStoreError:

@@ -21,6 +21,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from astune.config._suggestions import Place, suggestion
+from astune.config.code_of_runs import is_of_run, require_allowed, require_module_allowed
 from astune.config.tutorials import TUTORIALS_IN
 from astune.schema import ConfigError, described, install_extra, is_users
 
@@ -138,6 +139,7 @@ def _form_hint(spec: str, base: type, key: str, base_dir: Path | None) -> str:
 
 def _load_file(named: _Named) -> ModuleType:
     path, key = _find_file(named), named.key
+    require_allowed(path, key)
     if str(path) == os.path.realpath(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return sys.modules["__main__"]  # the script that runs: importing it would run it a second time
     name = f"astune_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -175,6 +177,7 @@ def _find_file(named: _Named) -> Path:
 
 def _load_module(named: _Named) -> ModuleType:
     location, key = named.location, named.key
+    require_module_allowed(location.split("."), named.folders, key)
     _let_import_from(Path.cwd(), first=True)  # an installed `astune` starts without it, `python launcher.py` has it
     for folder in named.folders[1:]:
         _let_import_from(folder, first=False)
@@ -213,7 +216,7 @@ def _uncover(parts: Sequence[str], folders: Sequence[Path]) -> None:
 
 def _let_import_from(folder: Path, *, first: bool) -> None:
     """Imports find modules in the folder; unless `first`, what is installed under the same name goes before."""
-    if str(folder) not in sys.path:
+    if str(folder) not in sys.path and not is_of_run(folder):
         sys.path.insert(0 if first else len(sys.path), str(folder))
 
 

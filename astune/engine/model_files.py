@@ -199,6 +199,13 @@ def _not_on_hub(hub_id: str, cause: Exception) -> EngineError:
     )
 
 
+def why_not_loaded(cause: Exception) -> str:
+    """What kept transformers from loading a model; in our words where the model's folder brings code that it wants."""
+    if "trust_remote_code" in str(cause):
+        return "it needs Python code from its own folder (`auto_map`), which is never run; use a model without"
+    return f"{type(cause).__name__}: {cause}"
+
+
 def _converted(gguf: Path, sha256: str) -> Path:
     """The .gguf file as a bfloat16 Hugging Face folder, converted once."""
     target = _conversion_folder(sha256)
@@ -210,17 +217,18 @@ def _converted(gguf: Path, sha256: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as scratch:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
             model = AutoModelForCausalLM.from_pretrained(
                 gguf.parent,
                 gguf_file=gguf.name,
                 quantization_config=GgufConfig(dequantize=True),
                 dtype=torch.bfloat16,
+                trust_remote_code=False,
             )
             model.save_pretrained(scratch)
             tokenizer.save_pretrained(scratch)
         except Exception as cause:
-            raise EngineError(f"{gguf} could not be converted: {type(cause).__name__}: {cause}") from cause
+            raise EngineError(f"{gguf} could not be converted: {why_not_loaded(cause)}") from cause
         try:
             Path(scratch).rename(target)
         except OSError:

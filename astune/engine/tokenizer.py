@@ -19,6 +19,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from astune.config.cache import cache_dir
+from astune.engine.model_files import why_not_loaded
 from astune.schema import ConfigError
 
 _READ = (".json", ".jinja", ".model", ".tiktoken", ".txt")
@@ -105,10 +106,10 @@ def _read_by_transformers(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as cause:
         raise ConfigError(
-            f"model.path: {folder} has no tokenizer that loads: {type(cause).__name__}: {cause}",
+            f"model.path: {folder} has no tokenizer that loads: {why_not_loaded(cause)}",
             hint="save the model's tokenizer beside its weights (tokenizer.json, tokenizer_config.json)",
         ) from cause
 

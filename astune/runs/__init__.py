@@ -3,7 +3,16 @@
 from astune.runs._files import Stamp
 from astune.runs._schema import stamps_of
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
-from astune.runs.directory import RunDirectory, RunInfo, RunKind, RunStatus, is_run, resolve_run, runs_below
+from astune.runs.directory import (
+    RunDirectory,
+    RunInfo,
+    RunKind,
+    RunStatus,
+    is_run,
+    outermost_run,
+    resolve_run,
+    runs_below,
+)
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
@@ -46,6 +55,7 @@ __all__ = [
     "find_text",
     "is_run",
     "message_text",
+    "outermost_run",
     "parse_line",
     "read_metrics",
     "resolve_run",

@@ -331,6 +331,11 @@ def is_run(path: Path) -> bool:
     return any((path / left).is_file() for left in (_INFO, _EPISODES))
 
 
+def outermost_run(path: Path) -> Path:
+    """The run that holds the run at `path`, which may be what a resume moved to `superseded/`; else the run itself."""
+    return next((parent for parent in reversed(path.resolve().parents) if is_run(parent)), path)
+
+
 def runs_below(folder: Path) -> list[Path]:
     """Every run in a folder of experiments or of one experiment, oldest first."""
     found = {path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)}

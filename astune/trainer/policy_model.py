@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from astune.config.schema import ModelConfig
 from astune.engine.local.allocator import keep_freed_memory
 from astune.engine.local.device import pick_device, pick_dtype
+from astune.engine.model_files import why_not_loaded
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer._probe import prepare
@@ -54,7 +55,11 @@ class PolicyModel:
 
         device = pick_device(config.device)
         dtype = pick_dtype(config.dtype, device)
-        module = cast(nn.Module, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)).to(device).eval()
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        except Exception as cause:
+            raise TrainerError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
+        module = cast(nn.Module, loaded).to(device).eval()
         if config.lora.rank > 0:
             module = add_adapters(module, config.lora, seed=seed)
         lora = config.lora.rank > 0

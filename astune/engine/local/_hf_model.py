@@ -18,6 +18,7 @@ from torch import Tensor
 
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._slots import LayerShape
+from astune.engine.model_files import why_not_loaded
 from astune.schema import EngineError
 
 _ATTENTION = "astune_slots"
@@ -185,10 +186,12 @@ def load_transformers(folder: Path, dtype: torch.dtype, device: torch.device) ->
     progress_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, trust_remote_code=False
+        )
         return model.to(device)
     except Exception as cause:
-        raise EngineError(f"the model in {folder} could not be loaded: {type(cause).__name__}: {cause}") from cause
+        raise EngineError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
     finally:
         if progress_bar:
             logging.enable_progress_bar()
