@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TaskReaderError,
         WorkflowError,
     )
-    from astune.task_judge import JudgeBase
+    from astune.task_judge import GroupJudgeBase, JudgeBase
     from astune.task_reader import TaskReaderBase
     from astune.workflow import (
         AgentScopeLearnProtocol,
@@ -67,7 +67,7 @@ _HOMES = {
         "TaskReaderError",
         "WorkflowError",
     ),
-    "astune.task_judge": ("JudgeBase",),
+    "astune.task_judge": ("GroupJudgeBase", "JudgeBase"),
     "astune.task_reader": ("TaskReaderBase",),
     "astune.workflow": (
         "AgentScopeLearnProtocol",
@@ -98,6 +98,7 @@ __all__ = [
     "Environment",
     "Episode",
     "Evaluation",
+    "GroupJudgeBase",
     "JudgeBase",
     "JudgeError",
     "MalformedCall",

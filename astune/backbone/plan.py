@@ -61,6 +61,8 @@ def agent(config: AstuneConfig) -> Rows:
     workflow = config.rollout.workflow
     program = workflow if isinstance(workflow, str) else _outside(workflow)
     judge = config.task_judge.judge_protocol or "the workflow's own"
+    if not isinstance(judge, str):
+        judge = " + ".join(f"{each.weight:g} x {each.judge}" for each in judge)
     return [("workflow", program), ("reward", judge)]
 
 

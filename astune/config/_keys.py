@@ -18,7 +18,8 @@ from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from astune.config.schema import AstuneConfig, StrictModel
+from astune.config.schema import AstuneConfig
+from astune.config.strict import StrictModel
 
 ROOT = "astune"
 """The key that everything stands under in a YAML file."""

@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -99,10 +99,14 @@ class _Named:
         return suggestion(self.name, self.location, places, self.base, self._loaded)
 
     def _loaded(self, reference: str) -> type | None:
+        """The class of a suggestion; None where it does not load. Nothing is suggested in its place."""
+        location, _, name = reference.partition(_ARROW)
         try:
-            return import_class(reference, key=self.key, base=self.base, base_dir=self.base_dir)
+            found = getattr(_load(replace(self, location=location, name=name)), name, None)
         except ConfigError:
             return None
+        fits = inspect.isclass(found) and issubclass(found, self.base) and not inspect.isabstract(found)
+        return found if fits else None
 
 
 def _parsed(reference: str, key: str, base: type, base_dir: Path | None) -> _Named:

@@ -6,29 +6,11 @@ import difflib
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
+from astune.config.helper import HelperModelConfig
+from astune.config.strict import StrictModel
 from astune.schema import ConstrainedTokens
-
-
-class StrictModel(BaseModel):
-    """Unknown keys are refused, defaults are checked, and a field's docstring is its description."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        populate_by_name=True,
-    )
-    # The key that a text in place of the whole section sets; empty where there has to be a section.
-    shorthand: ClassVar[str] = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_shorthand(cls, value: Any) -> Any:
-        return {cls.shorthand: value} if cls.shorthand and isinstance(value, str) else value
 
 
 class LoraConfig(StrictModel):
@@ -251,12 +233,26 @@ class RolloutConfig(StrictModel):
     """Attempts at an episode that ends in an error, each in a fresh environment, before its group is dropped."""
 
 
+class WeightedJudgeConfig(StrictModel):
+    """One of several judges."""
+
+    shorthand: ClassVar[str] = "judge"
+
+    judge: str
+    """As `task_judge.judge_protocol`."""
+    weight: float = 1.0
+    """Its reward is multiplied by this."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for its class or function."""
+
+
 class TaskJudgeConfig(StrictModel):
     """How an episode is rewarded."""
 
-    judge_protocol: str = ""
-    """Your reward: `module->Class` or `path/file.py->Class`. Empty or null where the workflow returns the reward
-    itself."""
+    judge_protocol: str | list[WeightedJudgeConfig] = ""
+    """Your reward: a built-in name (docs/en/judge.md), `module->Class` or `path/file.py->Class`. Of a list the rewards
+    are added by their weights, and the first says what is a success. Empty or null where the workflow returns the
+    reward itself."""
     reference_field: str = "answer"
     """The metadata field that holds the reference answer, for judges that compare with one."""
     params: dict[str, Any] = Field(default_factory=dict)
@@ -472,6 +468,7 @@ class AstuneConfig(StrictModel):
     task_reader: TaskReaderConfig = TaskReaderConfig()
     rollout: RolloutConfig = RolloutConfig()
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
+    helper_model: HelperModelConfig = HelperModelConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
     companions: dict[str, CompanionConfig] = Field(default_factory=dict)

@@ -12,6 +12,7 @@ from astune.context_tracker import ContextTracker
 from astune.env_service import EnvironmentHandle, EnvState, open_environment
 from astune.renderers import Comparison
 from astune.rollout.overflow import UNJUDGED, require_consequence
+from astune.rollout.ranking import UNRANKED
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.user_workflow import execute, new_workflow, require_something_to_train, targets_of
@@ -31,6 +32,7 @@ from astune.schema import (
     boundary,
     stable_seed,
 )
+from astune.task_judge import GroupJudgeBase
 from astune.workflow import AstuneProxy, EpisodeModel, WorkflowOutput
 
 _RELEASE_S = 30.0
@@ -180,6 +182,8 @@ class Attempt:
                 "there is neither a judge nor a reward from the workflow",
                 hint="set task_judge.judge_protocol, or return WorkflowOutput(reward=...) from the workflow",
             )
+        if isinstance(self._setting.judge, GroupJudgeBase):
+            return UNRANKED
         start = time.perf_counter()
         try:
             return await ask_judge(

@@ -21,11 +21,13 @@ from astune.rollout.balance import token_balance
 from astune.rollout.episode import EpisodeInterrupted, run_episode
 from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.overflow import is_overflow
+from astune.rollout.ranking import is_unranked, leave_unranked, rank
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.unread_calls import warn_of_unread_calls
 from astune.rollout.verdict import Judge
 from astune.schema import (
+    BudgetSpent,
     ConfigError,
     DebuggerLeft,
     EngineError,
@@ -36,6 +38,7 @@ from astune.schema import (
     Task,
     TokenBalance,
 )
+from astune.task_judge import GroupJudgeBase
 from astune.workflow import Workflow
 
 _ENGINE_SETTLES_S = 120.0
@@ -106,6 +109,7 @@ class RolloutPool:
         Cancelling ends every running episode, reports each to the observer as interrupted, and leaves nothing running.
 
         Raises:
+            BudgetSpent: the judge's helper model may be asked nothing more; the others ended as if cancelled.
             DebuggerLeft: one that stood in an episode was quit; the others ended as if cancelled.
         """
         if split == "train" and self._config.rollout.top_p < 1:
@@ -120,7 +124,9 @@ class RolloutPool:
             first = first_repeat + self._first_repeat(task, split, step, num_repeat)
             for repeat in range(first, first + num_repeat):
                 waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
-        out_of_time = await self._work_off(waiting)
+        out_of_time = await self._work_off(waiting, num_repeat)
+        for slot in slots:
+            self._fail_unranked(slot, "JudgeError: its group is not complete, and is judged only as a whole")
         groups = [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
         self._tools_seen = self._tools_seen or warn_of_unread_calls(groups)
         return groups
@@ -137,13 +143,15 @@ class RolloutPool:
         self._seen[task.task_id] += num_repeat
         return first
 
-    async def _work_off(self, waiting: deque[tuple[_Slot, EpisodeRequest]]) -> bool:
+    async def _work_off(self, waiting: deque[tuple[_Slot, EpisodeRequest]], num_repeat: int) -> bool:
         """Run all requests, at most `max_env_worker` at once; True where the step's deadline came first."""
         began = time.perf_counter()
         first = [waiting.popleft() for _ in range(min(self._config.rollout.max_env_worker, len(waiting)))]
         for _, request in first:
             self._engine.open_session(request.episode_id)
-        workers = [asyncio.ensure_future(self._work(slot, request, waiting, began)) for slot, request in first]
+        workers = [
+            asyncio.ensure_future(self._work(slot, request, waiting, began, num_repeat)) for slot, request in first
+        ]
         out_of_time = False
         try:
             if workers:
@@ -162,12 +170,19 @@ class RolloutPool:
         return out_of_time
 
     async def _work(
-        self, slot: _Slot, request: EpisodeRequest, waiting: deque[tuple[_Slot, EpisodeRequest]], began: float
+        self,
+        slot: _Slot,
+        request: EpisodeRequest,
+        waiting: deque[tuple[_Slot, EpisodeRequest]],
+        began: float,
+        num_repeat: int,
     ) -> None:
         """Run one request after another."""
         try:
             while True:
                 following = await self._run(slot, request, time.perf_counter() - began)
+                if len(slot.finished) == num_repeat:
+                    await self._rank(slot)
                 if following is None and waiting:
                     slot, following = waiting.popleft()
                 if following is None:
@@ -190,14 +205,42 @@ class RolloutPool:
             raise
         if episode.status != "error":
             slot.finished[request.repeat] = episode
-            self._observer.on_finished(episode)
+            if not is_unranked(episode):
+                self._observer.on_finished(episode)
             return None
         slot.failed.append(episode)
         self._observer.on_attempt_failed(episode)
+        _require_budget(episode)
         lost = (episode.error or "").startswith(LeaseLost.__name__) and request.lost < _LOST_ATTEMPTS
         if not lost and (is_overflow(episode) or request.attempt - request.lost >= self._config.rollout.max_attempts):
             return None
         return request.retried(lost=lost)
+
+    async def _rank(self, slot: _Slot) -> None:
+        """Have a complete group judged, where its episodes wait for that."""
+        waiting = [episode for episode in slot.finished.values() if is_unranked(episode)]
+        if not waiting or not isinstance(self._setting.judge, GroupJudgeBase):
+            return
+        await rank(self._setting.judge, waiting, timeout_s=self._config.rollout.call_timeout_s)
+        for episode in waiting:
+            if episode.status != "error":
+                self._observer.on_finished(episode)
+        self._fail(slot, [episode for episode in waiting if episode.status == "error"])
+
+    def _fail_unranked(self, slot: _Slot, error: str) -> None:
+        waiting = [episode for episode in slot.finished.values() if is_unranked(episode)]
+        for episode in waiting:
+            leave_unranked(episode, error)
+        self._fail(slot, waiting)
+
+    def _fail(self, slot: _Slot, episodes: Sequence[Episode]) -> None:
+        """Count episodes that had finished as failed."""
+        for episode in episodes:
+            del slot.finished[episode.repeat]
+            slot.failed.append(episode)
+            self._observer.on_attempt_failed(episode)
+        for episode in episodes:
+            _require_budget(episode)
 
     async def _engine_settled(self) -> None:
         """Wait until cancelled calls have left the engine, so that its counters are final."""
@@ -210,3 +253,13 @@ class RolloutPool:
                     hint="it hangs, or one forward pass takes longer than that; resume with --resume",
                 )
             await asyncio.sleep(0.01)
+
+
+def _require_budget(episode: Episode) -> None:
+    """
+    Raises:
+        BudgetSpent: that is why the episode failed, and every other one would.
+    """
+    kind, _, message = (episode.error or "").partition(": ")
+    if kind == BudgetSpent.__name__:
+        raise BudgetSpent(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from astune.env_service import EnvironmentHandle, SynchronousHandle
 from astune.renderers import conversations
 from astune.schema import (
     AstuneError,
+    Episode,
     Forest,
     JudgeError,
     Reward,
@@ -25,6 +26,7 @@ from astune.schema import (
     place_of,
 )
 from astune.schema.reward import FULL_SCORE
+from astune.task_judge import GroupJudgeBase
 from astune.workflow import WorkflowOutput
 
 _MOST = 1e6
@@ -65,18 +67,51 @@ async def ask_judge(
         DeadlineExceeded: it took too long.
     """
     asynchronous = inspect.iscoroutinefunction(judge.compute_reward)
-    inputs = {
-        "env": environment if asynchronous or environment is None else SynchronousHandle(environment),
-        "task_core_arg": TaskCoreArg(task),
-        "grouped_steps": conversations(forest),
-        **registered,
-    }
-    name = type(judge).__name__
-    what = f"judge {name} on task {task.task_id}"
+    env = environment if asynchronous or environment is None else SynchronousHandle(environment)
+    what = _named(judge, task)
+    verdict = await _called(judge.compute_reward, _inputs(task, env, forest, registered), what, timeout_s)
+    reward = _reward(verdict, what)
+    _require_fit(reward, forest, targets, what, JudgeError)
+    return reward
+
+
+async def ask_group_judge(judge: GroupJudgeBase, episodes: Sequence[Episode], *, timeout_s: float) -> list[Reward]:
+    """The judge's rewards for the episodes of one task, which have ended.
+
+    Raises:
+        JudgeError: it failed, or gave not one reward for each of them.
+        DeadlineExceeded: it took too long.
+    """
+    task = episodes[0].task
+    what = _named(judge, task)
+    inputs = [_inputs(task, None, episode.forest, episode.judge_inputs) for episode in episodes]
+    verdicts = await _called(judge.compute_rewards, inputs, what, timeout_s)
+    if not isinstance(verdicts, list | tuple) or len(verdicts) != len(episodes):
+        raise JudgeError(
+            f"{what} returned {verdicts!r}", hint=f"return one verdict for each of {len(episodes)} episodes"
+        )
+    rewards = [_reward(verdict, what) for verdict in verdicts]
+    for reward, episode in zip(rewards, episodes, strict=True):
+        targets = {node.agent: episode.target_of(node.agent) for node in episode.forest.nodes}
+        _require_fit(reward, episode.forest, targets, what, JudgeError)
+    return rewards
+
+
+def _named(judge: Judge, task: Task) -> str:
+    return f"judge {type(judge).__name__} on task {task.task_id}"
+
+
+def _inputs(task: Task, env: Any, forest: Forest, registered: Mapping[str, Any]) -> dict[str, Any]:
+    conversation = conversations(forest)
+    return {"env": env, "task_core_arg": TaskCoreArg(task), "grouped_steps": conversation, **registered}
+
+
+async def _called(method: Callable[[Any], Any], inputs: Any, what: str, timeout_s: float) -> Any:
+    """What a judge's method returns; what it raises is a JudgeError that names its line."""
     hint = "raise rollout.call_timeout_s if the judge needs that long"
     async with boundary(JudgeError, what, timeout_s=timeout_s, hint=hint):
         try:
-            verdict = await call_user_code(judge.compute_reward, inputs, name=f"astune-judge-{task.task_id}")
+            return await call_user_code(method, inputs, name=f"astune-{what}")
         except AstuneError:
             raise
         except Exception as cause:
@@ -84,9 +119,6 @@ async def ask_judge(
                 f"{what}{place_of(cause)}: {_in_one_line(cause)}",
                 hint="this is in the judge's own code, or in what it calls",
             ) from cause
-    reward = _reward(verdict, what)
-    _require_fit(reward, forest, targets, what, JudgeError)
-    return reward
 
 
 def _in_one_line(cause: Exception) -> str:

@@ -12,6 +12,7 @@ from astune.schema.collector import collector_at_rest
 from astune.schema.episode import Advantage, Episode, EpisodeGroup, EpisodeStatus, Split, TrainingBatch
 from astune.schema.errors import (
     AstuneError,
+    BudgetSpent,
     CompanionError,
     ConfigError,
     ContextOverflow,
@@ -21,6 +22,7 @@ from astune.schema.errors import (
     EnvError,
     EpisodeCut,
     GrammarError,
+    HelperModelError,
     JudgeError,
     LeaseLost,
     MalformedCall,
@@ -55,6 +57,7 @@ __all__ = [
     "ONE_LINE_JSON",
     "Advantage",
     "AstuneError",
+    "BudgetSpent",
     "CompanionError",
     "Completion",
     "ConfigError",
@@ -75,6 +78,7 @@ __all__ = [
     "Grammar",
     "GrammarError",
     "GrammarKind",
+    "HelperModelError",
     "JudgeError",
     "LeaseLost",
     "MalformedCall",

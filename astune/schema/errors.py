@@ -65,6 +65,14 @@ class JudgeError(AstuneError):
     """A judge failed or gave no usable reward; never turned into a reward of 0."""
 
 
+class HelperModelError(AstuneError):
+    """A helper model did not answer, or not in the form that was asked for; never taken for an opinion."""
+
+
+class BudgetSpent(HelperModelError):
+    """A helper model has used the tokens that it may use: the run stops, since no other attempt would help."""
+
+
 class SandboxError(AstuneError):
     """Code could not be run safely; what the code itself does wrong is a result, not an error."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeAlias
 
 from astune.config.schema import AstuneConfig
@@ -36,3 +38,36 @@ class JudgeBase(ABC):
         messages), and whatever the workflow registered, `final_answer` among it. A judge that cannot tell raises; it
         does not return 0.
         """
+
+
+class GroupJudgeBase(JudgeBase):
+    """Judges the episodes of a group together, when all of them have ended; one that ended alone is a group of one.
+
+    class Shortest(GroupJudgeBase):
+        def compute_rewards(self, judge_input_dictionaries):
+            lengths = [len(each["final_answer"]) for each in judge_input_dictionaries]
+            return [(float(length == min(lengths)), True) for length in lengths]
+    """
+
+    @abstractmethod
+    def compute_rewards(
+        self, judge_input_dictionaries: list[dict[str, Any]]
+    ) -> Sequence[Verdict] | Awaitable[Sequence[Verdict]]:
+        """Judge a group, one verdict for each episode, in their order.
+
+        The dictionaries are those of `JudgeBase.compute_reward`; `env` is None, since their environments are closed,
+        and of what the workflow registered they hold what JSON can express.
+        """
+
+    async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Verdict:
+        [verdict] = await self.rewards_of([judge_input_dictionary])
+        return verdict
+
+    async def rewards_of(self, judge_input_dictionaries: list[dict[str, Any]]) -> Sequence[Verdict]:
+        """`compute_rewards`, awaited; an ordinary method runs in a thread."""
+        found: Any
+        if inspect.iscoroutinefunction(self.compute_rewards):
+            found = await self.compute_rewards(judge_input_dictionaries)
+        else:
+            found = await asyncio.to_thread(self.compute_rewards, judge_input_dictionaries)
+        return found

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,15 @@ from starlette.responses import JSONResponse
 from token_server import TokenServer, serving
 
 from astune.config.schema import AstuneConfig
-from astune.schema import ConfigError, JudgeError, Reward, Task
+from astune.schema import ConfigError, HelperModelError, JudgeError, Reward, Task
 from astune.task_judge import JudgeBase, MathAnswerAndLlmAsJudge, load_judge
 
 REFERENCE = "astune.task_judge.math_answer_as_judge->MathAnswerAndLlmAsJudge"
+
+
+@pytest.fixture(autouse=True)
+def _own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTUNE_CACHE", str(tmp_path))
 
 
 @pytest.fixture
@@ -88,13 +94,13 @@ async def test_a_model_that_does_not_answer_is_a_judges_error(
         server.said = [answer]
     else:
         server.refuses = [answer]
-    with pytest.raises(JudgeError, match=error):
+    with pytest.raises((HelperModelError, JudgeError), match=error):
         await verdict(judge(base_url=server.url, model="m", **params), r"so \boxed{2x}", "x + x")
 
 
 async def test_nothing_behind_its_thoughts_is_no_answer_of_the_agents(server: TokenServer) -> None:
     server.said = [{"content": "<think>It is 64.</think>\n"}]
-    with pytest.raises(JudgeError, match="no whole answer"):
+    with pytest.raises(HelperModelError, match="no whole answer"):
         await verdict(judge(base_url=server.url, model="m"), "Sixty-four apples it is.")
 
 
@@ -116,7 +122,7 @@ async def test_without_a_model_it_says_so_and_the_rules_have_the_last_word(caplo
         ({"base_url": "localhost:8000"}, "task_judge.params.base_url: 'localhost:8000' is no address"),
         ({"base_url": "http://x", "api_key_env": "NO_SUCH_KEY"}, "task_judge.params.api_key_env names NO_SUCH_KEY"),
         ({"base_url": "http://x", "timeout_s": 0}, "task_judge.params.timeout_s is 0"),
-        ({"base_url": 7}, "making MathAnswerAndLlmAsJudge: "),
+        ({"base_url": 7}, "task_judge.params.base_url is 7; input should be a valid string"),
     ],
 )
 def test_a_wrong_setting_is_named(params: dict[str, Any], error: str) -> None:

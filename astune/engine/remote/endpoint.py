@@ -31,6 +31,10 @@ class Refusal(EngineError):
         self.status = status
 
 
+class Unreachable(EngineError):
+    """Nobody answered at the address."""
+
+
 class Endpoint:
     """Talks to `base_url`: a bare host, whose API lies below `/v1`, or the API's own root, as https://host/api/v3.
 
@@ -46,6 +50,7 @@ class Endpoint:
         own_root = urlsplit(self.root).path not in ("", "/")
         self._api = base_url.rstrip("/") if own_root else f"{self.root}/v1"
         self.model = model
+        self._key = api_key
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(
             headers=headers,
@@ -143,16 +148,15 @@ class Endpoint:
             raise self._unreachable(address, cause) from cause
 
     def _unreachable(self, address: str, cause: httpx.HTTPError) -> EngineError:
-        return EngineError(
+        return Unreachable(
             f"{address}: {type(cause).__name__}: {cause or 'no answer'}",
             hint=f"check that the server runs and that {self._section}.base_url is its address",
         )
 
     def _content(self, answer: httpx.Response, address: str) -> Any:
         if not answer.is_success:
-            raise Refusal(
-                f"{address} answered {answer.status_code}: {_reason(answer)}", answer.status_code, self._section
-            )
+            reason = _reason(answer).replace(self._key, "...") if self._key else _reason(answer)  # some repeat the key
+            raise Refusal(f"{address} answered {answer.status_code}: {reason}", answer.status_code, self._section)
         if not answer.content:
             return None
         try:
@@ -191,6 +195,10 @@ def require_address(base_url: str, section: str = "engine") -> None:
         raise ConfigError(
             f"{section}.base_url: {base_url!r} is no address",
             hint="write it as http://127.0.0.1:8000 or https://.../v1",
+        )
+    if parts.username or parts.password:
+        raise ConfigError(
+            f"{section}.base_url holds a name or a password", hint=f"put the key into {section}.api_key_env's variable"
         )
 
 

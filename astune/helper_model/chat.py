@@ -1,0 +1,170 @@
+"""Who answers for a helper model: any OpenAI-compatible endpoint, or our engine with a second model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from astune.engine.remote.endpoint import Endpoint, Refusal, Unreachable, choice_of, key_from
+from astune.schema import EngineError
+
+if TYPE_CHECKING:
+    from astune.engine.local.in_process import InProcessEngine
+    from astune.renderers import Renderer
+
+_END_OF_THOUGHT = "</think>"
+_UNREACHED_TRIES = 3
+_PAUSE_S = 1.0
+_LOCAL_CONTEXT = 4_096
+_LOCAL_ANSWER = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conversation that an answer is wanted to; of the JSON schema, where there is one.
+
+    `number` counts tries at one question, which are to differ; None for a question that is asked once.
+    """
+
+    messages: list[dict[str, str]]
+    temperature: float | None
+    schema: dict[str, Any] | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer without its thoughts, and the tokens of question and answer; in characters where nobody counts."""
+
+    text: str
+    tokens: int
+
+
+class Chat(Protocol):
+    """One model that answers."""
+
+    async def name(self) -> str:
+        """Who it is: the address, and the model there."""
+        ...
+
+    async def answer(self, question: Question, timeout_s: float) -> Answered:
+        """
+        Raises:
+            EngineError: it does not answer, or was cut off.
+        """
+        ...
+
+
+class EndpointChat:
+    """A model behind an OpenAI-compatible endpoint; one that is not reached is tried again, a busy one waited for."""
+
+    def __init__(self, base_url: str, model: str, api_key_env: str, section: str) -> None:
+        self._endpoint = Endpoint(base_url, model=model, api_key=key_from(api_key_env, section), section=section)
+        self._takes_schemas = True
+
+    async def name(self) -> str:
+        return f"{self._endpoint.root} {await self._endpoint.choose_model()}"
+
+    async def answer(self, question: Question, timeout_s: float) -> Answered:
+        body: dict[str, Any] = {"model": await self._endpoint.choose_model(), "messages": question.messages}
+        if question.temperature is not None:
+            body["temperature"] = question.temperature
+        if question.number is not None:
+            body["seed"] = question.number
+        try:
+            answer = await self._post(self._with_schema(body, question.schema), timeout_s)
+        except Refusal as refusal:
+            if question.schema is None or not self._takes_schemas or refusal.status not in (400, 404, 422):
+                raise
+            answer = await self._post(body, timeout_s)
+            self._takes_schemas = False  # it answers without: the form is what it does not know
+        return self._read(answer, question)
+
+    def _with_schema(self, body: dict[str, Any], schema: dict[str, Any] | None) -> dict[str, Any]:
+        if schema is None or not self._takes_schemas:
+            return body
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        return body | {"response_format": form}
+
+    async def _post(self, body: dict[str, Any], timeout_s: float) -> Any:
+        for number in range(1, _UNREACHED_TRIES + 1):
+            try:
+                return await self._endpoint.post("/chat/completions", body, timeout_s=timeout_s)
+            except Unreachable:
+                if number == _UNREACHED_TRIES:
+                    raise
+                await asyncio.sleep(_PAUSE_S * number)
+        raise AssertionError
+
+    def _read(self, answer: Any, question: Question) -> Answered:
+        choice = choice_of(answer, self._endpoint.root)
+        message = choice.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        text = content if isinstance(content, str) else ""
+        used = (answer.get("usage") or {}).get("total_tokens")
+        asked = sum(len(each["content"]) for each in question.messages)
+        told = text.rpartition(_END_OF_THOUGHT)[2].strip()
+        if choice.get("finish_reason") == "length" or not told:
+            raise EngineError(f"{self._endpoint.root} gave no whole answer: {text[-200:]!r}")
+        return Answered(told, used if isinstance(used, int) else asked + len(text))
+
+
+class LocalChat:
+    """A second model in this process, on our own engine. It is loaded when it is first asked."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._loading = asyncio.Lock()
+        self._loaded: tuple[InProcessEngine, Renderer] | None = None
+        self._asked = 0
+
+    async def name(self) -> str:
+        return f"local {self._model}"
+
+    async def answer(self, question: Question, timeout_s: float) -> Answered:
+        from astune.schema import Grammar, SamplingParams
+
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await asyncio.to_thread(_load, self._model)
+        engine, renderer = self._loaded
+        prompt_ids = renderer.render(list(question.messages), []).token_ids
+        room = _LOCAL_CONTEXT - len(prompt_ids)
+        if room < 1:
+            raise EngineError(f"a question of {len(prompt_ids):,} tokens exceeds {_LOCAL_CONTEXT:,} of {self._model}")
+        self._asked += 1
+        session = f"helper-{self._asked}"
+        params = SamplingParams(
+            max_tokens=min(room, _LOCAL_ANSWER),
+            temperature=1.0 if question.temperature is None else question.temperature,
+            stop_token_ids=renderer.stop_token_ids,
+            seed=question.number or 0,
+            grammar=None if question.schema is None else Grammar("json_schema", json.dumps(question.schema)),
+        )
+        engine.open_session(session)
+        try:
+            async with asyncio.timeout(timeout_s):
+                completion = await engine.generate(prompt_ids, params, session=session)
+        except TimeoutError as cause:
+            raise EngineError(f"{self._model} did not answer within {timeout_s:g} s") from cause
+        finally:
+            engine.close_session(session)
+        text = renderer.parse(completion.token_ids, prompt_ids, []).content.strip()
+        if completion.finish_reason == "length" or not text:
+            raise EngineError(f"{self._model} gave no whole answer: {text[-200:]!r}")
+        return Answered(text, len(prompt_ids) + len(completion.token_ids))
+
+
+def _load(model: str) -> tuple[InProcessEngine, Renderer]:
+    from astune.config.schema import EngineConfig, ModelConfig
+    from astune.engine.local.in_process import InProcessEngine
+    from astune.engine.model_files import resolve_model
+    from astune.renderers import load_renderer
+
+    folder = resolve_model(model)
+    engine = InProcessEngine.load(
+        folder, model=ModelConfig(path=model), engine=EngineConfig(), max_model_len=_LOCAL_CONTEXT
+    )
+    return engine, load_renderer(folder, model)

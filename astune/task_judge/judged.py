@@ -1,0 +1,55 @@
+"""What judges read of an episode: its task, its reply, its conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astune.env_service.base import text_of
+from astune.schema import JudgeError, Task
+
+Inputs = dict[str, Any]
+"""A judge's input dictionary; docs/en/judge.md has its keys."""
+
+
+def task_of(inputs: Inputs) -> Task:
+    return inputs["task_core_arg"].task
+
+
+def problem_of(task: Task) -> str:
+    """The text of what was asked."""
+    return task.main_query or text_of(task.init_messages[-1])
+
+
+def reply_of(inputs: Inputs) -> str:
+    """`final_answer` where the workflow registered it, else the last assistant message.
+
+    Raises:
+        JudgeError: there is neither.
+    """
+    final = inputs.get("final_answer")
+    if final is not None:
+        return final if isinstance(final, str) else text_of({"content": final})
+    for steps in reversed(inputs.get("grouped_steps") or []):
+        for message in reversed(steps):
+            if message.get("role") == "assistant":
+                return text_of(message)
+    raise JudgeError(
+        f"task {task_of(inputs).task_id} ended without an assistant message",
+        hint="register the answer: astune_proxy.update_judge_input_dictionary(final_answer=...)",
+    )
+
+
+def conversation_of(inputs: Inputs) -> list[dict[str, Any]]:
+    """The messages of all timelines behind what the agent was first told, each with its role, text and tool calls."""
+    said: list[dict[str, Any]] = []
+    for steps in inputs.get("grouped_steps") or []:
+        spoken = next((i for i, message in enumerate(steps) if message.get("role") == "assistant"), len(steps))
+        said += [_plain(message) for message in steps[spoken:]]
+    return said
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    plain = {"role": message.get("role"), "content": text_of(message)}
+    functions = [call.get("function", call) for call in message.get("tool_calls") or []]
+    calls = [{name: function.get(name) for name in ("name", "arguments")} for function in functions]
+    return plain | ({"tool_calls": calls} if calls else {})

@@ -1,0 +1,85 @@
+"""Several judges as one: the sum of their rewards by weight."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from astune.config.schema import AstuneConfig
+from astune.schema import JudgeError, Reward
+from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase, Verdict
+from astune.task_judge.judged import Inputs
+
+Part = tuple[float, JudgeBase]
+"""A judge and its weight."""
+
+
+class WeightedJudges(JudgeBase):
+    """The weighted sum of what its judges say; the first one says what is a success.
+
+    The reward's metadata and metrics have each judge's own reward, under its class's name.
+    """
+
+    def __init__(self, config: AstuneConfig, parts: Sequence[Part]) -> None:
+        super().__init__(config)
+        self._parts = parts
+
+    async def compute_reward(self, judge_input_dictionary: Inputs) -> Reward:
+        return _sum([(*part, await _asked(part[1], judge_input_dictionary)) for part in self._parts])
+
+
+class WeightedGroupJudges(GroupJudgeBase):
+    """`WeightedJudges` of which one or several judge groups; those that ask an environment cannot be among them."""
+
+    def __init__(self, config: AstuneConfig, parts: Sequence[Part]) -> None:
+        super().__init__(config)
+        self._parts = parts
+
+    async def compute_rewards(self, judge_input_dictionaries: list[Inputs]) -> list[Reward]:
+        rewards = [await self._rewards(judge, judge_input_dictionaries) for _, judge in self._parts]
+        return [
+            _sum([(*part, own[i]) for part, own in zip(self._parts, rewards, strict=True)])
+            for i in range(len(judge_input_dictionaries))
+        ]
+
+    async def _rewards(self, judge: JudgeBase, inputs: list[Inputs]) -> Sequence[Verdict]:
+        if not isinstance(judge, GroupJudgeBase):
+            return [await _asked(judge, each) for each in inputs]
+        rewards = await judge.rewards_of(inputs)
+        if len(rewards) != len(inputs):
+            raise JudgeError(f"{type(judge).__name__} gave {len(rewards)} rewards to {len(inputs)} episodes")
+        return rewards
+
+
+async def _asked(judge: JudgeBase, inputs: Inputs) -> Verdict:
+    verdict: Any
+    if inspect.iscoroutinefunction(judge.compute_reward):
+        verdict = await judge.compute_reward(inputs)
+    else:
+        verdict = await asyncio.to_thread(judge.compute_reward, inputs)
+    return verdict
+
+
+def _sum(judged: Sequence[tuple[float, JudgeBase, Verdict]]) -> Reward:
+    rewards = [(weight, type(judge).__name__, _as_reward(judge, verdict)) for weight, judge, verdict in judged]
+    metrics: dict[str, float] = {}
+    for _, name, reward in rewards:
+        metrics |= reward.metrics | {f"reward_{name}": reward.raw_reward}
+    return Reward(
+        raw_reward=sum(weight * reward.raw_reward for weight, _, reward in rewards),
+        is_success=rewards[0][2].is_success,
+        metadata={name: {"reward": reward.raw_reward} | reward.metadata for _, name, reward in rewards},
+        metrics=metrics,
+    )
+
+
+def _as_reward(judge: JudgeBase, verdict: Verdict) -> Reward:
+    reward = verdict if isinstance(verdict, Reward) else Reward(raw_reward=verdict[0], is_success=bool(verdict[1]))
+    if reward.per_target is not None or reward.per_turn is not None:
+        raise JudgeError(
+            f"{type(judge).__name__} rewards targets or turns, which cannot be added to another judge's reward",
+            hint="make it the only judge of task_judge.judge_protocol",
+        )
+    return reward
