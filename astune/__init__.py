@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from astune.task_judge import GroupJudgeBase, JudgeBase
     from astune.task_reader import TaskReaderBase
+    from astune.trackers import Tracker
     from astune.workflow import (
         AgentScopeLearnProtocol,
         AstuneProxy,
@@ -69,6 +70,7 @@ _HOMES = {
     ),
     "astune.task_judge": ("GroupJudgeBase", "JudgeBase"),
     "astune.task_reader": ("TaskReaderBase",),
+    "astune.trackers": ("Tracker",),
     "astune.workflow": (
         "AgentScopeLearnProtocol",
         "AstuneProxy",
@@ -109,6 +111,7 @@ __all__ = [
     "Task",
     "TaskReaderBase",
     "TaskReaderError",
+    "Tracker",
     "Workflow",
     "WorkflowError",
     "WorkflowOutput",

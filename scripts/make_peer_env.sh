@@ -9,6 +9,7 @@
 #   scripts/make_peer_env.sh beast-logger  -> .venv-beast-logger  beast-logger and its page, on our versions of its server
 #   scripts/make_peer_env.sh site          -> .venv-site          Zensical, which builds the documentation as a site
 #   scripts/make_peer_env.sh agents        -> .venv-agents        the agent frameworks of tutorial/example_frameworks
+#   scripts/make_peer_env.sh trackers      -> .venv-trackers      wandb, SwanLab and MLflow in front of .venv
 #   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
@@ -17,7 +18,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|agentscope-VERSION}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
@@ -41,12 +42,16 @@ appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appw
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 site) recipe="site, requirements/site.txt $(cksum <requirements/site.txt)" ;;
 agents) recipe="agents, requirements/agents.txt $(cksum <requirements/agents.txt)" ;;
+trackers)
+    recipe="trackers, requirements/trackers.txt $(cksum <requirements/trackers.txt) in front of $(cd .venv && pwd -P)"
+    python=.venv/bin/python
+    ;;
 agentscope-*)
     recipe="agentscope ${peer#agentscope-} in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
     ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents or agentscope-VERSION" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -100,12 +105,18 @@ if [ "$peer" = agents ]; then
 fi
 
 # What AgentScope 1.x needs is in .venv: the environment has that package alone, and .venv's packages behind it.
-if [[ "$peer" = agentscope-* ]]; then
-    "${pip[@]}" install --no-deps "agentscope==${peer#agentscope-}"
+if [[ "$peer" = agentscope-* ]] || [ "$peer" = trackers ]; then
+    if [ "$peer" = trackers ]; then
+        "${pip[@]}" install --no-deps -r requirements/trackers.txt
+        shows='import wandb, swanlab, mlflow; print("wandb", wandb.__version__, "swanlab", swanlab.__version__, "mlflow", mlflow.__version__)'
+    else
+        "${pip[@]}" install --no-deps "agentscope==${peer#agentscope-}"
+        shows='import agentscope; print("agentscope", agentscope.__version__)'
+    fi
     packages='import sysconfig; print(sysconfig.get_paths()["purelib"])'
     printf 'import site; site.addsitedir("%s")\n' "$(.venv/bin/python -c "$packages")" \
         >"$("$env/bin/python" -c "$packages")/behind.pth"
-    "$env/bin/python" -c 'import agentscope; print("agentscope", agentscope.__version__)'
+    "$env/bin/python" -c "$shows"
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

@@ -23,6 +23,7 @@ from astune.schema import AstuneError
 if TYPE_CHECKING:
     from astune.backbone.base import RunObserver
     from astune.runs import RunDirectory
+    from astune.trackers import Trackers
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,10 @@ def _recorded(
     experiment: Experiment, ready: Ready, console: Console, tell_of: Callable[[RunDirectory], None]
 ) -> Iterator[RunDirectory]:
     """The run's folder, with a copy of everything that made it, and in the end with how it ended."""
-    with _run_directory(experiment) as run, _recording_the_end(run, console):
+    with (
+        _run_directory(experiment) as run,
+        _recording_the_end(run, _trackers(experiment, ready, run, console), console),
+    ):
         tell_of(run)
         ready.companions.belong_to(run.path)
         _show_changes(experiment, run, console)
@@ -105,18 +109,35 @@ def _recorded(
 
 
 @contextmanager
-def _recording_the_end(run: RunDirectory, console: Console) -> Iterator[None]:
+def _recording_the_end(run: RunDirectory, trackers: Trackers, console: Console) -> Iterator[None]:
     """How the block ends is how the run ended; Ctrl-C is no failure, wherever it comes."""
     try:
         yield
     except KeyboardInterrupt:
         run.finish("interrupted")
         _show_interrupted(run, console)
+        trackers.finish("interrupted")
         raise
     except BaseException as error:
         run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
+        trackers.finish("failed")
         raise
     run.finish("finished")
+    trackers.finish("finished")
+
+
+def _trackers(experiment: Experiment, ready: Ready, run: RunDirectory, console: Console) -> Trackers:
+    """The trackers of the run, which follow its metrics from when its log of them is opened."""
+    from astune.trackers import TrackedRun, Trackers
+
+    config, info = experiment.config, run.info()
+    tracked = TrackedRun(info.run_id, run.path, config.project_name, info.experiment)
+
+    def note(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    run.follower = trackers = Trackers(ready.parts.trackers, tracked, config, note)
+    return trackers
 
 
 def _classes_of(experiment: Experiment, ready: Ready) -> list[type]:
@@ -126,6 +147,7 @@ def _classes_of(experiment: Experiment, ready: Ready) -> list[type]:
 
     parts, reader = ready.parts, experiment.config.task_reader.type
     classes: list[type] = [parts.workflow, type(parts.algorithm), type(experiment.backbone)]
+    classes += [type(named.tracker) for named in parts.trackers]
     if parts.judge is not None:
         classes.append(type(parts.judge))
     if is_reference(reader):

@@ -1,4 +1,6 @@
-"""The user's parts, made from the configuration before a model is loaded: tasks, workflow, judge and algorithm."""
+"""The user's parts, made from the configuration before a model is loaded: tasks, workflow, judge,
+algorithm and trackers.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from astune.config.schema import AstuneConfig
 from astune.schema import Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
+from astune.trackers import NamedTracker, load_trackers
 from astune.workflow import Workflow
 from astune.workflow.loading import load_workflow
 
@@ -27,6 +30,7 @@ class UserParts:
     workflow: type[Workflow]
     judge: JudgeBase | None
     algorithm: Algorithm
+    trackers: tuple[NamedTracker, ...] = ()
 
 
 def load_parts(
@@ -48,10 +52,11 @@ def load_parts(
     workflow = faults.collect(lambda: load_workflow(config, base_dir))
     judge = faults.collect(lambda: load_judge(config, base_dir=base_dir))
     algorithm = faults.collect(lambda: load_algorithm(config, base_dir))
+    trackers = faults.collect(lambda: load_trackers(config, base_dir))
     tasks = faults.collect(lambda: _tasks(config, base_dir, tell, with_tasks))
-    if faults or workflow is None or algorithm is None or tasks is None:
+    if faults or workflow is None or algorithm is None or trackers is None or tasks is None:
         raise faults.error()
-    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm)
+    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm, trackers)
 
 
 def _tasks(config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object], with_tasks: bool) -> TaskSplits:

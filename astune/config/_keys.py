@@ -56,6 +56,11 @@ class Key:
         return next((value for value in values if isinstance(value, type) and issubclass(value, StrictModel)), None)
 
     @property
+    def is_list(self) -> bool:
+        """Whether its section may stand there several times, in a list."""
+        return self.section is not None and get_origin(self.field.annotation) is list
+
+    @property
     def takes_text(self) -> bool:
         """Whether a text may stand in place of the section."""
         return str in _options(self.field.annotation)
@@ -133,6 +138,14 @@ def plain_type(annotation: Any) -> str:
     return "a section"
 
 
+def _section_of(annotation: Any) -> type[StrictModel] | None:
+    """The section that a type stands for: itself, or what a list has."""
+    if get_origin(annotation) is list:
+        annotation = get_args(annotation)[0]
+    is_section = isinstance(annotation, type) and issubclass(annotation, StrictModel)
+    return annotation if is_section else None
+
+
 @cache
 def keys_of(model: type[StrictModel]) -> dict[str, Key]:
     """A section's keys by name, in the schema's order; paths are relative to the section."""
@@ -140,7 +153,7 @@ def keys_of(model: type[StrictModel]) -> dict[str, Key]:
     for name, field in model.model_fields.items():
         choices = field.validation_alias
         aliases = [choice for choice in choices.choices if choice != name] if isinstance(choices, AliasChoices) else []
-        sections = [o for o in _options(field.annotation) if isinstance(o, type) and issubclass(o, StrictModel)]
+        sections = [section for option in _options(field.annotation) if (section := _section_of(option))]
         found[name] = Key(name, field, tuple(map(str, aliases)), sections[0] if sections else None)
     return found
 

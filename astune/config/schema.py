@@ -376,6 +376,18 @@ class TrainerConfig(StrictModel):
     validation: ValidationConfig = ValidationConfig()
 
 
+class TrackerConfig(StrictModel):
+    """One place where a run's metrics are shown."""
+
+    shorthand: ClassVar[str] = "type"
+
+    type: str
+    """`tensorboard`, `wandb`, `swanlab`, `mlflow`, or your own: `module->Class` or `path/file.py->Class`. A name in
+    place of the section is short for it."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for its class, such as `{mode: offline}`; docs/en/trackers.md has those that are shipped."""
+
+
 class DebugConfig(StrictModel):
     """The debug backbone: a few episodes, nothing is trained."""
 
@@ -471,6 +483,9 @@ class AstuneConfig(StrictModel):
     helper_model: HelperModelConfig = HelperModelConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
+    trackers: list[TrackerConfig] = [TrackerConfig(type="tensorboard")]
+    """Where the metrics of a run are shown, beside its own files: a list of names or sections, such as `[tensorboard,
+    wandb]`. One that fails is a warning, and the run goes on."""
     companions: dict[str, CompanionConfig] = Field(default_factory=dict)
     """Services that a run may need beside it, by name; started where `--with NAME` asks for them."""
     sandbox: SandboxConfig = SandboxConfig()
@@ -490,6 +505,11 @@ class AstuneConfig(StrictModel):
     def cluster_engine(self) -> ClusterEngine | None:
         """Who trains where it is not astune itself."""
         return self.backbone if self.backbone in ("verl", "trinity") else None
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | dict) else value or []
 
     @field_validator("backbone")
     @classmethod

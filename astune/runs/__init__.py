@@ -18,6 +18,7 @@ from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
 from astune.runs.metrics import (
     MetricKind,
+    MetricsFollower,
     MetricsLine,
     MetricsLog,
     balance_metrics,
@@ -39,6 +40,7 @@ __all__ = [
     "EpisodeRow",
     "EpisodeStore",
     "MetricKind",
+    "MetricsFollower",
     "MetricsLine",
     "MetricsLog",
     "NoEpisodeError",

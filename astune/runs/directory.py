@@ -7,7 +7,8 @@
         rollout/episodes.sqlite
         rollout/vocabulary.json.zst
         metrics.jsonl
-        tensorboard/  checkpoints/  plots/
+        checkpoints/  plots/
+        tensorboard/, wandb/, ...     what trackers write
         superseded/            what a resume ran again
         companions/NAME.log    where there are companions
         weights/               what servers are given, while the run goes on
@@ -19,6 +20,7 @@ The folder appears under its name only when it is complete. `status` is `running
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 import shutil
 import time
@@ -34,7 +36,7 @@ from astune.runs._lock import RunLock
 from astune.runs.checkpoints import CheckpointStore
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import EpisodeReader
-from astune.runs.metrics import MetricsLine, MetricsLog, read_metrics
+from astune.runs.metrics import MetricsFollower, MetricsLine, MetricsLog, read_metrics
 from astune.runs.superseded import SUPERSEDED, Superseded, supersede
 from astune.runs.vocabulary import read_vocabulary, write_vocabulary
 from astune.schema import RunStoreError, Vocabulary
@@ -44,7 +46,7 @@ RunKind = Literal["training", "debug"]
 RunStatus = Literal["running", "finished", "failed", "interrupted", "killed"]
 _INFO = "run.json"
 _EPISODES = "rollout/episodes.sqlite"
-_FOLDERS = ("backup", "rollout", "tensorboard", "checkpoints", "plots")
+_FOLDERS = ("backup", "rollout", "checkpoints", "plots")
 _TIME = "%Y_%m_%d_%H_%M_%S"
 _UNSAFE = re.compile(r"[/\\\0]|^\.{0,2}$")
 
@@ -61,12 +63,19 @@ class RunInfo:
     cleaned: bool = False
     """True where what resuming needs was removed."""
 
+    @property
+    def run_id(self) -> str:
+        """16 hexadecimal digits, the same when the run is resumed or its folder is moved."""
+        return hashlib.sha256(f"{self.experiment} {self.created_at!r}".encode()).hexdigest()[:16]
+
 
 class RunDirectory:
     """One run's folder. Made by `create` or `open`; a writer closes it, which lets another process go on."""
 
     def __init__(self, path: Path, lock: RunLock) -> None:
         self.path = path
+        self.follower: MetricsFollower | None = None
+        """Receives the metrics that are recorded from here on."""
         self._lock = lock
 
     @classmethod
@@ -167,10 +176,6 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
     def plots(self) -> Path:
         return self.path / "plots"
 
@@ -193,7 +198,7 @@ class RunDirectory:
     def open_metrics(self) -> MetricsLog:
         """The writer of this run's metrics; close it."""
         self._must_be_writer()
-        return MetricsLog(self.metrics_path, self.tensorboard)
+        return MetricsLog(self.metrics_path, self.follower)
 
     def save_config(self, text: str) -> None:
         """Write the resolved configuration."""
@@ -241,7 +246,7 @@ class RunDirectory:
         self._must_be_writer()
         start = f"after step {step}" if step >= 0 else "from the beginning"
         message = f"the run resumed {start} and ran these steps again"
-        with self.open_metrics() as metrics, self.open_episodes() as episodes:
+        with MetricsLog(self.metrics_path) as metrics, self.open_episodes() as episodes:
             return supersede(
                 self.path,
                 step,

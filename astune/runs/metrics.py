@@ -1,4 +1,4 @@
-"""A run's numbers: `metrics.jsonl`, one line a step and kind, and the same as TensorBoard events.
+"""A run's numbers: `metrics.jsonl`, one line a step and kind.
 
     {"step": 3, "kind": "train", "time": 1790000000.0, "elapsed_s": 41.8, "metrics": {"reward/mean": 0.25, ...}}
 
@@ -20,12 +20,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import orjson
 
 from astune.runs._files import fsync_folder, store_errors, write_atomic
-from astune.runs._tensorboard import EventLog, NoEventLog, open_event_log
 from astune.schema import RunStoreError, TokenBalance
 
 MetricKind = Literal["train", "validation"]
@@ -40,12 +39,33 @@ class MetricsLine:
     metrics: dict[str, float]
 
 
+class MetricsFollower(Protocol):
+    """Receives what a log of metrics holds beyond where it was opened; returns at once and raises nothing."""
+
+    def on_open(self, last_step: int) -> None:
+        """A log is opened whose last step, after what a resume took back, is `last_step`; -1 for none."""
+        ...
+
+    def on_line(self, line: MetricsLine) -> None:
+        """A line is on disk."""
+        ...
+
+
+class NoFollower:
+    """A follower that does nothing."""
+
+    def on_open(self, last_step: int) -> None: ...
+
+    def on_line(self, line: MetricsLine) -> None: ...
+
+
 class MetricsLog:
     """The writer of one run's metrics."""
 
-    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
-        """Go on with the log at `path`, or begin it; events go to the folder `tensorboard` where one is given."""
+    def __init__(self, path: Path, follower: MetricsFollower | None = None) -> None:
+        """Go on with the log at `path`, or begin it."""
         self.path = path
+        self._follower = follower or NoFollower()
         with store_errors(f"opening {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             lines = read_metrics(path)
@@ -53,10 +73,8 @@ class MetricsLog:
             self._size = _whole_lines(path)
             os.ftruncate(self._descriptor, self._size)
             fsync_folder(path.parent)
-        self._tensorboard = tensorboard
-        self._events: EventLog | NoEventLog | None = None
-        self._last_step = lines[-1].step if lines else -1
         self._started = time.monotonic() - (lines[-1].elapsed_s if lines else 0.0)
+        self._follower.on_open(lines[-1].step if lines else -1)
 
     def append(self, step: int, kind: MetricKind, metrics: Mapping[str, float]) -> MetricsLine:
         """Write one line, durably.
@@ -77,10 +95,7 @@ class MetricsLog:
                 os.ftruncate(self._descriptor, self._size)
                 raise
             self._size += len(data)
-            if self._events is None:
-                self._events = open_event_log(self._tensorboard, purge_step=self._last_step)
-            self._events.write(step, line.time, {f"{kind}/{name}": value for name, value in numbers.items()})
-        self._last_step = step
+        self._follower.on_line(line)
         return line
 
     def read(self) -> list[MetricsLine]:
@@ -90,7 +105,7 @@ class MetricsLog:
         return next((line for line in self.read() if (line.step, line.kind) == (step, kind)), None)
 
     def rewind(self, step: int) -> int:
-        """Drop the lines of steps after `step`; returns how many. TensorBoard forgets them too."""
+        """Drop the lines of steps after `step`; returns how many."""
         lines = self.read()
         kept = [line for line in lines if line.step <= step]
         data = encoded(kept)
@@ -99,8 +114,6 @@ class MetricsLog:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND)
         self._size = len(data)
         self._started = time.monotonic() - (kept[-1].elapsed_s if kept else 0.0)
-        self._close_events()
-        self._last_step = step
         return len(lines) - len(kept)
 
     def close(self) -> None:
@@ -108,13 +121,6 @@ class MetricsLog:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            self._close_events()
-
-    def _close_events(self) -> None:
-        if self._events is not None:
-            with store_errors(f"closing the TensorBoard events in {self._tensorboard}"):
-                self._events.close()
-            self._events = None
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ def test_a_new_run_has_its_folders_its_store_and_its_name(tmp_path) -> None:
         assert run.metrics() == []
         with run.episodes() as episodes:
             assert episodes.list() == []
-        for folder in (run.backup, run.rollout, run.plots, run.tensorboard, run.checkpoints.folder):
+        for folder in (run.backup, run.rollout, run.plots, run.checkpoints.folder):
             assert folder.is_dir()
 
 

@@ -67,37 +67,6 @@ def test_the_working_time_of_a_run_goes_on_across_a_resume(tmp_path) -> None:
         assert 100 <= log.append(2, "train", {}).elapsed_s < 110
 
 
-@pytest.mark.parametrize("reopened", [False, True])
-@pytest.mark.parametrize("step", [-1, 0, 1, 2])
-def test_tensorboard_shows_the_same_numbers_and_forgets_rewound_ones(tmp_path, step: int, reopened: bool) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as log:
-        for step in (1, 2, 3):
-            log.append(step, "train", {"reward/mean": step / 4})
-    with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as log:
-        log.rewind(step)
-        if not reopened:
-            log.append(step + 1, "train", {"reward/mean": 0.0})
-    if reopened:
-        with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as log:
-            log.append(step + 1, "train", {"reward/mean": 0.0})
-    events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    scalars = events.Scalars("train/reward/mean")
-    kept = [(number, number / 4) for number in (1, 2, 3) if number <= step]
-    assert [(event.step, event.value) for event in scalars] == [*kept, (step + 1, 0.0)]
-
-
-def test_writing_metrics_needs_no_torch(tmp_path) -> None:
-    program = f"""
-        import sys
-        from pathlib import Path
-        from astune.runs import MetricsLog
-        MetricsLog(Path({str(tmp_path / "m.jsonl")!r}), Path({str(tmp_path / "tb")!r})).append(1, "train", {{"a": 1.0}})
-        assert not {{"torch", "tensorflow", "matplotlib"}} & set(sys.modules), sys.modules.keys()
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
-
-
 def test_a_full_disk_is_named_and_leaves_the_lines_before_it(small_disk) -> None:
     log = MetricsLog(small_disk / "metrics.jsonl")
     metrics = {f"metric {index}": 1 / 3 for index in range(100)}

@@ -1,6 +1,6 @@
-"""TensorBoard events, written with the tensorboard package alone: no torch, no TensorFlow.
+"""TensorBoard events in the run's folder, written with the tensorboard package alone: no torch, no TensorFlow.
 
-The package comes with the `local` extra. Without it a run still has `metrics.jsonl`, which is the record.
+The package comes with the `local` extra. Without it this writes nothing; `metrics.jsonl` is the record.
 """
 
 from __future__ import annotations
@@ -14,16 +14,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-
-class NoEventLog:
-    """Writes nothing."""
-
-    def write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+from astune.config.schema import AstuneConfig
+from astune.schema import Split
+from astune.trackers.base import EndStatus, TrackedRun, Tracker, tagged
 
 
-class EventLog:
+class TensorBoardTracker(Tracker):
+    """Writes event files into `tensorboard/` of the run; `tensorboard --logdir launcher_record` shows them."""
+
+    def __init__(self) -> None:
+        self._events: _EventFile | None = None
+
+    def start(self, run: TrackedRun, config: AstuneConfig) -> None:
+        if importlib.util.find_spec("tensorboard") is not None:
+            self._events = _EventFile(run.path / "tensorboard", purge_step=run.last_step)
+
+    def log(self, step: int, split: Split, metrics: Mapping[str, float]) -> None:
+        if self._events is not None:
+            self._events.write(step, tagged(split, metrics))
+
+    def finish(self, status: EndStatus) -> None:
+        if self._events is not None:
+            self._events.close()
+
+
+class _EventFile:
     """One event file. Events of `purge_step` + 1 and later in earlier files are hidden by TensorBoard."""
 
     def __init__(self, folder: Path, *, purge_step: int) -> None:
@@ -39,9 +54,9 @@ class EventLog:
         start = event_proto.SessionLog(status=event_proto.SessionLog.START)
         self._put(self._event(wall_time=time.time(), step=purge_step + 1, session_log=start))
 
-    def write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
         named = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._put(self._event(wall_time=wall_time, step=step, summary=self._summary(value=named)))
+        self._put(self._event(wall_time=time.time(), step=step, summary=self._summary(value=named)))
         self._file.flush()
 
     def close(self) -> None:
@@ -49,9 +64,3 @@ class EventLog:
 
     def _put(self, event: Any) -> None:
         self._writer.write(event.SerializeToString())
-
-
-def open_event_log(folder: Path | None, *, purge_step: int) -> EventLog | NoEventLog:
-    if folder is None or importlib.util.find_spec("tensorboard") is None:
-        return NoEventLog()
-    return EventLog(folder, purge_step=purge_step)
