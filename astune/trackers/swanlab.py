@@ -54,7 +54,7 @@ class SwanLabTracker(Tracker):
         self._swanlab = swanlab
         try:
             return started.url
-        except RuntimeError:  # what it raises where the mode is not online
+        except (RuntimeError, ValueError):  # what it raises where the mode is not online
             return f"not online, in {folder}"
 
     def log(self, step: int, split: Split, metrics: Mapping[str, float]) -> None:
