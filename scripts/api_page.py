@@ -52,6 +52,7 @@ PUBLIC = {
         "astune.sandbox.Sandbox",
     ),
     "Debugging": ("astune.debug.bp",),
+    "Trackers": ("astune.Tracker",),
     "Backbones": ("astune.Backbone",),
     "Errors": (
         "astune.AstuneError",
