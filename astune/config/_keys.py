@@ -58,7 +58,8 @@ class Key:
     @property
     def is_list(self) -> bool:
         """Whether its section may stand there several times, in a list."""
-        return self.section is not None and get_origin(self.field.annotation) is list
+        lists = [option for option in _options(self.field.annotation) if get_origin(option) is list]
+        return self.section is not None and bool(lists)
 
     @property
     def takes_text(self) -> bool:

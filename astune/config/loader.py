@@ -177,12 +177,12 @@ class _Layer:
 
     def _set(self, value: Any, key: Key, path: KeyPath, merged: dict[str, Any], written: KeyPath) -> None:
         instead = key.is_optional if value is None else key.takes_text and isinstance(value, str)
-        if key.is_list and value is not None and key.section is not None:
+        if key.is_list and isinstance(value, list | dict | str) and key.section is not None and not instead:
             entries = value if isinstance(value, list) else [value]
             merged[key.name] = [dict[str, Any]() for _ in entries]
             for entry, inner in zip(entries, merged[key.name], strict=True):
                 self._merge(entry, key.section, path, inner, written)
-        elif key.section is not None and not instead:
+        elif key.section is not None and not key.is_list and not instead:
             inner = merged.get(key.name)
             inner = dict(inner) if isinstance(inner, dict) else {}
             self._merge(value, key.section, path, inner, written)

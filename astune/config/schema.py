@@ -483,7 +483,7 @@ class AstuneConfig(StrictModel):
     helper_model: HelperModelConfig = HelperModelConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
-    trackers: list[TrackerConfig] = [TrackerConfig(type="tensorboard")]
+    trackers: list[TrackerConfig] = Field(default_factory=lambda: [TrackerConfig(type="tensorboard")])
     """Where the metrics of a run are shown, beside its own files: a list of names or sections, such as `[tensorboard,
     wandb]`. One that fails is a warning, and the run goes on."""
     companions: dict[str, CompanionConfig] = Field(default_factory=dict)
