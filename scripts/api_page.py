@@ -37,6 +37,7 @@ PUBLIC = {
     "Tasks": ("astune.Task", "astune.TaskReaderBase"),
     "Judges": (
         "astune.JudgeBase",
+        "astune.GroupJudgeBase",
         "astune.Reward",
         "astune.task_judge.env_service_as_judge.EnvServiceJudge",
         "astune.task_judge.env_service_as_judge.DenseEnvServiceJudge",

@@ -59,7 +59,7 @@ def configuration_page() -> str:
 def section(name: str, reason: str, keys: list[Key], aliases: tuple[str, ...] = ()) -> str:
     also = f" Also written `{'`, `'.join(aliases)}`." if aliases else ""
     lines = [f"## {name}", "", f"{reason}{also}", ""]
-    values = [key for key in keys if key.section is None]
+    values = [key for key in keys if key.section is None or key.is_list]
     if values:
         lines += ["| key | default | what it is |", "|---|---|---|", *(row(key) for key in values), ""]
     sections = [key for key in keys if key.section is not None]
