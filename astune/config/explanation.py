@@ -8,7 +8,7 @@ import yaml
 
 from astune.config._keys import ROOT, Key, canonical, key_at, keys_of
 from astune.config.loader import unknown_key
-from astune.config.schema import AstuneConfig
+from astune.config.schema import AstuneConfig, StrictModel
 from astune.schema import ConfigError
 
 
@@ -61,7 +61,13 @@ def as_yaml(value: Any) -> str:
     """A value on one line, as it would be written in a file."""
     if hasattr(value, "__fspath__"):
         value = str(value)
-    if isinstance(value, tuple):
-        value = list(value)
+    if isinstance(value, tuple | list):
+        value = [_shorthand(each) if isinstance(each, StrictModel) else each for each in value]
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("...").strip()
+
+
+def _shorthand(section: StrictModel) -> Any:
+    """A section of a list as a user writes it: what it sets, or its name where it sets nothing else."""
+    given = section.model_dump(mode="json", exclude_defaults=True)
+    return given[section.shorthand] if list(given) == [section.shorthand] else given
