@@ -11,7 +11,8 @@ import typer
 
 from astune.cli._check import check_app
 from astune.cli._errors import exit_with
-from astune.cli._flags import Commands, Set, With, WithAppworld, WithRay
+from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
+from astune.cli._rubrics import rubrics_app
 
 NEWEST = "newest"
 """Value of a bare `--resume`: the experiment's newest run."""
@@ -31,6 +32,7 @@ app = Commands(
 config_app = Commands(help="Ask about the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(check_app, name="check")
+app.add_typer(rubrics_app, name="rubrics")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
 Kill = Annotated[
@@ -40,10 +42,6 @@ Kill = Annotated[
         metavar='"python|ray|vllm"',
         help="First end processes of earlier runs that match: only what astune started. Alone, it does nothing else.",
     ),
-]
-DryRun = Annotated[
-    Optional[str],  # noqa: UP045 - as `Plan`, so that `with_values` knows one --dry-run
-    typer.Option("--dry-run", metavar=" ", help="Say what would be done, and do nothing."),
 ]
 Plan = Annotated[
     Optional[str],  # noqa: UP045

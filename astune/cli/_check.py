@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
 from astune.cli._errors import exit_with
-from astune.cli._flags import Commands, Set, With, WithAppworld, WithRay
+from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
 
 check_app = Commands(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
 
@@ -55,5 +55,30 @@ def template(
         from astune.cli._templates import check_template_of
 
         return check_template_of(model)
+
+    exit_with(work)
+
+
+@check_app.command()
+def judge(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose judge is tried.")],
+    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Tasks whose reference answers are judged.")] = 4,
+    labelled: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--labelled", metavar="FILE.jsonl", help="Labelled answers, as `astune rubrics` reads them."),
+    ] = None,
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Try to get undeserved rewards from the judge, judge the same twice, and compare with labels where there are any.
+
+    Ends with status 1 where a probe earns something, the same episode is rewarded differently, or a reference answer
+    earns no more than a wrong one.
+    """
+
+    def work() -> int:
+        from astune.cli._judge_check import check_judge_of
+
+        return check_judge_of(conf, overrides or [], tasks=tasks, labelled=labelled, dry_run=dry_run is not None)
 
     exit_with(work)

@@ -54,3 +54,8 @@ WithRay = Annotated[bool, typer.Option("--with-ray", metavar=" ", help="Start a 
 WithAppworld = Annotated[
     bool, typer.Option("--with-appworld", metavar=" ", help="Start AppWorld's environment service first.")
 ]
+
+DryRun = Annotated[
+    Optional[str],  # noqa: UP045 - as the run's --dry-run, so that `with_values` knows one --dry-run
+    typer.Option("--dry-run", metavar=" ", help="Say what would be done, and do nothing."),
+]

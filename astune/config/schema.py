@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from astune.config.helper import HelperModelConfig
+from astune.config.rubrics import RubricsConfig
 from astune.config.strict import StrictModel
 from astune.schema import ConstrainedTokens
 
@@ -481,6 +482,7 @@ class AstuneConfig(StrictModel):
     rollout: RolloutConfig = RolloutConfig()
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
     helper_model: HelperModelConfig = HelperModelConfig()
+    rubrics: RubricsConfig = RubricsConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
     trackers: list[TrackerConfig] = Field(default_factory=lambda: [TrackerConfig(type="tensorboard")])

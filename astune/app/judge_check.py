@@ -1,0 +1,136 @@
+"""Whether a judge can be trusted: probes, consistency, agreement with labels, and what it costs an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from astune.config import AstuneConfig
+from astune.helper_model import Usage, metered
+from astune.rollout.verdict import TaskCoreArg
+from astune.rubrics import Agreement, Example, agreement
+from astune.schema import ConfigError, Reward, Task
+from astune.task_judge import GroupJudgeBase, JudgeBase, load_judge
+from astune.task_judge.judged import problem_of
+from astune.task_judge.probes import PROBES
+
+TOLERANCE = 0.05
+"""A reward that a probe moves by no more than this is not moved: judges that are models waver."""
+
+
+@dataclass
+class JudgeCheck:
+    """What was seen of a judge.
+
+    `gained` are for each probe what it added to the bad answer's reward, task by task; `wavered` how far apart rewards
+    of the same episode were; `told_apart` whether the good answer had the higher reward.
+    """
+
+    gained: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PROBES})
+    wavered: list[float] = field(default_factory=list)
+    told_apart: list[bool] = field(default_factory=list)
+    labels: Agreement | None = None
+    usage: Usage = field(default_factory=Usage)
+    episodes: int = 0
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with the judge, in words; empty where it held."""
+        found = [f"an answer that {name} earns more" for name, gains in self.gained.items() if _most(gains) > TOLERANCE]
+        if _most(self.wavered) > 2 * TOLERANCE:
+            found.append(f"the same episode is rewarded {_most(self.wavered):.2f} apart")
+        if self.told_apart and sum(self.told_apart) < len(self.told_apart):
+            wrong = len(self.told_apart) - sum(self.told_apart)
+            found.append(f"of {len(self.told_apart)} reference answers {wrong} earn no more than another task's")
+        return found
+
+
+async def check_judge(
+    config: AstuneConfig, base_dir: Path | None, tasks: Sequence[Task], labelled: Sequence[Example] = ()
+) -> JudgeCheck:
+    """Try a judge on tasks, whose reference answers are the good ones; another task's is the bad one.
+
+    The helper model's answers are not taken from disk: the same episode is really judged twice.
+
+    Raises:
+        ConfigError: there is no judge, or nothing to try it on.
+        AstuneError: the judge fails.
+    """
+    fresh = config.helper_model.model_copy(update={"cache": False})
+    judge = load_judge(config.model_copy(update={"helper_model": fresh}), base_dir=base_dir)
+    if judge is None:
+        raise ConfigError("the experiment has no judge", hint="set task_judge.judge_protocol")
+    field_name = config.task_judge.reference_field
+    known = [task for task in tasks if task.metadata.get(field_name) is not None]
+    if len({str(task.metadata[field_name]) for task in known}) < 2:
+        raise ConfigError(
+            f"two tasks with different reference answers in metadata.{field_name} are needed",
+            hint="set task_judge.reference_field to the field that holds them",
+        )
+    check = JudgeCheck()
+    with metered() as check.usage:
+        for task in known:
+            await _try(judge, task, *_answers(task, known, field_name), check)
+        if labelled:
+            check.labels = await _agreement(judge, labelled, field_name, check)
+    return check
+
+
+async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCheck) -> None:
+    probed = {name: probe(bad, problem_of(task)) for name, probe in PROBES.items()}
+    answers = [good, bad, *probed.values()]
+    first = await _rewards(judge, task, answers, check)
+    again = (await _rewards(judge, task, answers[1::-1], check))[::-1]
+    check.told_apart.append(first[0] > first[1])
+    check.wavered += [abs(one - other) for one, other in zip(first, again, strict=False)]
+    for name, reward in zip(probed, first[2:], strict=True):
+        check.gained[name].append(reward - first[1])
+
+
+async def _agreement(judge: JudgeBase, labelled: Sequence[Example], field_name: str, check: JudgeCheck) -> Agreement:
+    groups = []
+    for number, example in enumerate(labelled):
+        known = {} if example.reference is None else {field_name: example.reference}
+        task = Task(task_id=f"labelled-{number}", main_query=example.query, metadata=known)
+        rewards = await _rewards(judge, task, example.answers, check)
+        groups.append(list(zip(example.labels, rewards, strict=True)))
+    if all(len(group) < 2 for group in groups):
+        groups = [list(itertools.chain.from_iterable(groups))]
+    return agreement(groups)
+
+
+async def _rewards(judge: JudgeBase, task: Task, answers: Sequence[str], check: JudgeCheck) -> list[float]:
+    check.episodes += len(answers)
+    inputs = [_inputs(task, answer) for answer in answers]
+    verdicts: Any
+    if isinstance(judge, GroupJudgeBase):
+        verdicts = await judge.rewards_of(inputs)
+    else:
+        verdicts = await asyncio.gather(*(_reward(judge, each) for each in inputs))
+    return [each.raw_reward if isinstance(each, Reward) else float(each[0]) for each in verdicts]
+
+
+async def _reward(judge: JudgeBase, inputs: dict[str, Any]) -> Any:
+    if asyncio.iscoroutinefunction(judge.compute_reward):
+        return await judge.compute_reward(inputs)
+    return await asyncio.to_thread(judge.compute_reward, inputs)
+
+
+def _inputs(task: Task, answer: str) -> dict[str, Any]:
+    asked = list(task.init_messages) or [{"role": "user", "content": task.main_query}]
+    said = [*asked, {"role": "assistant", "content": answer}]
+    return {"env": None, "task_core_arg": TaskCoreArg(task), "grouped_steps": [said], "final_answer": answer}
+
+
+def _answers(task: Task, known: Sequence[Task], field_name: str) -> tuple[str, str]:
+    good = str(task.metadata[field_name])
+    bad = next(str(other.metadata[field_name]) for other in known if str(other.metadata[field_name]) != good)
+    return good, bad
+
+
+def _most(values: Sequence[float]) -> float:
+    return max(values, default=0.0)

@@ -1,0 +1,82 @@
+"""Learning rubrics, and measuring how well they agree with labels beside a plain judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astune.config import AstuneConfig
+from astune.helper_model import HelperModel, Usage, metered
+from astune.rollout.verdict import TaskCoreArg
+from astune.rubrics import Agreement, Example, RubricLearner, Rubrics, agreement
+from astune.rubrics.learning import Tell
+from astune.schema import Task
+from astune.task_judge import GroupJudge, GroupJudgeBase, LlmJudge
+from astune.task_judge.rubrics_judge import RubricsJudge
+
+PLAIN_CRITERIA = {"en": "It is a good answer to the task.", "zh": "它是对任务的一个好回答。"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A judge's agreement with labels, and what asking it took."""
+
+    judge: str
+    agreement: Agreement
+    usage: Usage
+
+
+async def learn(
+    config: AstuneConfig, examples: Sequence[Example], description: str, tell: Tell
+) -> tuple[Rubrics, Usage]:
+    """Rubrics from labelled answers, or from the description where there are none.
+
+    Raises:
+        AstuneError: the helper model does not answer, or nothing can be learned.
+    """
+    language = config.rubrics.language or config.helper_model.language
+    model = HelperModel(config.helper_model.model_copy(update={"language": language}))
+    learner = RubricLearner(model, config.rubrics, language, tell)
+    if examples:
+        return await learner.from_labels(examples, description), model.used
+    return await learner.from_description(description), model.used
+
+
+async def measure(config: AstuneConfig, file: str, examples: Sequence[Example], tell: Tell) -> list[Measured]:
+    """Agreement of the rubrics in `file` with the labels, and of a judge that has no rubrics."""
+    rubrics = RubricsJudge(config, file=file)
+    language = config.rubrics.language or config.helper_model.language
+    plain: LlmJudge | GroupJudge
+    if config.rubrics.grader_mode == "listwise":
+        plain = GroupJudge(config, sees="answer", criteria=PLAIN_CRITERIA[language])
+    else:
+        plain = LlmJudge(config, criteria=PLAIN_CRITERIA[language])
+    judges: list[tuple[str, Any]] = [("plain judge", plain), ("rubrics", rubrics)]
+    return [await _measured(name, judge, examples, config, tell) for name, judge in judges]
+
+
+async def _measured(
+    name: str, judge: LlmJudge | GroupJudgeBase, examples: Sequence[Example], config: AstuneConfig, tell: Tell
+) -> Measured:
+    graded: list[list[tuple[float, float]]] = []
+    with metered() as usage:
+        for number, example in enumerate(examples):
+            tell(name, number, len(examples))
+            grades = await _grades(judge, example, config)
+            graded.append(list(zip(example.labels, grades, strict=True)))
+    tell(name, len(examples), len(examples))
+    if all(len({label for label, _ in group}) < 2 for group in graded):  # one answer to each query
+        graded = [[one for group in graded for one in group]]
+    return Measured(name, agreement(graded), usage)
+
+
+async def _grades(judge: LlmJudge | GroupJudgeBase, example: Example, config: AstuneConfig) -> list[float]:
+    known = {} if example.reference is None else {config.task_judge.reference_field: example.reference}
+    core = TaskCoreArg(Task(task_id="labelled", main_query=example.query, metadata=known))
+    inputs: list[dict[str, Any]] = [{"task_core_arg": core, "final_answer": answer} for answer in example.answers]
+    if isinstance(judge, GroupJudgeBase):
+        rewards: Any = await judge.rewards_of(inputs)
+    else:
+        rewards = [await judge.compute_reward(each) for each in inputs]
+    return [reward.raw_reward for reward in rewards]

@@ -1,0 +1,164 @@
+"""The `astune rubrics` commands: learn what makes answers good from a few labels, and measure it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+from astune.cli._flags import Commands, DryRun, Set
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from astune.config import AstuneConfig
+    from astune.rubrics.learning import Tell
+
+rubrics_app = Commands(
+    help="Learn rubrics from a few labelled answers, for `judge_protocol: rubrics`.", no_args_is_help=True
+)
+
+Conf = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--conf", metavar="FILE.yaml", help="The experiment that holds helper_model and rubrics."),
+]
+
+
+@rubrics_app.command()
+def learn(
+    labelled: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(metavar="[LABELLED.jsonl]", help="Answers with scores or ranks; none with --description alone."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.yaml", help="Where the rubrics are written.")] = Path(
+        "rubrics.yaml"
+    ),
+    description: Annotated[
+        str, typer.Option("--description", metavar="TEXT", help="What the tasks are about, in words.")
+    ] = "",
+    conf: Conf = None,
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Propose rubrics from better and worse answers, test them on the labels, and keep a small set that explains them.
+
+    What the helper model has answered is kept: after a kill the same command goes on where it was.
+    """
+
+    def work() -> int:
+        import asyncio
+
+        from astune.app import rubrics
+        from astune.rubrics import read_examples
+        from astune.schema import ConfigError
+
+        config = _config(conf, overrides or [])
+        if labelled is None and not description:
+            hint = 'name their file, or --description "what the tasks are"'
+            raise ConfigError("there are no labelled answers", hint=hint)
+        examples = read_examples(labelled, config.rubrics) if labelled is not None else []
+        answers = sum(len(example.answers) for example in examples)
+        _print(f"{answers} labelled answers to {len(examples)} queries" if examples else "from the description alone")
+        if dry_run is not None:
+            _print(f"{_asked(config)} would be asked, and {out} written")
+            return 0
+        with _progress() as tell:
+            found, usage = asyncio.run(rubrics.learn(config, examples, description, tell))
+        found.save(out)
+        for theme in found.themes:
+            _print(f"\n{theme.theme}")
+            for rubric in theme.rubrics:
+                _print(f"  {rubric.weight:5.2f}  {rubric.text}")
+        asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
+        _print(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
+        return 0
+
+    exit_with(work)
+
+
+@rubrics_app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="RUBRICS.yaml", help="Rubrics, learned or written.")],
+    labelled: Annotated[Path, typer.Argument(metavar="LABELLED.jsonl", help="Labels that they were not learned from.")],
+    conf: Conf = None,
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Measure how well grades by rubrics agree with labels, beside a judge that has none."""
+
+    def work() -> int:
+        import asyncio
+
+        from rich.console import Console
+        from rich.table import Table
+
+        from astune.app import rubrics
+        from astune.rubrics import Rubrics, read_examples
+
+        config = _config(conf, overrides or [])
+        mode = Rubrics.load(file).grader_mode
+        config = config.model_copy(update={"rubrics": config.rubrics.model_copy(update={"grader_mode": mode})})
+        examples = read_examples(labelled, config.rubrics)
+        if dry_run is not None:
+            _print(f"{_asked(config)} would grade the answers to {len(examples)} queries twice")
+            return 0
+        with _progress() as tell:
+            measured = asyncio.run(rubrics.measure(config, str(file), examples, tell))
+        columns = ("judge", "pairs in the labels' order", "Kendall's tau", "tokens")
+        table = Table(*columns, title=f"against {labelled.name}")
+        for each in measured:
+            found = each.agreement
+            table.add_row(
+                each.judge,
+                _with_interval(found.accuracy, found.accuracy_interval),
+                _with_interval(found.tau, found.tau_interval),
+                f"{each.usage.tokens:,}",
+            )
+        Console().print(table)
+        _print(f"{measured[0].agreement.pairs} pairs with different labels; a tie is half right; 95 % intervals")
+        return 0
+
+    exit_with(work)
+
+
+def _config(conf: Path | None, overrides: list[str]) -> AstuneConfig:
+    from astune.config import load_config
+
+    return load_config(conf, overrides)
+
+
+def _asked(config: AstuneConfig) -> str:
+    return f"the helper model at {config.helper_model.base_url or 'no address yet'}"
+
+
+def _with_interval(value: float, interval: tuple[float, float]) -> str:
+    return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
+def _print(text: str) -> None:
+    from rich.console import Console
+
+    from astune.schema.visible import visible
+
+    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """A bar for each stage, and what moves them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bars:
+        known: dict[str, TaskID] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in known:
+                known[stage] = bars.add_task(stage, total=total)
+            bars.update(known[stage], completed=done)
+
+        yield tell

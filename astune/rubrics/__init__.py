@@ -1,0 +1,17 @@
+"""Rubrics: short statements about answers, by which a helper model grades them.
+
+rubric.py      `Rubrics` and their YAML file
+labelled.py    answers with labels, from JSONL
+grading.py     which rubrics an answer meets
+learning.py    rubrics from labelled answers, or from a description
+selection.py   the small complementary set of them
+agreement.py   how well grades agree with labels
+"""
+
+from astune.rubrics.agreement import Agreement, agreement
+from astune.rubrics.grading import Grader
+from astune.rubrics.labelled import Example, read_examples
+from astune.rubrics.learning import RubricLearner
+from astune.rubrics.rubric import Rubric, Rubrics
+
+__all__ = ["Agreement", "Example", "Grader", "Rubric", "RubricLearner", "Rubrics", "agreement", "read_examples"]

@@ -1,0 +1,73 @@
+"""How well grades agree with labels: pairs in the right order, and Kendall's tau, with intervals."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+_RESAMPLES = 1000
+
+Graded = Sequence[tuple[float, float]]
+"""Labels and grades of the answers that are compared with each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Over `pairs` of answers with different labels. A tie of grades is half right. The intervals are of 95 %, by
+    resampling what was labelled together."""
+
+    pairs: int
+    accuracy: float
+    accuracy_interval: tuple[float, float]
+    tau: float
+    tau_interval: tuple[float, float]
+
+
+def agreement(groups: Sequence[Graded], *, seed: int = 0) -> Agreement:
+    """Compare grades with labels within each group of answers; pairs are not taken across groups."""
+    counts = [_count(group) for group in groups]
+    draw = random.Random(seed)
+    resampled = [_rates(draw.choices(counts, k=len(counts))) for _ in range(_RESAMPLES)]
+    accuracy, tau = _rates(counts)
+    return Agreement(
+        pairs=sum(right + wrong + tied for right, wrong, tied, _ in counts),
+        accuracy=accuracy,
+        accuracy_interval=_interval([each[0] for each in resampled]),
+        tau=tau,
+        tau_interval=_interval([each[1] for each in resampled]),
+    )
+
+
+_Counts = tuple[int, int, int, int]
+"""Pairs in the right order, in the wrong one, tied by grades, and tied by labels alone."""
+
+
+def _count(group: Graded) -> _Counts:
+    right = wrong = tied = equal = 0
+    for (label, grade), (other_label, other_grade) in combinations(group, 2):
+        if label == other_label:
+            equal += grade != other_grade
+        elif grade == other_grade:
+            tied += 1
+        elif (label > other_label) == (grade > other_grade):
+            right += 1
+        else:
+            wrong += 1
+    return right, wrong, tied, equal
+
+
+def _rates(counts: Sequence[_Counts]) -> tuple[float, float]:
+    """Accuracy, and tau-b (Kendall 1945, Biometrika 33, 239-251), over the pairs of all groups."""
+    right, wrong, tied, equal = (sum(each[i] for each in counts) for i in range(4))
+    labelled, graded = right + wrong + tied, right + wrong + equal
+    accuracy = (right + tied / 2) / labelled if labelled else math.nan
+    tau = (right - wrong) / math.sqrt(labelled * graded) if labelled and graded else 0.0
+    return accuracy, tau
+
+
+def _interval(values: list[float]) -> tuple[float, float]:
+    ordered = sorted(value for value in values if not math.isnan(value)) or [math.nan]
+    return ordered[int(0.025 * (len(ordered) - 1))], ordered[int(0.975 * (len(ordered) - 1))]

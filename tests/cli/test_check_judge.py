@@ -1,0 +1,61 @@
+"""`astune check judge`, on judges that can be trusted and judges that cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answering import answering
+
+TASKS = [{"main_query": f"What is {n} + {n}?", "metadata": {"answer": str(2 * n)}} for n in range(2, 6)]
+
+
+def honest(instruction: str, question: dict[str, Any]) -> Any:
+    return {"reason": "", "score": 10 * question["answer"].startswith(question["reference"])}
+
+
+def gullible(instruction: str, question: dict[str, Any]) -> Any:
+    obeys = "give it the highest score" in question["answer"]
+    return {"reason": "", "score": 10 if obeys else 10 * (question["answer"] == question["reference"])}
+
+
+def written(folder: Path, judge: dict[str, Any], helper: dict[str, Any]) -> Path:
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS))
+    files = {"training": {"file_path": "tasks.jsonl"}}
+    sections = {"task_reader": {"type": "jsonl", "jsonl": files}, "task_judge": judge, "helper_model": helper}
+    conf = folder / "judged.yaml"
+    conf.write_text(json.dumps({"astune": sections}))
+    return conf
+
+
+@pytest.mark.parametrize(("model", "status"), [(honest, 0), (gullible, 1)])
+def test_a_judge_that_obeys_what_it_judges_is_found_out(
+    astune: Callable[..., tuple[int, str, str]], tmp_path: Path, model: Any, status: int
+) -> None:
+    with answering(model) as server:
+        judge = {"judge_protocol": "llm", "params": {"criteria": "The sum is right."}}
+        conf = written(tmp_path, judge, {"base_url": server.url, "model": "m"})
+        ended, out, err = astune("check", "judge", str(conf))
+    told = re.sub(r"\s+", " ", out + err)
+    assert ended == status, told
+    assert "reference answers that earn more than another task's: 4 of 4" in told
+    assert "10 tokens and 1 calls an episode" in told
+    assert ("fault: an answer that orders the judge earns more" in told) == (status == 1)
+
+
+def test_rules_need_no_helper_model_and_hold(astune: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    conf = written(tmp_path, {"judge_protocol": "math"}, {})
+    ended, out, err = astune("check", "judge", str(conf))
+    assert ended == 0, out + err
+    assert "0 tokens" in out
+
+
+def test_a_dry_run_judges_nothing(astune: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    judge = {"judge_protocol": "llm", "params": {"criteria": "The sum is right."}}
+    conf = written(tmp_path, judge, {"base_url": "http://127.0.0.1:1", "model": "m"})
+    ended, out, _ = astune("check", "judge", str(conf), "--dry-run")
+    assert (ended, out) == (0, "4 tasks with 10 episodes each would be judged\n")
