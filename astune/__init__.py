@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from astune.app import Evaluation, Run, debug, evaluate, resume, train
     from astune.backbone.base import Backbone
-    from astune.config import AstuneConfig, load_config
+    from astune.config import AstuneConfig, TaskReaderConfig, load_config
     from astune.env_service import Environment, EnvState, EnvStep
     from astune.schema import (
         AstuneError,
@@ -50,7 +50,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "astune.app": ("Evaluation", "Run", "evaluate", "resume", "train"),
     "astune.backbone.base": ("Backbone",),
-    "astune.config": ("AstuneConfig", "load_config"),
+    "astune.config": ("AstuneConfig", "TaskReaderConfig", "load_config"),
     "astune.env_service": ("EnvState", "EnvStep", "Environment"),
     "astune.schema": (
         "AstuneError",
@@ -110,6 +110,7 @@ __all__ = [
     "SandboxError",
     "Task",
     "TaskReaderBase",
+    "TaskReaderConfig",
     "TaskReaderError",
     "Tracker",
     "Workflow",

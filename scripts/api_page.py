@@ -34,7 +34,7 @@ PUBLIC = {
         "astune.AstuneProxy",
         "astune.Message",
     ),
-    "Tasks": ("astune.Task", "astune.TaskReaderBase"),
+    "Tasks": ("astune.Task", "astune.TaskReaderBase", "astune.TaskReaderConfig"),
     "Judges": (
         "astune.JudgeBase",
         "astune.GroupJudgeBase",

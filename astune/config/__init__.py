@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from astune.config.explanation import explain
     from astune.config.imports import import_class, is_reference
     from astune.config.loader import dump, load_config
-    from astune.config.schema import AstuneConfig
+    from astune.config.schema import AstuneConfig, TaskReaderConfig
 
 _HOME = {
     "AstuneConfig": "schema",
+    "TaskReaderConfig": "schema",
     "dump": "loader",
     "explain": "explanation",
     "import_class": "imports",
@@ -23,7 +24,7 @@ _HOME = {
     "load_config": "loader",
 }
 
-__all__ = ["AstuneConfig", "dump", "explain", "import_class", "is_reference", "load_config"]
+__all__ = ["AstuneConfig", "TaskReaderConfig", "dump", "explain", "import_class", "is_reference", "load_config"]
 
 
 def __getattr__(name: str) -> Any:

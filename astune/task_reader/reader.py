@@ -34,7 +34,9 @@ def unheard(_: str) -> None:
 
 
 class TaskReaderBase(ABC):
-    """`read` is what a run calls; a reader of your own defines the two splits, and takes `config.params`.
+    """`read` is what a run calls; a reader of your own defines the two splits.
+
+    An `__init__` of its own accepts `config`, `base_dir` and `task_reader.params` as keyword arguments.
 
     Files are looked for with `find`: in the working directory, then beside the configuration.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
+from astune.config.arguments import require_accepted
 from astune.config.imports import import_class, is_reference
 from astune.config.schema import READER_ALIASES, TaskReaderConfig
 from astune.schema import ConfigError, boundary_now
@@ -38,10 +40,12 @@ HELD_OUT_BY = {
 
 
 def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) -> TaskReaderBase:
-    """The reader that `task_reader.type` names.
+    """The reader that `task_reader.type` names, made with `task_reader.params`.
+
+    One without an `__init__` of its own reads them from its `config.params`.
 
     Raises:
-        ConfigError: there is no such reader.
+        ConfigError: there is no such reader, or it has no such parameter.
     """
     reader = READERS.get(READER_ALIASES.get(config.type, config.type))
     if reader is not None:
@@ -53,9 +57,12 @@ def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) 
                 f"task_reader.type: {reader_class.__name__} has a method `read`, which replaces the run's own",
                 hint="give it another name, as `_rows`, and call it from training_tasks and validation_tasks",
             )
+        params = {} if reader_class.__init__ is TaskReaderBase.__init__ else config.params
+        own = {"base_dir": base_dir} if "base_dir" in inspect.signature(reader_class).parameters else {}
+        require_accepted(reader_class, {**own, **params}, key="task_reader.params", positional=1)
         hint = "its __init__, if it has one, takes config and base_dir and passes them to super().__init__"
         with boundary_now(ConfigError, f"task_reader.type: making {reader_class.__name__}", hint=hint):
-            return reader_class(config, base_dir=base_dir)
+            return reader_class(config, base_dir=base_dir, **params)
     raise ConfigError(
         f"task_reader.type is {config.type!r}, which is no reader",
         hint=f"use {', '.join(READERS)}, or a reader of your own: 'module->Class' or 'path/file.py->Class'",

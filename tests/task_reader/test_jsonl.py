@@ -245,6 +245,36 @@ def test_a_reader_that_cannot_be_used_is_refused_by_name(name, words):
         open_task_reader(TaskReaderConfig(type=f"{__name__}->{name}"))
 
 
+class Counts(TaskReaderBase):
+    def __init__(self, config, *, base_dir=None, up_to, step=1):
+        super().__init__(config, base_dir=base_dir)
+        self.numbers = range(0, up_to, step)
+
+    def training_tasks(self):
+        return [Task(str(number), f"Say {number}") for number in self.numbers]
+
+    def validation_tasks(self):
+        return []
+
+
+def test_params_are_keyword_arguments_of_a_readers_class():
+    config = TaskReaderConfig(type=f"{__name__}->Counts", params={"up_to": 6, "step": 2})
+    assert [task.task_id for task in open_task_reader(config).read().training] == ["0", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("params", "message", "hint"),
+    [
+        ({"up_to": 6, "steps": 2}, "task_reader.params.steps: Counts takes no argument steps", "did you mean step?"),
+        ({"step": 2}, "task_reader.params: Counts needs up_to", "set task_reader.params.up_to"),
+    ],
+)
+def test_a_param_that_a_reader_does_not_take_is_named(params, message, hint):
+    with pytest.raises(ConfigError, match=message) as error:
+        open_task_reader(TaskReaderConfig(type=f"{__name__}->Counts", params=params))
+    assert error.value.hint == hint
+
+
 class FindsItsFile(TwiceTheSame):
     def training_tasks(self):
         return [Task(task_id="a", main_query=self.find(self.config.params["file"]).read_text())]

@@ -8,12 +8,13 @@ problems with closing words: those teach first how the calculator is used and wh
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any, get_args
 
-from astune import Task
+from astune import Task, TaskReaderBase, TaskReaderConfig
 from astune.scoring.arithmetic import calculate, format_number
 from tutorial.example_calculator.rules import cue_words
-from tutorial.example_calculator.tasks import CalculatorTaskReader, Split, different_tasks, make_tasks, numbers_of
+from tutorial.example_calculator.tasks import Split, different_tasks, make_tasks, numbers_of
 from tutorial.example_calculator.wordings import TRAIN, VALIDATION, Kind, Wording
 
 WORDINGS: dict[Split, Wording] = {"train": TRAIN, "validation": VALIDATION}
@@ -23,22 +24,36 @@ CUED = 0.5
 """The part of the questions that say the operation, where a wording has such questions."""
 
 
-class StoryTaskReader(CalculatorTaskReader):
-    """Make stories instead; `task_reader.params`: `training` and `validation`, how many, and `seed`.
+class StoryTaskReader(TaskReaderBase):
+    """Make stories instead.
 
-    `cued` problems of `tasks.py` are added to the training stories; `metadata['kind']` tells all kinds apart.
+    Args:
+        training: how many to train on.
+        validation: how many are held out.
+        cued: problems of `tasks.py` beside the training stories; `metadata['kind']` tells all kinds apart.
     """
 
+    def __init__(
+        self,
+        config: TaskReaderConfig,
+        *,
+        base_dir: Path | None = None,
+        training: int = 1000,
+        validation: int = 96,
+        cued: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(config, base_dir=base_dir)
+        self.training, self.validation, self.cued, self.seed = training, validation, cued, seed
+
     def training_tasks(self) -> list[Task]:
-        params = self.config.params
-        cued = make_tasks("train", int(params.get("cued", 0)), seed=int(params.get("seed", 0)))
+        cued = make_tasks("train", self.cued, seed=self.seed)
         for task in cued:
             task.metadata["kind"] = f"cued {task.metadata['operation']}"
-        return [*super().training_tasks(), *cued]
+        return [*make_stories("train", self.training, seed=self.seed), *cued]
 
-    def _make(self, split: Split, count_key: str, default: int) -> list[Task]:
-        params = self.config.params
-        return make_stories(split, int(params.get(count_key, default)), seed=int(params.get("seed", 0)))
+    def validation_tasks(self) -> list[Task]:
+        return make_stories("validation", self.validation, seed=self.seed)
 
 
 def make_stories(split: Split, number: int, *, seed: int = 0) -> list[Task]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from astune import Task, TaskReaderBase, TaskReaderError
+from astune import Task, TaskReaderBase, TaskReaderConfig, TaskReaderError
 from astune.scoring.arithmetic import calculate, format_number
 from tutorial.example_calculator.rules import cue_words
 
@@ -182,23 +182,31 @@ DIFFICULTIES = {1: "one operation, two digits", 2: "one operation, three digits"
 class CalculatorTaskReader(TaskReaderBase):
     """Makes the tasks when a run starts.
 
-    `task_reader.params`: `training` and `validation`, how many of each; `seed`; `difficulties`, keys of DIFFICULTIES.
+    Args:
+        training: how many to train on.
+        validation: how many are held out.
+        difficulties: keys of DIFFICULTIES.
     """
 
+    def __init__(
+        self,
+        config: TaskReaderConfig,
+        *,
+        base_dir: Path | None = None,
+        training: int = 1000,
+        validation: int = 96,
+        seed: int = 0,
+        difficulties: Sequence[int] = (1,),
+    ) -> None:
+        super().__init__(config, base_dir=base_dir)
+        self.training, self.validation = training, validation
+        self.seed, self.difficulties = seed, tuple(difficulties)
+
     def training_tasks(self) -> list[Task]:
-        return self._make("train", "training", 1000)
+        return make_tasks("train", self.training, seed=self.seed, difficulties=self.difficulties)
 
     def validation_tasks(self) -> list[Task]:
-        return self._make("validation", "validation", 96)
-
-    def _make(self, split: Split, count_key: str, default: int) -> list[Task]:
-        params = self.config.params
-        return make_tasks(
-            split,
-            int(params.get(count_key, default)),
-            seed=int(params.get("seed", 0)),
-            difficulties=tuple(params.get("difficulties", (1,))),
-        )
+        return make_tasks("validation", self.validation, seed=self.seed, difficulties=self.difficulties)
 
 
 def make_tasks(split: Split, number: int, *, seed: int = 0, difficulties: tuple[int, ...] = (1,)) -> list[Task]:

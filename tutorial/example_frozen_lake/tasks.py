@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from astune import Task, TaskReaderBase, TaskReaderError
+from astune import Task, TaskReaderBase, TaskReaderConfig, TaskReaderError
 from astune.environments.frozenlake import DEFAULT_MAX_TURNS, MOVES, shortest_way, sides_to_goal
 from tutorial.example_frozen_lake.rules import BEST_OF_ONE_LOOK, crosses
 from tutorial.example_frozen_lake.rules import ONE_LOOK as RULES
@@ -51,21 +51,33 @@ PREFERENCES: tuple[Callable[[Sides], list[str]], ...] = (
 class FrozenLakeTaskReader(TaskReaderBase):
     """Make the lakes when a run starts.
 
-    `task_reader.params`: `training` and `validation`, how many; `seed`; `ways`, from start to goal in training, 2 to 4
-    moves (default: 4, as in held-out lakes), in turn. `metadata['way']` has it, for `stratify_by`.
-
     Held-out lakes say as `baseline` whether the best rule of one look crosses them.
+
+    Args:
+        training: how many to train on.
+        validation: how many are held out.
+        ways: moves from start to goal in training, 2 to 4, in turn; held-out lakes are of 4. `metadata['way']` has it,
+            for `stratify_by`.
     """
 
+    def __init__(
+        self,
+        config: TaskReaderConfig,
+        *,
+        base_dir: Path | None = None,
+        training: int = 500,
+        validation: int = 96,
+        seed: int = 0,
+        ways: Sequence[int] = (WAY,),
+    ) -> None:
+        super().__init__(config, base_dir=base_dir)
+        self.training, self.validation, self.seed, self.ways = training, validation, seed, ways
+
     def training_tasks(self) -> list[Task]:
-        return self._make("train", "training", 500, self.config.params.get("ways", [WAY]))
+        return make_tasks("train", self.training, seed=self.seed, ways=self.ways)
 
     def validation_tasks(self) -> list[Task]:
-        return self._make("validation", "validation", 96, [WAY])
-
-    def _make(self, split: Split, count_key: str, default: int, ways: Sequence[int]) -> list[Task]:
-        params = self.config.params
-        return make_tasks(split, int(params.get(count_key, default)), seed=int(params.get("seed", 0)), ways=ways)
+        return make_tasks("validation", self.validation, seed=self.seed)
 
 
 def make_tasks(split: Split, number: int, *, seed: int = 0, ways: Sequence[int] = (WAY,)) -> list[Task]:

@@ -6,8 +6,9 @@ Two solved examples stand before the question. Every fifth pair of numbers is he
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
-from astune import AstuneProxy, Message, Task, TaskReaderBase, Workflow
+from astune import AstuneProxy, Message, Task, TaskReaderBase, TaskReaderConfig, Workflow
 
 EXAMPLES: tuple[Message, ...] = (
     {"role": "user", "content": "What is 41 + 35?"},
@@ -24,7 +25,11 @@ class Adder(Workflow):
 
 
 class Sums(TaskReaderBase):
-    """`params`: the numbers from `lowest` to `highest`."""
+    """Sums of two numbers from `lowest` to `highest`."""
+
+    def __init__(self, config: TaskReaderConfig, *, lowest: int, highest: int, base_dir: Path | None = None) -> None:
+        super().__init__(config, base_dir=base_dir)
+        self.numbers = range(lowest, highest + 1)
 
     def training_tasks(self) -> list[Task]:
         return [task for task in self.tasks() if not task.metadata["is_held_out"]]
@@ -33,12 +38,11 @@ class Sums(TaskReaderBase):
         return [task for task in self.tasks() if task.metadata["is_held_out"]]
 
     def tasks(self) -> list[Task]:
-        numbers = range(self.config.params["lowest"], self.config.params["highest"] + 1)
         return [
             Task(
                 task_id=f"{a}-plus-{b}",
                 main_query=f"What is {a} + {b}?",
                 metadata={"answer": str(a + b), "is_held_out": (a + 2 * b) % 5 == 0},
             )
-            for a, b in product(numbers, numbers)
+            for a, b in product(self.numbers, self.numbers)
         ]

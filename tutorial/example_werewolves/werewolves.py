@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
-from astune import AstuneConfig, AstuneProxy, Task, TaskReaderBase, Workflow, WorkflowOutput
+from astune import AstuneConfig, AstuneProxy, Task, TaskReaderBase, TaskReaderConfig, Workflow, WorkflowOutput
 from tutorial.example_werewolves.game import NAMES, ROLES, Game, deal
 from tutorial.example_werewolves.players import ModelSeat, RuleSeat, Seat, introduction
 
@@ -65,13 +66,19 @@ class ExampleWerewolves(Workflow):
 
 
 class WerewolvesTaskReader(TaskReaderBase):
-    """Games to play: a task is a deal. `params` are `training` and `validation`, how many there are of each."""
+    """Games to play: a task is a deal; `training` and `validation` are how many there are of each."""
+
+    def __init__(
+        self, config: TaskReaderConfig, *, base_dir: Path | None = None, training: int = 1000, validation: int = 64
+    ) -> None:
+        super().__init__(config, base_dir=base_dir)
+        self.training, self.validation = training, validation
 
     def training_tasks(self) -> list[Task]:
-        return self._games("train", self.config.params.get("training", 1000))
+        return self._games("train", self.training)
 
     def validation_tasks(self) -> list[Task]:
-        return self._games("held-out", self.config.params.get("validation", 64))
+        return self._games("held-out", self.validation)
 
     def _games(self, split: str, n: int) -> list[Task]:
         names = [f"{split} game {number}" for number in range(n)]
