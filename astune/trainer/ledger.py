@@ -26,6 +26,7 @@ from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
+from astune.trainer.reward_watch import RewardWatch
 
 if TYPE_CHECKING:
     from astune.trainer.step_report import StepReport
@@ -99,7 +100,9 @@ class StepLedger:
         self._on_record = on_record
         self._n_validation_tasks = n_validation_tasks
         self._empty_steps = EmptySteps()
-        self._scores = {line.step: line.metrics[SUCCESS] for line in metrics.read() if line.kind == "validation"}
+        lines = list(metrics.read())
+        self._scores = {line.step: line.metrics[SUCCESS] for line in lines if line.kind == "validation"}
+        self._watch = RewardWatch(line.metrics for line in lines if line.kind == "train")
 
     @property
     def step(self) -> int:
@@ -176,6 +179,7 @@ class StepLedger:
         require_zero(balance)
         self._annotate(batch, rollouts.groups, {} if report is None else report.logprobs)
         measures = rollouts.metrics() | dict(more or {}) | balance_metrics(balance)
+        measures |= self._watch.look_at(batch.step, rollouts.groups)
         if report is not None:
             measures |= {f"train/{name}": value for name, value in report.metrics.items()}
             measures["train/train_tokens_per_s"] = report.trained_tokens / max(seconds["train"], 1e-9)
