@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from astune.app import Evaluation, Run, debug, evaluate, resume, train
+    from astune.app import Evaluation, Run, debug, evaluate, resume, train, tune
     from astune.backbone.base import Backbone
     from astune.config import AstuneConfig, TaskReaderConfig, load_config
     from astune.env_service import Environment, EnvState, EnvStep
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "astune.app": ("Evaluation", "Run", "evaluate", "resume", "train"),
+    "astune.app": ("Evaluation", "Run", "evaluate", "resume", "train", "tune"),
     "astune.backbone.base": ("Backbone",),
     "astune.config": ("AstuneConfig", "TaskReaderConfig", "load_config"),
     "astune.env_service": ("EnvState", "EnvStep", "Environment"),
@@ -124,6 +124,7 @@ __all__ = [
     "resume",
     "run_python_code",
     "train",
+    "tune",
 ]
 
 

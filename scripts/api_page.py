@@ -22,6 +22,7 @@ PUBLIC = {
         "astune.resume",
         "astune.evaluate",
         "astune.debug",
+        "astune.tune",
         "astune.Run",
         "astune.Evaluation",
         "astune.load_config",

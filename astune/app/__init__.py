@@ -1,6 +1,6 @@
-"""The command line's actions as Python functions: train, evaluate, debug and resume.
+"""The command line's actions as Python functions: train, tune, evaluate, debug and resume.
 
-    api.py          the functions; run.py and evaluation.py  what they return
+    api.py          the functions; run.py and evaluation.py  what they return; tuning.py  AgentScope's arguments
     experiment.py   a configuration with its backbone and its parts; execution.py  a run of one, start to end
     beside.py       companions and the message at the end; interrupts.py  Ctrl-C
     display.py      progress on a terminal or in plain lines, from what progress.py counts; debugging.py  debug runs
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from astune.app.api import debug, evaluate, resume, train
     from astune.app.evaluation import Evaluation
     from astune.app.run import Run
+    from astune.app.tuning import tune
 
-__all__ = ["Evaluation", "Run", "debug", "evaluate", "resume", "train"]
+__all__ = ["Evaluation", "Run", "debug", "evaluate", "resume", "train", "tune"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from astune.app import api
+    from astune.app import api, tuning
 
-    return getattr(api, name)
+    return getattr(tuning if name == "tune" else api, name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -138,19 +139,20 @@ class Experiment:
 
 
 def plain(value: Any) -> Any:
-    """A value of Python as YAML would have it: a path is text, a class is the reference that names it.
+    """A value of Python as YAML would have it: a path is text, a class or function is the reference that names it.
 
     Raises:
-        ConfigError: a class that no reference can name, since it is defined in a function.
+        ConfigError: a class or function that no reference can name, since it is defined in a function.
     """
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    if isinstance(value, type):
-        if "." in value.__qualname__:
+    if isinstance(value, type | FunctionType):
+        if "." in value.__qualname__ or not value.__name__.isidentifier():
+            kind = "class" if isinstance(value, type) else "function"
             raise ConfigError(
-                f"the class {value.__qualname__} is defined inside another object and cannot be named",
+                f"the {kind} {value.__qualname__} is defined inside another object and cannot be named",
                 hint="define it at the top level of a file, or of the notebook",
             )
         file = getattr(sys.modules.get("__main__"), "__file__", None) if value.__module__ == "__main__" else None

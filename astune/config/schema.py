@@ -105,8 +105,9 @@ class HuggingFaceReaderConfig(StrictModel):
     """The split to train on."""
     validation_split: str | None = None
     """The split that is held out and measured; null holds nothing out."""
-    query_field: str = "question"
-    """The field that becomes the query; the whole row becomes the metadata."""
+    query_field: str | None = "question"
+    """The field that becomes the query; the whole row becomes the metadata. Null takes the row as JSON, for workflows
+    that read the metadata."""
 
 
 class EnvServiceReaderConfig(StrictModel):

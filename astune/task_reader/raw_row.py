@@ -6,6 +6,7 @@ numbered anew in every split, or by what they are about.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from typing import Any
 
@@ -13,18 +14,20 @@ from astune.schema import Task, TaskReaderError
 from astune.task_reader.reader import content_id
 
 
-def task_of_raw_row(row: dict[str, Any], *, where: str, query_field: str, key: str) -> Task:
+def task_of_raw_row(row: dict[str, Any], *, where: str, query_field: str | None, key: str) -> Task:
     """The row as a task.
 
     Args:
         row: its fields.
         where: the row's place, for the error.
-        query_field: the field that holds the query.
+        query_field: the field that holds the query; None takes the whole row, as JSON.
         key: the configuration key that names this field, for the error.
 
     Raises:
         TaskReaderError: that field is missing, empty or no text.
     """
+    if query_field is None:
+        return Task(task_id=content_id(row), main_query=json.dumps(row, ensure_ascii=False, default=str), metadata=row)
     query = row.get(query_field)
     if not isinstance(query, str) or not query.strip():
         raise TaskReaderError(
