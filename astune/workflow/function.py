@@ -62,7 +62,8 @@ class TunerWorkflow(FunctionWorkflow):
         function = type(self).function
         returned = await function(task=task_row(task), model=proxy, **tuner_extras(function), **self._params)
         response: Any = getattr(returned, "response", None)
-        answer = response.get_text_content() if hasattr(response, "get_text_content") else response
+        speaks = hasattr(type(response), "get_text_content")  # asked itself, a ChatResponse raises KeyError
+        answer = response.get_text_content() if speaks else response
         if isinstance(answer, str):
             proxy.update_judge_input_dictionary(final_answer=answer)
         if response is not None:
