@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from astune.app import Evaluation, Run, debug, evaluate, resume, train, tune
     from astune.backbone.base import Backbone
     from astune.config import AstuneConfig, TaskReaderConfig, load_config
+    from astune.engine import EngineBase
     from astune.env_service import Environment, EnvState, EnvStep
     from astune.schema import (
         AstuneError,
+        Completion,
         ConfigError,
         ContextOverflow,
         EngineError,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         MalformedCall,
         Message,
         Reward,
+        SamplingParams,
         SandboxError,
         Task,
         TaskReaderError,
@@ -51,9 +54,11 @@ _HOMES = {
     "astune.app": ("Evaluation", "Run", "evaluate", "resume", "train", "tune"),
     "astune.backbone.base": ("Backbone",),
     "astune.config": ("AstuneConfig", "TaskReaderConfig", "load_config"),
+    "astune.engine": ("EngineBase",),
     "astune.env_service": ("EnvState", "EnvStep", "Environment"),
     "astune.schema": (
         "AstuneError",
+        "Completion",
         "ConfigError",
         "ContextOverflow",
         "EngineError",
@@ -63,6 +68,7 @@ _HOMES = {
         "MalformedCall",
         "Message",
         "Reward",
+        "SamplingParams",
         "SandboxError",
         "Task",
         "TaskReaderError",
@@ -91,8 +97,10 @@ __all__ = [
     "AstuneError",
     "AstuneProxy",
     "Backbone",
+    "Completion",
     "ConfigError",
     "ContextOverflow",
+    "EngineBase",
     "EngineError",
     "EnvError",
     "EnvState",
@@ -107,6 +115,7 @@ __all__ = [
     "Message",
     "Reward",
     "Run",
+    "SamplingParams",
     "SandboxError",
     "Task",
     "TaskReaderBase",

@@ -55,6 +55,7 @@ PUBLIC = {
     ),
     "Debugging": ("astune.debug.bp",),
     "Trackers": ("astune.Tracker",),
+    "Engines": ("astune.EngineBase", "astune.SamplingParams", "astune.Completion"),
     "Backbones": ("astune.Backbone",),
     "Errors": (
         "astune.AstuneError",

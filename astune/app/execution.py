@@ -148,6 +148,8 @@ def _classes_of(experiment: Experiment, ready: Ready) -> list[type]:
     parts, reader = ready.parts, experiment.config.task_reader.type
     classes: list[type] = [parts.workflow, type(parts.algorithm), type(experiment.backbone)]
     classes += [type(named.tracker) for named in parts.trackers]
+    if parts.engine is not None:
+        classes.append(parts.engine)
     if parts.judge is not None:
         classes.append(type(parts.judge))
     if is_reference(reader):

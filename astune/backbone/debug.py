@@ -84,7 +84,7 @@ async def debug(
     """
     config = unhurried(config, parts)
     clock = PhaseClock(lambda _: None)
-    async with open_model(config) as model:
+    async with open_model(config, own=parts.engine) as model:
         engine = model.engine
         if isinstance(model.renderer, TextRenderer):
             tell(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
 from astune.engine.base import InferenceEngine
+from astune.engine.own import EngineBase, make_engine
 from astune.engine.remote.endpoint import Endpoint, key_from, require_address
 from astune.engine.remote.probe import Probe, probe
 from astune.engine.remote.publication import PublishedWeights
@@ -46,21 +47,28 @@ class OpenModel:
 
 
 @asynccontextmanager
-async def open_model(config: AstuneConfig, weights: PublishedWeights | None = None) -> AsyncIterator[OpenModel]:
+async def open_model(
+    config: AstuneConfig, weights: PublishedWeights | None = None, *, own: type[EngineBase] | None = None
+) -> AsyncIterator[OpenModel]:
     """The model that episodes are run with.
 
     Args:
         weights: where an engine apart is given weights from; None where it is given none.
+        own: the class of an engine of the user's own.
 
     Raises:
         ConfigError: the configuration names no server, or no key.
         EngineError: the model does not load, or the server does not answer as it must.
     """
     async with AsyncExitStack() as closing:
-        in_process = config.engine.type == "in_process"
         if weights is not None:
             closing.callback(weights.close)
-        model = _in_process(config) if in_process else await _served(config, weights, closing)
+        if own is not None:
+            model = _own(own, config)
+        elif config.engine.type == "in_process":
+            model = _in_process(config)
+        else:
+            model = await _served(config, weights, closing)
         closing.push_async_callback(model.engine.aclose)
         yield model
 
@@ -89,7 +97,7 @@ def require_addresses(config: AstuneConfig) -> list[str]:
     Raises:
         ConfigError: the configuration names no server, or what is no address, or a key that is not set.
     """
-    if config.engine.type == "in_process":
+    if config.engine.type == "in_process" or config.engine.is_own:
         return []
     addresses = config.engine.base_url or ([url_of(config)] if config.engine.type == "vllm" else [])
     if not addresses:
@@ -116,6 +124,13 @@ def _in_process(config: AstuneConfig) -> OpenModel:
             deterministic=config.deterministic,
         )
     return OpenModel(engine, load_renderer(folder, config.model.path), config)
+
+
+def _own(own: type[EngineBase], config: AstuneConfig) -> OpenModel:
+    folder = model_folder(config)
+    with collector_at_rest():
+        engine = make_engine(own, folder, config)
+    return OpenModel(engine, load_renderer(folder, config.model.path), config, engine.lacks, apart=True)
 
 
 async def _served(config: AstuneConfig, weights: PublishedWeights | None, closing: AsyncExitStack) -> OpenModel:

@@ -67,7 +67,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     check_trainable(config, parts)
     observer.on_phase("loading the model")
     order = task_order(config, parts)
-    async with open_model(config, PublishedWeights(run.path / "weights")) as model:
+    async with open_model(config, PublishedWeights(run.path / "weights"), own=parts.engine) as model:
         require_trainable(model)
         policy = PolicyTrainer.load(model_folder(config), config, parts.algorithm)
         engine = model.engine
@@ -114,7 +114,7 @@ async def evaluate(config: AstuneConfig, parts: UserParts, observer: RolloutObse
     """Run every held-out task `validation.num_repeat` times with the weights that the engine has."""
     if not parts.validation_tasks:
         raise ConfigError("there are no held-out tasks to evaluate on", hint=how_to_hold_out(config.task_reader))
-    async with open_model(config) as opened:
+    async with open_model(config, own=parts.engine) as opened:
         return await _rollouts(opened, parts, observer).run_groups(
             parts.validation_tasks[: config.trainer.validation.max_tasks],
             step=0,
@@ -143,7 +143,7 @@ async def check_numerics(
     policy = PolicyTrainer.load(folder, config, parts.algorithm)
     # Whether they arrive is what is to be found out, so nothing stops where they do not.
     weights = PublishedWeights(config.record_dir / f".weights-{os.getpid()}", compared=False)
-    async with open_model(config, weights) as model:
+    async with open_model(config, weights, own=parts.engine) as model:
         require_trainable(model)
         if model.apart:  # what it has is anybody's
             await model.engine.load_weights(policy.weights)

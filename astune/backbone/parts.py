@@ -1,5 +1,5 @@
 """The user's parts, made from the configuration before a model is loaded: tasks, workflow, judge,
-algorithm and trackers.
+algorithm, trackers and engine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.schema import AstuneConfig
+from astune.engine.own import EngineBase, load_engine_class
 from astune.schema import Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
@@ -31,6 +32,8 @@ class UserParts:
     judge: JudgeBase | None
     algorithm: Algorithm
     trackers: tuple[NamedTracker, ...] = ()
+    engine: type[EngineBase] | None = None
+    """None where the engine is one of astune's."""
 
 
 def load_parts(
@@ -53,10 +56,11 @@ def load_parts(
     judge = faults.collect(lambda: load_judge(config, base_dir=base_dir))
     algorithm = faults.collect(lambda: load_algorithm(config, base_dir))
     trackers = faults.collect(lambda: load_trackers(config, base_dir))
+    engine = faults.collect(lambda: load_engine_class(config, base_dir))
     tasks = faults.collect(lambda: _tasks(config, base_dir, tell, with_tasks))
     if faults or workflow is None or algorithm is None or trackers is None or tasks is None:
         raise faults.error()
-    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm, trackers)
+    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm, trackers, engine)
 
 
 def _tasks(config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object], with_tasks: bool) -> TaskSplits:

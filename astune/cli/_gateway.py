@@ -21,6 +21,7 @@ from astune.app.execution import silence_progress_bars
 from astune.backbone.engines import OpenModel, open_model
 from astune.config import load_config
 from astune.context_tracker import ContextTracker
+from astune.engine.own import load_engine_class
 from astune.gateway.answer_store import AnswerStore
 from astune.gateway.server import GatewayServer
 from astune.renderers import Comparison
@@ -51,7 +52,7 @@ def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence
         silence_progress_bars()
 
     async def serve() -> None:
-        async with open_model(config) as opened:
+        async with open_model(config, own=load_engine_class(config)) as opened:
             opened.engine.open_session(_SESSION)
             _announce(opened, *_agent(opened).served_at(server, key))
             await asyncio.Event().wait()

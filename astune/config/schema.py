@@ -47,13 +47,31 @@ class VllmConfig(StrictModel):
     """Further arguments of the server, such as `--tensor-parallel-size 2`, a word each."""
 
 
+ENGINES = ("in_process", "vllm", "openai")
+"""Engines that come with astune."""
+
+
+def _known(value: str, names: tuple[str, ...], key: str) -> str:
+    """The value, where it is one of the names or a reference to a class. Raises ValueError elsewhere."""
+    if value in names or "->" in value:
+        return value
+    close = difflib.get_close_matches(value, names, n=1)
+    raise ValueError(
+        f"`{key}` is {value!r}, which is neither {', '.join(names)} nor a class as path/file.py->Class"
+        + (f"; did you mean {close[0]}?" if close else "")
+    )
+
+
 class EngineConfig(StrictModel):
     """The engine that samples from the model."""
 
-    type: Literal["in_process", "vllm", "openai"] = "in_process"
+    type: str = "in_process"
     """`in_process` needs nothing beside. `vllm` asks the servers at `base_url`, or starts one where none is named.
     `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids, else in plain text. A server
-    is trained with where it returns token ids with log-probabilities and takes weights: docs/en/engines.md."""
+    is trained with where it returns token ids with log-probabilities and takes weights: docs/en/engines.md. One of your
+    own: `module->Class` or `path/file.py->Class`."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the class of an engine of your own."""
     base_url: list[str] = Field(default_factory=list)
     """Addresses of servers that run already, as http://127.0.0.1:8000; episodes are spread over several."""
     api_key_env: str = ""
@@ -66,6 +84,16 @@ class EngineConfig(StrictModel):
     """Memory for keys and values in GiB. Requests that do not fit wait; one that never could is refused."""
     max_batch_size: int = Field(default=64, ge=1)
     """Requests decoded together. On two CPU cores 64 is the fastest; more only wait for each other."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of the user's."""
+        return "->" in self.type
+
+    @field_validator("type")
+    @classmethod
+    def _is_an_engine(cls, value: str) -> str:
+        return _known(value, ENGINES, "astune.engine.type")
 
     @field_validator("base_url", mode="before")
     @classmethod
@@ -517,14 +545,7 @@ class AstuneConfig(StrictModel):
     @field_validator("backbone")
     @classmethod
     def _is_a_backbone(cls, value: str) -> str:
-        if value in _BACKBONES or "->" in value:
-            return value
-        close = difflib.get_close_matches(value, _BACKBONES, n=1)
-        names = ", ".join(_BACKBONES)
-        raise ValueError(
-            f"`astune.backbone` is {value!r}, which is neither {names} nor a class as path/file.py->Class"
-            + (f"; did you mean {close[0]}?" if close else "")
-        )
+        return _known(value, _BACKBONES, "astune.backbone")
 
     @model_validator(mode="after")
     def _can_train(self) -> AstuneConfig:

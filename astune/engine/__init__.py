@@ -8,11 +8,16 @@ from astune.engine.base import EngineStats, InferenceEngine, WeightsSource
 
 if TYPE_CHECKING:
     from astune.engine.local.in_process import InProcessEngine
+    from astune.engine.own import EngineBase
     from astune.engine.scripted import ScriptedEngine
 
-__all__ = ["EngineStats", "InProcessEngine", "InferenceEngine", "ScriptedEngine", "WeightsSource"]
+__all__ = ["EngineBase", "EngineStats", "InProcessEngine", "InferenceEngine", "ScriptedEngine", "WeightsSource"]
 
-_LAZY = {"InProcessEngine": "astune.engine.local.in_process", "ScriptedEngine": "astune.engine.scripted"}
+_LAZY = {
+    "EngineBase": "astune.engine.own",
+    "InProcessEngine": "astune.engine.local.in_process",
+    "ScriptedEngine": "astune.engine.scripted",
+}
 
 
 def __getattr__(name: str) -> Any:

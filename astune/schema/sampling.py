@@ -45,13 +45,14 @@ class Completion:
 
     `logprobs[i]` is the natural log-probability of `token_ids[i]` under the distribution that it was
     sampled from (temperature applied, other tokens than the grammar allows left out), with the weights of
-    `weights_version`. For temperature 0 it is the log-probability at temperature 1.
+    `weights_version`. For temperature 0 it is the log-probability at temperature 1. The version of an engine of the
+    user's own is counted for it.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
-    weights_version: int
+    weights_version: int = 0
 
 
 def stable_seed(*parts: object) -> int:

@@ -73,6 +73,7 @@ class ClusterBackbone(Backbone):
             "trainer.dynamic_sampling.max_extra_tasks": Refusal(
                 trainer.dynamic_sampling.max_extra_tasks > 0, f"which tasks a step has is {engine}'s to say", "0"
             ),
+            "engine.type": Refusal(config.engine.is_own, f"{engine} samples with servers of its own", "in_process"),
             "model.device": Refusal(config.model.device != "auto", "the machines that train decide", "auto"),
             "deterministic": Refusal(
                 config.deterministic, f"{engine}'s servers schedule requests as they come", "false"
