@@ -48,6 +48,16 @@ def is_reference(text: str) -> bool:
     return _ARROW in text
 
 
+def located(reference: str, base_dir: Path | None) -> str:
+    """The reference, with its file's whole path where that is in `base_dir` and not in the working directory."""
+    location, arrow, name = reference.partition(_ARROW)
+    file = Path(location.strip()).expanduser()
+    if base_dir is None or not arrow or file.suffix != ".py" or file.is_file():
+        return reference
+    beside = (base_dir / file).resolve()
+    return f"{beside}{_ARROW}{name.strip()}" if beside.is_file() else reference
+
+
 def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | None = None) -> type[T]:
     """The class behind `reference`, checked to derive from `base` and to define its abstract methods.
 

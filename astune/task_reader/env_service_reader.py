@@ -5,6 +5,7 @@ What such a task asks is the environment's to say, when an episode begins; until
 
 from __future__ import annotations
 
+from astune.config.imports import located
 from astune.env_service.built_in import environment_class
 from astune.env_service.handle import ENV_URL
 from astune.schema import EnvError, Task, TaskReaderError
@@ -48,8 +49,7 @@ class TaskReaderEnvService(TaskReaderBase):
                 from astune.env_service.client import read_task_ids
 
                 return read_task_ids(env.env_url, env.env_type, split, timeout_s=LIST_TIMEOUT_S)
-            return environment_class(env.env_type, asked_by="task_reader.env_service.env_type").get_query_list(
-                split, {}
-            )
+            env_type = located(env.env_type, self.base_dir)
+            return environment_class(env_type, asked_by="task_reader.env_service.env_type").get_query_list(split, {})
         except EnvError as cause:
             raise TaskReaderError(cause.message, hint=cause.hint) from cause

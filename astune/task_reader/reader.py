@@ -12,10 +12,11 @@ import json
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from astune.config.imports import located
 from astune.config.schema import TaskReaderConfig
 from astune.schema import Task, TaskReaderError, boundary_now, collector_at_rest
 
@@ -65,7 +66,7 @@ class TaskReaderBase(ABC):
         """
         self.tell = tell
         with collector_at_rest():
-            splits = TaskSplits(self._called(self.training_tasks), self._called(self.validation_tasks))
+            splits = TaskSplits(*map(self._with_environments, (self.training_tasks, self.validation_tasks)))
         if not splits.training:
             raise TaskReaderError(
                 f"{type(self).__name__} found no training task", hint="check the training split of task_reader"
@@ -87,6 +88,15 @@ class TaskReaderBase(ABC):
                 return place
         there = f"there is no file {' nor '.join(map(str, places))}"
         raise TaskReaderError(f"{key}: {there}" if key else there, hint=_nearby(places))
+
+    def _with_environments(self, split: Callable[[], list[Task]]) -> list[Task]:
+        """The tasks of a split; a file that names their environment is also looked for beside the configuration."""
+        tasks = self._called(split)
+        known = {name: located(name, self.base_dir) for name in {task.env_type for task in tasks}}
+        return [
+            task if known[task.env_type] == task.env_type else replace(task, env_type=known[task.env_type])
+            for task in tasks
+        ]
 
     def _called(self, split: Callable[[], list[Task]]) -> list[Task]:
         """The tasks of a split; what a reader of the user's own raises is named, and what it returns is checked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,16 @@ def test_an_engine_a_reader_and_an_environment_of_ones_own_train(settings):
     }
     assert versions == {1}
     assert list((run.path / "backup" / "sources").rglob("own.py"))
+
+
+@pytest.mark.slow
+def test_all_of_them_are_found_beside_the_configuration_from_another_folder(settings, tmp_path, monkeypatch):
+    (tmp_path / "conf.json").write_text(json.dumps({"astune": settings | {"backbone": "debug"}}))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run = astune.debug(tmp_path / "conf.json", quiet=True)
+    assert {episode.task.env_type for episode in run.episodes()} == {f"{tmp_path}/own.py->Guess"}
+    assert "error" not in {episode.status for episode in run.episodes()}
 
 
 @pytest.mark.slow
