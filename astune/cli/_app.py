@@ -11,6 +11,7 @@ import typer
 
 from astune.cli._check import check_app
 from astune.cli._errors import exit_with
+from astune.cli._feedback import feedback_app
 from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
 from astune.cli._rubrics import rubrics_app
 
@@ -33,6 +34,7 @@ config_app = Commands(help="Ask about the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(check_app, name="check")
 app.add_typer(rubrics_app, name="rubrics")
+app.add_typer(feedback_app, name="feedback")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
 Kill = Annotated[

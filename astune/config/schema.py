@@ -155,12 +155,23 @@ READER_ALIASES = {"dataset_file": "jsonl", "huggingface_dat_repo": "huggingface"
 """Names of readers that users know from earlier documents, and what they are called today."""
 
 
+class FeedbackReaderConfig(StrictModel):
+    """Tasks from what users asked and thought of the answers."""
+
+    path: str = "feedback.sqlite3"
+    """The store of feedback, as `astune serve` and `astune feedback import` write it."""
+    min_rating: float = 0.5
+    """Answers with this rating or a better one are references; corrected answers always are."""
+    held_out: float = Field(default=0.2, ge=0, lt=1)
+    """The part of the sessions whose tasks are held out."""
+
+
 class TaskReaderConfig(StrictModel):
     """Where tasks come from."""
 
     type: str = "jsonl"
-    """`jsonl` (alias `dataset_file`), `huggingface` (alias `huggingface_dat_repo`), `env_service`, or a reader of
-    your own: `module->Class` or `path/file.py->Class`."""
+    """`jsonl` (alias `dataset_file`), `huggingface` (alias `huggingface_dat_repo`), `env_service`,
+    `feedback_tracing`, or a reader of your own: `module->Class` or `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
         default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
     )
@@ -168,6 +179,7 @@ class TaskReaderConfig(StrictModel):
         default=HuggingFaceReaderConfig(), validation_alias=AliasChoices("huggingface", "huggingface_dat_repo")
     )
     env_service: EnvServiceReaderConfig = EnvServiceReaderConfig()
+    feedback_tracing: FeedbackReaderConfig = FeedbackReaderConfig()
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""
     stratify_by: str | None = None

@@ -11,6 +11,7 @@ from astune.config.imports import import_class, is_reference
 from astune.config.schema import READER_ALIASES, TaskReaderConfig
 from astune.schema import ConfigError, boundary_now
 from astune.task_reader.env_service_reader import TaskReaderEnvService
+from astune.task_reader.feedback_reader import TaskReaderFeedback
 from astune.task_reader.huggingface import TaskReaderHuggingFace
 from astune.task_reader.jsonl import TaskReaderJsonl
 from astune.task_reader.reader import TaskReaderBase, TaskSplits, content_id
@@ -30,11 +31,13 @@ READERS: dict[str, type[TaskReaderBase]] = {
     "jsonl": TaskReaderJsonl,
     "huggingface": TaskReaderHuggingFace,
     "env_service": TaskReaderEnvService,
+    "feedback_tracing": TaskReaderFeedback,
 }
 HELD_OUT_BY = {
     "jsonl": "jsonl.validation.file_path",
     "huggingface": "huggingface.validation_split",
     "env_service": "env_service.validation_split",
+    "feedback_tracing": "feedback_tracing.held_out",
 }
 """The key of each reader that says which tasks are held out."""
 

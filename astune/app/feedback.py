@@ -1,0 +1,130 @@
+"""Taking in, counting and handing on what users said of a model's answers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from astune.env_service.base import text_of
+from astune.feedback import FeedbackStore, Masker, Rating, implicit_ratings, read_ratings, read_traces
+from astune.feedback.trace_files import is_trace_file
+from astune.schema import TaskReaderError
+
+_SHOWN = 10
+What = Literal["labelled", "accepted", "failures"]
+
+
+@dataclass
+class Taken:
+    """What an import found; `unknown` are the ids of ratings that no conversation has."""
+
+    conversations: int = 0
+    known: int = 0
+    ratings: int = 0
+    repeated: int = 0
+    implicit: int = 0
+    unknown: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        """What a person wants to know of it."""
+        yield f"{self.conversations:,} new conversations, {self.known:,} that were there"
+        yield f"{self.ratings:,} new ratings, {self.repeated:,} that were there; {self.implicit:,} implicit ones in all"
+        if self.unknown:
+            yield f"{len(self.unknown):,} ratings are of no conversation here: {_some(self.unknown)}"
+        if self.broken:
+            yield f"{len(self.broken):,} records could not be read:"
+            yield from (f"  {each}" for each in self.broken[:_SHOWN])
+
+
+def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
+    """Read traces and ratings into a store; with None into one that is thrown away, to see what would come of it.
+
+    Raises:
+        TaskReaderError: a file is missing, or is of no kind that is known; nothing of later files is read.
+    """
+    for path in files:
+        if not path.is_file():
+            raise TaskReaderError(f"there is no file {path}", hint="name traces or ratings")
+    with TemporaryDirectory() as temporary:
+        opened = FeedbackStore(store or Path(temporary) / "dry.sqlite3", masker)
+        try:
+            return _taken(files, opened)
+        finally:
+            opened.close()
+
+
+def _taken(files: Sequence[Path], store: FeedbackStore) -> Taken:
+    taken = Taken()
+    ratings: list[Rating] = []
+    for path in files:
+        if path.suffix == ".csv" or (path.suffix == ".jsonl" and not is_trace_file(path)):
+            ratings += read_ratings(path)
+            continue
+        found = read_traces(path)
+        taken.broken += [f"{path}: {each}" for each in found.broken]
+        for interaction in found.interactions:
+            new = store.add(interaction)
+            taken.conversations += new
+            taken.known += not new
+        ratings += found.ratings
+    for rating in ratings:  # ratings may stand in an earlier file than what they rate
+        try:
+            new = store.rate(rating)
+            taken.ratings += new
+            taken.repeated += not new
+        except KeyError:
+            taken.unknown.append(rating.interaction_id)
+    derived = list(implicit_ratings(store.interactions()))
+    store.replace_implicit(derived)
+    taken.implicit = len(derived)
+    return taken
+
+
+def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
+    """How much there is, by what it is and where it is from."""
+    counts = Counter(("conversations", each.source or "unknown") for each in store.interactions())
+    for rating in store.ratings():
+        counts["ratings", rating.kind] += 1
+        if rating.corrected_answer is not None:
+            counts["corrected answers", rating.kind] += 1
+    return counts
+
+
+def exported(store: FeedbackStore, path: Path, what: What) -> int:
+    """Write what is asked for as JSON lines; the number of lines."""
+    rows = [json.dumps(row, ensure_ascii=False) for row in _rows(store, what)]
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return len(rows)
+
+
+def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
+    opinions = store.opinions()
+    for interaction in store.interactions():
+        opinion = opinions.get(interaction.interaction_id)
+        if opinion is None:
+            continue
+        *asked, answer = interaction.messages
+        question = next((text_of(m) for m in reversed(asked) if m.get("role") == "user"), "")
+        rating = opinion.rating
+        if what == "labelled" and rating is not None:
+            yield {"main_query": question, "metadata": {"answer": text_of(answer), "score": rating}}
+        if what == "accepted" and (opinion.corrected_answer is not None or (rating is not None and rating > 0)):
+            said = answer if opinion.corrected_answer is None else _corrected(opinion.corrected_answer)
+            yield {"messages": [*asked, said], "tools": interaction.tools}
+        if what == "failures" and rating is not None and rating < 0 and opinion.corrected_answer is None:
+            yield {"main_query": question, "metadata": {"interaction": interaction.interaction_id, "rating": rating}}
+
+
+def _corrected(answer: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": answer}
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

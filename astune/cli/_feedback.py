@@ -1,0 +1,139 @@
+"""The `astune feedback` commands: take in what users said, look at it, hand it on, delete it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+from astune.cli._flags import Commands, DryRun
+
+if TYPE_CHECKING:
+    from astune.feedback import FeedbackStore, Masker
+
+feedback_app = Commands(help="Conversations and what users thought of them, for training.", no_args_is_help=True)
+
+DEFAULT_STORE = Path("feedback.sqlite3")
+Store = Annotated[Path, typer.Option("--store", metavar="FILE", help="The SQLite file that holds the feedback.")]
+Mask = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--mask", metavar="NAME=REGEX", help="Mask this as well, as [NAME]; NAME= switches one off."),
+]
+
+
+@feedback_app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces, or ratings in .csv or .jsonl.")],
+    store: Store = DEFAULT_STORE,
+    mask: Mask = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Take in traces (AgentScope Studio's database, OTLP JSON, exports of Langfuse and MLflow) and ratings of them.
+
+    What is there already is left alone, so files may overlap. E-mail addresses, telephone numbers and keys are masked
+    before anything is written. Records that cannot be read are counted and named.
+    """
+
+    def work() -> int:
+        from astune.app.feedback import take_in
+
+        taken = take_in(files, None if dry_run is not None else store, masker(mask or []))
+        for line in taken.lines():
+            _print(line)
+        return 0
+
+    exit_with(work)
+
+
+@feedback_app.command()
+def show(store: Store = DEFAULT_STORE) -> None:
+    """Count what a store holds, by source and by kind of opinion."""
+
+    def work() -> int:
+        from rich.console import Console
+        from rich.table import Table
+
+        from astune.app.feedback import counted
+
+        counts = counted(_opened(store))
+        table = Table("what", "from", "number", title=str(store))
+        for (what, source), number in sorted(counts.items()):
+            table.add_row(what, source, f"{number:,}")
+        Console().print(table)
+        return 0
+
+    exit_with(work)
+
+
+@feedback_app.command()
+def export(
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.jsonl", help="The file to write.")],
+    what: Annotated[
+        Literal["labelled", "accepted", "failures"],
+        typer.Option(
+            "--what",
+            help="labelled: answers with scores, for `astune rubrics learn`. accepted: conversations that end with the "
+            "accepted answer. failures: questions whose answers were rated badly, as tasks.",
+        ),
+    ] = "labelled",
+    store: Store = DEFAULT_STORE,
+) -> None:
+    """Write what a store holds as JSON lines, for other commands and other tools."""
+
+    def work() -> int:
+        from astune.app.feedback import exported
+
+        n = exported(_opened(store), to, what)
+        _print(f"{n:,} lines in {to}")
+        return 0
+
+    exit_with(work)
+
+
+@feedback_app.command()
+def forget(
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user's id, as ratings and traces have it.")],
+    store: Store = DEFAULT_STORE,
+) -> None:
+    """Delete all that belongs to a user: conversations, ratings of them, and the user's own ratings."""
+
+    def work() -> int:
+        interactions, ratings = _opened(store).forget(user)
+        _print(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
+        _print("tasks are read from the store and are without them from now on; exported files are yours to delete")
+        return 0
+
+    exit_with(work)
+
+
+def masker(given: list[str]) -> Masker:
+    """
+    Raises:
+        ConfigError: one of them is no NAME=REGEX.
+    """
+    from astune.feedback import Masker
+    from astune.schema import ConfigError
+
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise ConfigError(f"--mask {wrong[0]!r} has no '='", hint="write --mask NAME=REGEX")
+    return Masker(dict(each.split("=", 1) for each in given))
+
+
+def _opened(path: Path) -> FeedbackStore:
+    from astune.feedback import FeedbackStore
+    from astune.schema import RunStoreError
+
+    if not path.is_file():
+        raise RunStoreError(f"there is no {path}", hint="`astune feedback import` makes it, or --store names another")
+    return FeedbackStore(path)
+
+
+def _print(text: str) -> None:
+    from rich.console import Console
+
+    from astune.schema.visible import visible
+
+    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,77 @@
+"""Opinions that nobody wrote down, derived from sessions by named rules. They weigh less than what users say.
+
+repeated_question   the same was asked again                                  -1, weight 0.3
+reworded_question   nearly the same was asked again, in other words           -0.5, weight 0.3
+edited_answer       the conversation went on with another answer than ours    the better answer, -0.5, weight 0.5
+abandoned_session   the session ends at a question of ours                    -0.5, weight 0.1
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from astune.env_service.base import text_of
+from astune.feedback.interaction import Interaction, Rating
+from astune.schema import Message
+
+_ALIKE = 0.6
+"""The part of two questions' words that is the same where one is the other in other words."""
+
+
+def implicit_ratings(interactions: Iterable[Interaction]) -> Iterator[Rating]:
+    """The ratings that the rules derive from interactions, which come by session and time."""
+    for session, of_it in itertools.groupby(interactions, key=lambda each: each.session):
+        if session:
+            yield from _of_session(list(of_it))
+
+
+def _of_session(turns: Sequence[Interaction]) -> Iterator[Rating]:
+    for turn, following in itertools.pairwise(turns):
+        asked, then = _question(turn), _question(following)
+        if asked and asked == then:
+            yield _rating(turn, "repeated_question", -1.0, 0.3)
+        elif _alike(asked, then):
+            yield _rating(turn, "reworded_question", -0.5, 0.3)
+        kept = _kept_answer(turn, following)
+        if kept is not None and kept != text_of(turn.messages[-1]):
+            yield _rating(turn, "edited_answer", -0.5, 0.5, corrected=kept)
+    last = text_of(turns[-1].messages[-1]).rstrip()
+    if last.endswith(("?", "？")):
+        yield _rating(turns[-1], "abandoned_session", -0.5, 0.1)
+
+
+def _rating(turn: Interaction, rule: str, rating: float, weight: float, corrected: str | None = None) -> Rating:
+    return Rating(
+        turn.interaction_id,
+        rating,
+        corrected_answer=corrected,
+        user=turn.user,
+        kind=f"implicit:{rule}",
+        weight=weight,
+        created_at=turn.created_at,
+    )
+
+
+def _question(turn: Interaction) -> str:
+    asked = [message for message in turn.messages if message.get("role") == "user"]
+    return text_of(asked[-1]).strip() if asked else ""
+
+
+def _alike(one: str, other: str) -> bool:
+    words, others = (set(re.findall(r"\w+", text.lower())) for text in (one, other))
+    return bool(words and others) and one != other and len(words & others) / len(words | others) >= _ALIKE
+
+
+def _kept_answer(turn: Interaction, following: Interaction) -> str | None:
+    """The answer that the following turn has in the place of this one's; None where it does not go on from it."""
+    place = len(turn.messages) - 1
+    if len(following.messages) <= place or not _same(turn.messages[:place], following.messages[:place]):
+        return None
+    answer = following.messages[place]
+    return text_of(answer) if answer.get("role") == "assistant" and not answer.get("tool_calls") else None
+
+
+def _same(messages: Sequence[Message], others: Sequence[Message]) -> bool:
+    return [(m.get("role"), text_of(m)) for m in messages] == [(m.get("role"), text_of(m)) for m in others]

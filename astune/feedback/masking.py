@@ -1,0 +1,52 @@
+"""Personal data in texts, replaced by what kind it was before anything is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from astune.schema import ConfigError
+
+PATTERNS = {
+    "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    "key": r"\b(?:sk|pk|ghp|gho|xoxb|xoxp|AKIA|AIza|hf)[-_]?[A-Za-z0-9_-]{16,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
+    "phone": r"(?<![\w.])(?:\+\d{1,3}[ -]?)?(?:\(\d{2,4}\)[ -]?|\d{2,4}[ -])?\d{3,4}[ -]?\d{4}(?![\w.])",
+}
+"""What is masked by default. A phone number has seven digits at least; numbers with a decimal point are none."""
+
+
+class Masker:
+    """Replaces what its patterns find by `[email]`, `[key]`, `[phone]` and so on.
+
+    Args:
+        more: patterns of the user's own by name; one of a known name replaces that, and an empty one switches it off.
+
+    Raises:
+        ConfigError: one is no regular expression.
+    """
+
+    def __init__(self, more: Mapping[str, str] | None = None) -> None:
+        self._patterns: list[tuple[str, re.Pattern[str]]] = []
+        for name, pattern in (PATTERNS | dict(more or {})).items():
+            if not pattern:
+                continue
+            try:
+                self._patterns.append((f"[{name}]", re.compile(pattern)))
+            except re.error as cause:
+                raise ConfigError(f"the mask {name} is {pattern!r}: {cause}", hint="see Python's `re`") from cause
+
+    def text(self, text: str) -> str:
+        for name, pattern in self._patterns:
+            text = pattern.sub(name, text)
+        return text
+
+    def all_of(self, value: Any) -> Any:
+        """The value with every text in it masked, names of keys left as they are."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.all_of(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.all_of(each) for each in value]
+        return value

@@ -1,0 +1,116 @@
+"""Ratings in CSV or JSON lines, as people export them: one a row, with the id of what is rated.
+
+`interaction_id`, `conversation_id`, `trace_id` and `span_id` name what is rated; `rating`, `score` and `value` the
+number, where `label` may stand instead (up, good, accepted, down, bad, rejected); `comment` or `explanation`;
+`corrected_answer`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from astune.feedback.interaction import Rating
+from astune.schema import TaskReaderError
+
+_IDS = ("interaction_id", "conversation_id", "trace_id", "traceId", "span_id")
+_NUMBERS = ("rating", "score", "value")
+_COMMENTS = ("comment", "explanation", "rationale")
+_LABELS = {"up": 1.0, "thumbs_up": 1.0, "good": 1.0, "accepted": 1.0, "positive": 1.0, "true": 1.0}
+_LABELS |= {"down": -1.0, "thumbs_down": -1.0, "bad": -1.0, "rejected": -1.0, "negative": -1.0, "false": -1.0}
+
+
+def read_ratings(path: Path) -> Iterator[Rating]:
+    """The ratings of a file whose suffix is .csv or .jsonl, in its order.
+
+    Raises:
+        TaskReaderError: the file cannot be read, or a row names nothing or says nothing; names the file and the row.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise TaskReaderError(f"{path} cannot be read: {cause}", hint="a rating file is CSV or JSON lines") from cause
+    rows = _csv_rows(text) if path.suffix == ".csv" else _json_rows(text, path)
+    for number, row in rows:
+        yield rating_of(row, f"{path}, row {number}")
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    yield from enumerate(csv.DictReader(text.splitlines(keepends=True)), 1)
+
+
+def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as cause:
+            raise TaskReaderError(f"{path}, row {number}: no JSON: {cause}", hint="one JSON object a line") from cause
+        if not isinstance(row, dict):
+            raise TaskReaderError(f"{path}, row {number}: no object", hint="one JSON object a line")
+        yield number, row
+
+
+def rating_of(row: Mapping[str, Any], where: str) -> Rating:
+    """One row as a rating.
+
+    Raises:
+        TaskReaderError: it names nothing, or says nothing; begins with `where`.
+    """
+    identity = _first(row, _IDS)
+    if identity is None:
+        raise TaskReaderError(f"{where}: nothing is named that is rated", hint=f"name it in one of {', '.join(_IDS)}")
+    rating = _number(row, where)
+    comment, corrected = str(_first(row, _COMMENTS) or ""), _first(row, ("corrected_answer",))
+    if rating is None and not comment and corrected is None:
+        raise TaskReaderError(
+            f"{where}: neither a rating nor a comment nor a corrected answer", hint="give one of them"
+        )
+    return Rating(
+        str(identity),
+        rating,
+        comment,
+        None if corrected is None else str(corrected),
+        str(_first(row, ("user", "user_id", "userId")) or ""),
+        created_at=seconds_of(_first(row, ("created_at", "timestamp"))),
+    )
+
+
+def _number(row: Mapping[str, Any], where: str) -> float | None:
+    value = _first(row, _NUMBERS)
+    if value is None:
+        label = str(_first(row, ("label",)) or "").lower()
+        if label and label not in _LABELS:
+            raise TaskReaderError(f"{where}: the label is {label!r}", hint=f"it is one of {', '.join(_LABELS)}")
+        return _LABELS.get(label)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise TaskReaderError(f"{where}: the rating is {value!r}", hint="it is -1, 0, 1 or a score")
+    return number
+
+
+def seconds_of(value: Any) -> float:
+    """A point in time in seconds since 1970, of a number or an ISO text; 0 for none."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        text = str(value or "").replace("Z", "+00:00")
+        if text.replace(".", "", 1).isdigit():
+            return float(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((row[name] for name in names if row.get(name) not in (None, "")), None)

@@ -1,0 +1,327 @@
+"""Feedback from files that real tools write into a store, and from the store into tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astune.cli._app import run
+from astune.config.schema import TaskReaderConfig
+from astune.feedback import FeedbackStore, Interaction, Masker, Rating, implicit_ratings, read_ratings, read_traces
+from astune.schema import ConfigError, TaskReaderError
+from astune.task_reader import open_task_reader
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHONS = {"1.0.7": ROOT / ".venv-agentscope-1.0.7/bin/python", "1.0.21": Path(sys.executable)}
+
+
+@pytest.fixture
+def astune(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            run(arguments)
+        captured = capsys.readouterr()
+        assert int(ended.value.code or 0) == status, captured.out + captured.err
+        return re.sub(r"\s+", " ", captured.out + captured.err)
+
+    return call
+
+
+def recorded(version: str, folder: Path) -> Path:
+    python = PYTHONS[version]
+    if not python.exists():
+        pytest.skip(f"AgentScope {version} is not there: scripts/make_peer_env.sh agentscope-{version} makes it")
+    script = Path(__file__).parent / "recorded_spans.py"
+    path = folder / f"studio-{version}.db"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [python, script, path], check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL, timeout=120
+    )
+    return path
+
+
+@pytest.mark.parametrize("version", list(PYTHONS))
+def test_studios_database_gives_whole_conversations_with_their_tools(version: str, tmp_path: Path) -> None:
+    found = read_traces(recorded(version, tmp_path))
+    assert found.broken == []
+    assert len(found.interactions) == 2
+    by_question = {each.messages[1]["content"]: each for each in found.interactions}
+    assert set(by_question) == {"What is 1 + 2? Write to ann@example.com.", 'And what\'s "1" + 2?'}
+    for each in found.interactions:
+        assert [message["role"] for message in each.messages] == ["system", "user", "assistant", "tool", "assistant"]
+        [call] = each.messages[2]["tool_calls"]
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1, "b": 2})
+        assert (each.messages[3]["tool_call_id"], each.messages[3]["content"]) == ("c1", "3")
+        assert each.messages[4]["content"] == 'It\'s 3, "exactly".'
+        assert each.tools[0]["function"]["name"] == "add"
+        assert each.model == "toy-model"
+        assert each.session
+        assert each.created_at > 1.6e9
+
+
+def otlp(*spans: dict[str, Any]) -> dict[str, Any]:
+    def typed(value: Any) -> dict[str, Any]:
+        return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+
+    written = [
+        {
+            "traceId": span["trace"],
+            "spanId": f"{number:016x}",
+            "name": "chat",
+            "startTimeUnixNano": str(1_700_000_000_000_000_000 + number),
+            "attributes": [{"key": key, "value": typed(value)} for key, value in span["attributes"].items()],
+            "events": [
+                {"name": name, "attributes": [{"key": key, "value": typed(value)} for key, value in event.items()]}
+                for name, event in span.get("events", [])
+            ],
+        }
+        for number, span in enumerate(spans)
+    ]
+    return {"resourceSpans": [{"scopeSpans": [{"spans": written}]}]}
+
+
+GEN_AI = {
+    "trace": "aa" * 16,
+    "attributes": {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "qwen",
+        "gen_ai.conversation.id": "s1",
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Hello"}]}]),
+    },
+    "events": [
+        ("gen_ai.evaluation.result", {"gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.explanation": "kind"})
+    ],
+}
+OPEN_INFERENCE = {
+    "trace": "bb" * 16,
+    "attributes": {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "gpt",
+        "session.id": "s2",
+        "user.id": "ann",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "Add.",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.id": "c",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "add",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": "{}",
+        "annotation.score": -1.0,
+    },
+}
+
+
+def test_otlp_with_two_conventions_and_evaluations_and_a_broken_span(tmp_path: Path) -> None:
+    broken = {
+        "trace": "cc" * 16,
+        "attributes": {"gen_ai.operation.name": "chat", "gen_ai.output.messages": "[nonsense"},
+    }
+    path = tmp_path / "traces.json"
+    path.write_text(json.dumps(otlp(GEN_AI, OPEN_INFERENCE, broken)))
+    found = read_traces(path)
+    first, second = found.interactions
+    assert first.messages == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    assert (first.session, first.model) == ("s1", "qwen")
+    assert second.messages[1]["tool_calls"][0]["function"]["name"] == "add"
+    assert (second.session, second.user) == ("s2", "ann")
+    assert [(each.interaction_id, each.rating) for each in found.ratings] == [("aa" * 16, 1.0), ("bb" * 16, -1.0)]
+    assert len(found.broken) == 1
+    assert "cc" * 16 in found.broken[0]
+
+
+def test_exports_of_langfuse_and_mlflow(tmp_path: Path) -> None:
+    generation = {"type": "GENERATION", "traceId": "t1", "sessionId": "s", "userId": "u", "model": "m"}
+    langfuse = [
+        generation | {"startTime": "2026-01-01T00:00:00Z", "input": [{"role": "user", "content": "a"}], "output": "b"},
+        generation
+        | {
+            "startTime": "2026-01-01T00:00:09Z",
+            "input": [{"role": "user", "content": "c"}],
+            "output": {"content": "d"},
+        },
+        generation | {"traceId": "t2", "input": 7, "output": "x"},
+    ]
+    path = tmp_path / "langfuse.json"
+    path.write_text(json.dumps(langfuse))
+    found = read_traces(path)
+    assert [(each.interaction_id, each.messages[-1]["content"]) for each in found.interactions] == [("t1", "d")]
+    assert found.interactions[0].created_at == 1767225609.0
+    assert len(found.broken) == 1
+    span = {
+        "attributes": {
+            "mlflow.spanType": '"CHAT_MODEL"',
+            "mlflow.spanInputs": json.dumps({"messages": [{"role": "user", "content": "Hi"}], "model": "m"}),
+            "mlflow.spanOutputs": json.dumps({"choices": [{"message": {"role": "assistant", "content": "Hey"}}]}),
+        }
+    }
+    assessed = {"trace_id": "tr-1", "assessments": [{"feedback": {"value": False}, "rationale": "curt"}]}
+    path = tmp_path / "mlflow.json"
+    path.write_text(
+        json.dumps(
+            [{"info": {"trace_id": "tr-0"}, "data": {"spans": []}}, {"info": assessed, "data": {"spans": [span]}}]
+        )
+    )
+    found = read_traces(path)
+    assert [each.messages[-1]["content"] for each in found.interactions] == ["Hey"]
+    assert [(each.interaction_id, each.rating, each.comment) for each in found.ratings] == [("tr-1", -1.0, "curt")]
+    assert len(found.broken) == 1
+
+
+def said(
+    identity: str, question: str, answer: str, *, session: str = "", user: str = "", at: float = 0.0
+) -> Interaction:
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return Interaction(identity, messages, session=session or identity, user=user, created_at=at)
+
+
+def test_personal_data_is_masked_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.sqlite3"
+    store = FeedbackStore(path, Masker({"order": r"#\d{6}"}))
+    secrets = ("ann.b@example.co.uk", "+49 170 1234567", "(030) 901820-12", "sk-abcdefghijklmnop1234", "#123456")
+    store.add(said("i", "I am " + " or ".join(secrets), "Noted: 3.14159265, 20261124.5", user="ann"))
+    store.rate(Rating("i", 1.0, comment="mail ann.b@example.co.uk", user="ann"))
+    [kept] = store.interactions()
+    assert kept.messages[0]["content"].startswith("I am [email] or [phone] or")
+    assert kept.messages[1]["content"] == "Noted: 3.14159265, 20261124.5"
+    store.close()
+    held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    for secret in ("ann.b@example.co.uk", "1234567", "sk-abcdefghijklmnop1234", "#123456"):
+        assert secret.encode() not in held
+    with pytest.raises(ConfigError, match="the mask order is"):
+        Masker({"order": "("})
+
+
+def test_what_belongs_to_a_user_is_gone_when_it_is_asked_for(astune: Callable[..., str], tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    store.add(said("a", "Anns question, word by word", "yes", session="s", user="ann"))
+    store.add(said("b", "Bobs question", "no", session="t", user="bob"))
+    store.rate(Rating("a", 1.0, user="bob"))
+    store.rate(Rating("b", -1.0, comment="Anns opinion", user="ann"))
+    store.replace_implicit([Rating("a", -1.0, kind="implicit:repeated_question", user="ann")])
+    store.close()
+    assert "1 conversations and" in astune("feedback", "forget", "ann")
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    assert [each.interaction_id for each in store.interactions()] == ["b"]
+    assert list(store.ratings()) == []
+    store.close()
+    assert b"Anns" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_importing_twice_changes_nothing_and_unknown_ids_are_named(astune: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "traces.json").write_text(json.dumps(otlp(GEN_AI, OPEN_INFERENCE)))
+    (tmp_path / "ratings.csv").write_text(f"trace_id,rating,comment\n{'aa' * 16},1,good\nnobody,1,\n")
+    told = astune("feedback", "import", "ratings.csv", "traces.json", "--dry-run")
+    assert "2 new conversations" in told
+    assert not (tmp_path / "feedback.sqlite3").exists()
+    told = astune("feedback", "import", "ratings.csv", "traces.json")
+    assert "2 new conversations" in told
+    assert "3 new ratings" in told
+    assert "1 ratings are of no conversation here: nobody" in told
+    told = astune("feedback", "import", "ratings.csv", "traces.json")
+    assert "0 new conversations, 2 that were there" in told
+    assert "0 new ratings, 3 that were there" in told
+    assert "conversations" in astune("feedback", "show")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("rating\n1\n", "row 1: nothing is named that is rated"),
+        ("trace_id,rating\na,NaN\n", "row 1: the rating is 'NaN'"),
+        ("trace_id,label\na,maybe\n", "row 1: the label is 'maybe'"),
+        ("trace_id,rating\na,\n", "row 1: no rating, no comment"),
+    ],
+)
+def test_a_rating_that_says_nothing_is_named_by_its_row(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_text(text)
+    with pytest.raises(TaskReaderError, match=error):
+        list(read_ratings(path))
+
+
+def test_sessions_say_what_nobody_wrote_down() -> None:
+    def turns(*each: tuple[str, str], session: str) -> list[Interaction]:
+        made, history = [], []
+        for number, (question, answer) in enumerate(each):
+            messages = [*history, {"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            made.append(Interaction(f"{session}{number}", messages, session=session, created_at=number))
+            history = messages
+        return made
+
+    edited = turns(("Write a poem", "Roses are red"), ("Thanks", "Welcome"), session="e")
+    edited[1].messages[1] = {"role": "assistant", "content": "Roses are blue"}
+    sessions = [
+        *turns(("capital of France?", "Lyon"), ("capital of France?", "Paris"), session="a"),
+        *turns(("what is the capital of France", "Lyon"), ("what is the capital city of France", "Paris"), session="b"),
+        *turns(("Book a table", "For how many?"), session="c"),
+        *turns(("Hello", "Hi"), ("Add 2 and 2", "4"), session="d"),
+        *edited,
+    ]
+    found = {(each.interaction_id, each.kind) for each in implicit_ratings(sessions)}
+    assert found == {
+        ("a0", "implicit:repeated_question"),
+        ("b0", "implicit:reworded_question"),
+        ("c0", "implicit:abandoned_session"),
+        ("e0", "implicit:edited_answer"),
+    }
+    [correction] = [each for each in implicit_ratings(sessions) if each.corrected_answer]
+    assert (correction.corrected_answer, correction.weight) == ("Roses are blue", 0.5)
+
+
+def test_accepted_and_corrected_answers_become_tasks_that_no_session_shares(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    for number in range(60):
+        store.add(said(f"i{number}", f"question {number}", f"answer {number}", session=f"s{number // 2}"))
+        store.rate(Rating(f"i{number}", 1.0 if number % 3 else -1.0, user=f"u{number}"))
+    store.rate(Rating("i0", corrected_answer="better 0"))
+    store.add(said("again", "question 1", "another answer", session="elsewhere"))
+    store.rate(Rating("again", 1.0, weight=0.2))
+    store.close()
+    config = {"type": "feedback_tracing", "feedback_tracing": {"path": str(tmp_path / "feedback.sqlite3")}}
+    splits = open_task_reader(TaskReaderConfig.model_validate(config)).read()
+    tasks = {task.main_query: task for task in (*splits.training, *splits.validation)}
+    assert len(tasks) == 40 + 1
+    assert tasks["question 0"].metadata["answer"] == "better 0"
+    assert tasks["question 1"].metadata["answer"] == "answer 1", "the one with more weight"
+    assert "question 3" not in tasks
+    sessions = [{task.metadata["session"] for task in split} for split in (splits.training, splits.validation)]
+    assert sessions[0].isdisjoint(sessions[1])
+    assert 2 <= len(splits.validation) <= 18
+    assert all(task.init_messages[-1]["role"] == "user" for task in tasks.values())
+
+
+def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[..., str], tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    for number, rating in enumerate((1.0, -1.0, -1.0)):
+        store.add(said(f"i{number}", f"question {number}", f"answer {number}"))
+        store.rate(Rating(f"i{number}", rating))
+    store.rate(Rating("i2", corrected_answer="better"))
+    store.close()
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for what in ("labelled", "accepted", "failures"):
+        astune("feedback", "export", "--what", what, "--to", "out.jsonl")
+        rows[what] = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["metadata"]["score"] for row in rows["labelled"]] == [1.0, -1.0, -1.0]
+    assert [row["messages"][-1]["content"] for row in rows["accepted"]] == ["answer 0", "better"]
+    assert [row["main_query"] for row in rows["failures"]] == ["question 1"]
+
+
+def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_text('{"a": 1}')
+    assert "odd.json holds no traces that are known here" in astune("feedback", "import", "odd.json", status=2)
+    with sqlite3.connect(tmp_path / "other.db") as database:
+        database.execute("CREATE TABLE t (x)")
+    assert "has no table span_table" in astune("feedback", "import", "other.db", status=2)
+    assert "there is no file gone.csv" in astune("feedback", "import", "gone.csv", status=2)
+    assert "there is no feedback.sqlite3" in astune("feedback", "show", status=1)
