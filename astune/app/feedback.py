@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from astune.env_service.base import text_of
-from astune.feedback import FeedbackStore, Masker, Rating, implicit_ratings, read_ratings, read_traces
+from astune.feedback import FeedbackStore, Masker, TraceFile, implicit_ratings, read_ratings, read_traces
 from astune.feedback.trace_files import is_trace_file
 from astune.schema import TaskReaderError
 
@@ -46,34 +46,36 @@ def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
     """Read traces and ratings into a store; with None into one that is thrown away, to see what would come of it.
 
     Raises:
-        TaskReaderError: a file is missing, or is of no kind that is known; nothing of later files is read.
+        TaskReaderError: a file is missing, or is of no kind that is known; nothing is written then.
     """
     for path in files:
         if not path.is_file():
             raise TaskReaderError(f"there is no file {path}", hint="name traces or ratings")
+    read = [_read(path) for path in files]
     with TemporaryDirectory() as temporary:
         opened = FeedbackStore(store or Path(temporary) / "dry.sqlite3", masker)
         try:
-            return _taken(files, opened)
+            return _taken(read, opened)
         finally:
             opened.close()
 
 
-def _taken(files: Sequence[Path], store: FeedbackStore) -> Taken:
-    taken = Taken()
-    ratings: list[Rating] = []
-    for path in files:
-        if path.suffix == ".csv" or (path.suffix == ".jsonl" and not is_trace_file(path)):
-            ratings += read_ratings(path)
-            continue
-        found = read_traces(path)
-        taken.broken += [f"{path}: {each}" for each in found.broken]
-        for interaction in found.interactions:
-            new = store.add(interaction)
-            taken.conversations += new
-            taken.known += not new
-        ratings += found.ratings
-    for rating in ratings:  # ratings may stand in an earlier file than what they rate
+def _read(path: Path) -> TraceFile:
+    """What a file holds; a file of ratings has no conversations."""
+    if path.suffix == ".csv" or (path.suffix == ".jsonl" and not is_trace_file(path)):
+        return TraceFile("ratings", ratings=list(read_ratings(path)))
+    found = read_traces(path)
+    found.broken = [f"{path}: {each}" for each in found.broken]
+    return found
+
+
+def _taken(files: Sequence[TraceFile], store: FeedbackStore) -> Taken:
+    taken = Taken(broken=[each for file in files for each in file.broken])
+    for interaction in (each for file in files for each in file.interactions):
+        new = store.add(interaction)
+        taken.conversations += new
+        taken.known += not new
+    for rating in (each for file in files for each in file.ratings):
         try:
             new = store.rate(rating)
             taken.ratings += new

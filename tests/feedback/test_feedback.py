@@ -45,9 +45,8 @@ def recorded(version: str, folder: Path) -> Path:
     script = Path(__file__).parent / "recorded_spans.py"
     path = folder / f"studio-{version}.db"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(
-        [python, script, path], check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL, timeout=120
-    )
+    quiet = {"stdout": subprocess.DEVNULL, "timeout": 120}
+    subprocess.run([python, script, path], check=True, cwd=folder, env=environment, **quiet)
     return path
 
 
@@ -240,7 +239,7 @@ def test_importing_twice_changes_nothing_and_unknown_ids_are_named(astune: Calla
         ("rating\n1\n", "row 1: nothing is named that is rated"),
         ("trace_id,rating\na,NaN\n", "row 1: the rating is 'NaN'"),
         ("trace_id,label\na,maybe\n", "row 1: the label is 'maybe'"),
-        ("trace_id,rating\na,\n", "row 1: no rating, no comment"),
+        ("trace_id,rating\na,\n", "row 1: neither a rating"),
     ],
 )
 def test_a_rating_that_says_nothing_is_named_by_its_row(tmp_path: Path, text: str, error: str) -> None:
@@ -319,9 +318,9 @@ def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[
 
 def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text('{"a": 1}')
-    assert "odd.json holds no traces that are known here" in astune("feedback", "import", "odd.json", status=2)
+    assert "odd.json holds no traces that are known here" in astune("feedback", "import", "odd.json", status=1)
     with sqlite3.connect(tmp_path / "other.db") as database:
         database.execute("CREATE TABLE t (x)")
-    assert "has no table span_table" in astune("feedback", "import", "other.db", status=2)
-    assert "there is no file gone.csv" in astune("feedback", "import", "gone.csv", status=2)
+    assert "has no table span_table" in astune("feedback", "import", "other.db", status=1)
+    assert "there is no file gone.csv" in astune("feedback", "import", "gone.csv", status=1)
     assert "there is no feedback.sqlite3" in astune("feedback", "show", status=1)
