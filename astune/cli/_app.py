@@ -11,7 +11,7 @@ import typer
 
 from astune.cli._check import check_app
 from astune.cli._errors import exit_with
-from astune.cli._feedback import feedback_app
+from astune.cli._feedback import feedback_app, serve
 from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
 from astune.cli._rubrics import rubrics_app
 
@@ -35,6 +35,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(check_app, name="check")
 app.add_typer(rubrics_app, name="rubrics")
 app.add_typer(feedback_app, name="feedback")
+app.command()(serve)
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
 Kill = Annotated[

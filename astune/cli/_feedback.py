@@ -1,4 +1,4 @@
-"""The `astune feedback` commands: take in what users said, look at it, hand it on, delete it."""
+"""`astune serve`, which keeps what users said, and the `astune feedback` commands: take in, look, hand on, delete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from astune.cli._errors import exit_with
-from astune.cli._flags import Commands, DryRun
+from astune.cli._flags import Commands, DryRun, Set
 
 if TYPE_CHECKING:
     from astune.feedback import FeedbackStore, Masker
@@ -104,6 +104,51 @@ def forget(
         _print(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
         _print("tasks are read from the store and are without them from now on; exported files are yours to delete")
         return 0
+
+    exit_with(work)
+
+
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="A RUN, a folder, a hub id; several share the sessions."),
+    ],
+    share: Annotated[
+        Optional[list[float]],  # noqa: UP045
+        typer.Option("--share", metavar="S", help="The share of sessions of each model, in their order."),
+    ] = None,
+    client: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--client", metavar="NAME", help="A key for this client; ASTUNE_KEY_NAME may hold it."),
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    mask: Mask = None,
+    rate: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rate", min=1, metavar="N", help="Requests a minute that each client may send."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8182,
+    overrides: Set = None,
+) -> None:
+    """Serve models to people in three dialects, keep every conversation, and take feedback on them."""
+
+    def work() -> int:
+        from astune.cli._serve import serve as serve_models
+
+        return serve_models(
+            models,
+            shares=share or [],
+            clients=client or [],
+            store=store,
+            host=host,
+            port=port,
+            per_minute=rate,
+            masker=masker(mask or []),
+            overrides=overrides or [],
+        )
 
     exit_with(work)
 

@@ -18,16 +18,13 @@ from rich.console import Console
 
 from astune.app.evaluation import with_model
 from astune.app.execution import silence_progress_bars
+from astune.app.serving import agent_of
 from astune.backbone.engines import OpenModel, open_model
 from astune.config import load_config
-from astune.context_tracker import ContextTracker
 from astune.engine.own import load_engine_class
 from astune.gateway.answer_store import AnswerStore
 from astune.gateway.server import GatewayServer
-from astune.renderers import Comparison
-from astune.schema import ConfigError, SamplingParams
-from astune.workflow import AgentModel, EpisodeModel
-from astune.workflow.agent_model import DEFAULT_AGENT
+from astune.schema import ConfigError
 
 KEY_VARIABLE = "ASTUNE_GATEWAY_KEY"
 """Holds the key that clients send; without it a random one is made at every start."""
@@ -54,7 +51,7 @@ def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence
     async def serve() -> None:
         async with open_model(config, own=load_engine_class(config)) as opened:
             opened.engine.open_session(_SESSION)
-            _announce(opened, *_agent(opened).served_at(server, key))
+            _announce(opened, *agent_of(opened, _SESSION).served_at(server, key))
             await asyncio.Event().wait()
 
     # A script's background processes begin with SIGINT ignored; one that is sent all the same is meant.
@@ -62,37 +59,6 @@ def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence
     with suppress(KeyboardInterrupt):  # how one ends it
         asyncio.run(serve())
     return 0
-
-
-def _agent(opened: OpenModel) -> AgentModel:
-    rollout = opened.config.rollout
-    model = EpisodeModel(
-        opened.engine,
-        ContextTracker(
-            opened.renderer,
-            rollout.max_model_len,
-            Comparison(rollout.timelines.compare_level, rollout.timelines.ignore_tools),
-        ),
-        session=_SESSION,
-        params=SamplingParams(
-            max_tokens=rollout.max_response_length_in_one_turn,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            stop_token_ids=opened.renderer.stop_token_ids,
-            seed=opened.config.seed,
-        ),
-        max_model_len=rollout.max_model_len,
-        timeout_s=rollout.call_timeout_s,
-        on_call=lambda begins: None,
-    )
-    return AgentModel(
-        model,
-        agent=DEFAULT_AGENT,
-        trainable=True,
-        model_name=opened.config.model.path,
-        disable_tools=rollout.agentscope_disable_toolcalls,
-        empty_on_overflow=False,
-    )
 
 
 def _announce(opened: OpenModel, base_url: str, key: str) -> None:

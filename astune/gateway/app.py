@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from astune.gateway import anthropic_messages, chat_completions, responses
 from astune.gateway.chat_completions import ChatRequest, Conversations, Refused, Sampled
-from astune.gateway.episode_keys import EpisodeKeys, Given, OpenKey
+from astune.gateway.episode_keys import EpisodeKeys, Given, OpenKey, Sender
 from astune.gateway.lease_board import LeaseBoard
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.gateway.worker_routes import STALE, worker_routes
@@ -78,19 +78,25 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 
-def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool = True) -> Starlette:
+def new_app(
+    keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool = True, more: Sequence[Route] = ()
+) -> Starlette:
     """The application over the keys that are open.
 
     Args:
         workers: the episodes for workers on other machines, where there may be any.
         loopback: whether this machine alone reaches it, and by no other name.
+        more: routes beside these.
     """
 
     async def answer(http: Request) -> Response:
         key = _key_of(http, keys)
-        body = await _body_of(http)
+        body = await body_of(http)
         dialect = _dialect_of(http)
-        request, overridden = dialect.read_request(_json_of(body), key.conversations)
+        key.admit()
+        read = json_of(body)
+        request, overridden = dialect.read_request(read, key.conversations)
+        sender = _sender_of(http, read)
         given = await key.answers(
             request,
             body,
@@ -110,17 +116,17 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
                 given,
                 given.live,
                 dialect.new_stream(request, answer_id),
-                on_end=lambda answers: key.keep(answer_id, request, answers),
+                on_end=lambda answers: key.keep(answer_id, request, answers, sender),
             )
             return StreamingResponse(events, media_type="text/event-stream", headers=headers | _STREAM_HEADERS)
         answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
-        key.keep(answer_id, request, answers)
+        key.keep(answer_id, request, answers, sender)
         given.delivered = not await http.is_disconnected()
         return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)
 
     async def count_tokens(http: Request) -> Response:
         key = _key_of(http, keys)
-        request = anthropic_messages.read_count_request(_json_of(await _body_of(http)))
+        request = anthropic_messages.read_count_request(json_of(await body_of(http)))
         return JSONResponse({"input_tokens": await key.count(request)})
 
     async def models(http: Request) -> Response:
@@ -138,6 +144,7 @@ def new_app(keys: EpisodeKeys, workers: Workers | None = None, *, loopback: bool
             Route(COUNT_TOKENS, count_tokens, methods=["POST"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
+            *more,
             *(worker_routes(workers.board, workers.token) if workers is not None else ()),
         ],
         middleware=[
@@ -185,16 +192,32 @@ def _dialect_of(http: Request) -> Dialect:
     return DIALECTS.get(http.url.path.removesuffix("/count_tokens"), chat_completions)
 
 
-def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
+def key_in(http: Request) -> str:
+    """The key that a request sends, as OpenAI's or Anthropic's SDKs do."""
     kind, _, given = http.headers.get("authorization", "").partition(" ")
-    given = given if kind.lower() == "bearer" else http.headers.get("x-api-key", "")
-    key = keys.find(given.strip())
+    return (given if kind.lower() == "bearer" else http.headers.get("x-api-key", "")).strip()
+
+
+def _sender_of(http: Request, body: Any) -> Sender:
+    """The user and the session of a request, by its dialect's own keys and by headers."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    named = [
+        http.headers.get("x-user-id"),
+        *((body.get("user"), body.get("safety_identifier")) if isinstance(body, dict) else ()),
+        metadata.get("user_id") if isinstance(metadata, dict) else None,
+    ]
+    user = next((each for each in named if isinstance(each, str) and each), "")
+    return Sender(user, http.headers.get("x-session-id", ""))
+
+
+def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
+    key = keys.find(key_in(http))
     if key is None:
         raise HTTPException(401, "the key opens no episode: it is wrong, or its episode is over")
     return key
 
 
-async def _body_of(http: Request) -> bytes:
+async def body_of(http: Request) -> bytes:
     if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "the content type is expected to be application/json")
     body = bytearray()
@@ -205,7 +228,7 @@ async def _body_of(http: Request) -> bytes:
     return bytes(body)
 
 
-def _json_of(body: bytes) -> object:
+def json_of(body: bytes) -> object:
     """Strict: no NaN, no half of a character, no depth that nobody reads."""
     try:
         return orjson.loads(body)

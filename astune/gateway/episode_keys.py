@@ -11,7 +11,7 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from astune.gateway.answer_store import AnswerStore
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
@@ -20,6 +20,23 @@ from astune.schema import Message, WorkflowError
 
 Sample = Callable[[ChatRequest, LiveAnswer | None], Awaitable[Sampled]]
 """Asks the episode's model once; shows the answer while it is sampled where the model's engine can."""
+
+
+class Sender(NamedTuple):
+    """The user and the session that a request names, where it names them."""
+
+    user: str = ""
+    session: str = ""
+
+
+class Exchange(NamedTuple):
+    """A request and its answer, as they are logged."""
+
+    answer_id: str
+    request: ChatRequest
+    answers: Sequence[Sampled]
+    sender: Sender
+
 
 Count = Callable[[ChatRequest], Awaitable[int]]
 """Counts the tokens of a request's prompt."""
@@ -83,6 +100,10 @@ class OpenKey:
     count: Count
     conversations: dict[str, list[Message]] = field(default_factory=dict)
     """What a request may go on from by the id of an answer."""
+    on_answer: Callable[[Exchange], None] = lambda exchange: None
+    """Is told of each answer that is about to be sent."""
+    admit: Callable[[], None] = lambda: None
+    """Raises where the key's owner asks too often."""
     access: bytes = b""
     """Names the key in the store."""
     store: AnswerStore | None = None
@@ -121,8 +142,9 @@ class OpenKey:
             given = next((each for each in alike if not each.delivered), alike[-1] if alike else None)
         return None if given is None or _failed(given.answers) else given
 
-    def keep(self, answer_id: str, request: ChatRequest, answers: Sequence[Sampled]) -> None:
-        """Keep a conversation with its answer, where its dialect names answers."""
+    def keep(self, answer_id: str, request: ChatRequest, answers: Sequence[Sampled], sender: Sender) -> None:
+        """Keep a conversation with its answer, where its dialect names answers, and log it."""
+        self.on_answer(Exchange(answer_id, request, answers, sender))
         if request.conversation is not None:
             self.conversations[answer_id] = [*request.conversation, answers[0].message]
 
@@ -191,11 +213,11 @@ class EpisodeKeys:
         self._open: dict[bytes, OpenKey] = {}
         self._store = store
 
-    def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool, count: Count) -> str:
-        """Open a new key, or `key`, which somebody chose."""
+    def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool, count: Count, **more: Any) -> str:
+        """Open a new key, or `key`, which somebody chose; `more` is `on_answer` and `admit` of its `OpenKey`."""
         key = key or f"astune-{secrets.token_urlsafe(24)}"
         digest = _digest(key)
-        self._open[digest] = OpenKey(sample, streams_tokens, count, access=digest, store=self._store)
+        self._open[digest] = OpenKey(sample, streams_tokens, count, access=digest, store=self._store, **more)
         return key
 
     def close(self, key: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import socket
 import threading
+from collections.abc import Sequence
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from astune.gateway.answer_store import AnswerStore
 from astune.gateway.app import Workers, new_app
@@ -26,6 +28,7 @@ class GatewayServer:
         port: 0 takes a free one.
         workers: episodes for workers on other machines, where there may be any.
         store: where answers are kept for a server that is killed and comes back.
+        more: routes beside the gateway's own.
 
     Raises:
         ConfigError: something else listens on the port.
@@ -39,6 +42,7 @@ class GatewayServer:
         host: str = "127.0.0.1",
         workers: Workers | None = None,
         store: AnswerStore | None = None,
+        more: Sequence[Route] = (),
     ) -> None:
         self.keys = EpisodeKeys(store)
         self.workers = workers
@@ -53,7 +57,7 @@ class GatewayServer:
             raise ConfigError(f"port {port} is not free: {cause}", hint="name another port") from cause
         self.root = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         self.base_url = f"{self.root}/v1"
-        server = _Server(new_app(self.keys, workers, loopback=is_loopback(host)))
+        server = _Server(new_app(self.keys, workers, loopback=is_loopback(host), more=more))
         thread = threading.Thread(target=server.run, args=([listening],), name="astune-gateway", daemon=True)
         thread.start()
         if not server.ready.wait(_START_S):

@@ -196,6 +196,23 @@ class AgentModel(ChatModel):
         self._model.at_close(functools.partial(server.keys.close, key))
         return OpenAIAddress(server.base_url, key)
 
+    @property
+    def n_calls(self) -> int:
+        return self._model.n_calls
+
+    @property
+    def session(self) -> str:
+        return self._model.session
+
+    @property
+    def streams_tokens(self) -> bool:
+        """Whether an answer can be shown while it is sampled."""
+        return self._model.streams_tokens
+
+    async def aclose(self, why: str) -> None:
+        """Refuse calls from now on, and end those on their way."""
+        await self._model.aclose(why)
+
     async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
         """Answer a request of the gateway, which comes on the gateway's event loop."""
         await self._model.require_free_loop()
