@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,12 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from astune.app.beside import made_ready
+from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
-from astune.config import load_config
 from astune.launcher.companion import CompanionFlags
 from astune.schema import Episode, Split, Task
 
 if TYPE_CHECKING:
-    from astune.backbone.parts import UserParts
     from astune.numerics.check import NumericsReport
     from astune.numerics.suspects import Trial
     from astune.trainer.mismatch import Mismatch
@@ -36,34 +35,20 @@ ROWS = (
 
 
 def check_numerics(conf: Path, overrides: Sequence[str], flags: CompanionFlags, *, steps: int, tasks: int) -> int:
-    config = load_config(conf, overrides)
-    from astune.app.execution import silence_progress_bars
-    from astune.backbone import local
-    from astune.backbone.parts import load_parts
+    """Measure, print the tables, and return the exit status."""
+    from astune.app import numerics
 
-    silence_progress_bars()
     console = Console()
-    reports: list[NumericsReport] = []
-
-    def parts_checked() -> UserParts:
-        with console.status("importing the workflow, reading the tasks") as status:
-            parts = load_parts(config, conf.parent, status.update)
-        local.check_trainable(config, parts)
-        return parts
-
-    with (
-        made_ready(config, flags, console, parts_checked, takes_weights=True) as ready,
-        console.status("loading the model") as status,
-    ):
-
-        async def work() -> None:
-            observer = _Says(status)
-            reports.append(await local.check_numerics(config, ready.parts, observer, steps=steps, tasks=tasks))
-
-        ready.run(work())
-    [report] = reports
+    experiment = Experiment.of(conf, overrides, appworld=flags.appworld)
+    report = numerics.check_numerics(experiment, flags, console, _shown(console), steps=steps, tasks=tasks)
     show_numerics(report, console)
     return 0 if report.passed else EXIT_FAILED
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[_Says]:
+    with console.status("loading the model") as status:
+        yield _Says(status)
 
 
 class _Says:
