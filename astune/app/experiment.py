@@ -19,6 +19,7 @@ from rich.console import Console
 from astune.backbone.base import Backbone, find_backbone
 from astune.config import AstuneConfig, load_config
 from astune.config.loader import APPWORLD_TASKS
+from astune.config.user_files import forget_changed
 from astune.launcher import config_path_of
 from astune.schema import ConfigError, Faults, collector_at_rest
 
@@ -56,6 +57,7 @@ class Experiment:
         Raises:
             ConfigError: with every problem of the configuration.
         """
+        forget_changed()
         tasks = APPWORLD_TASKS if appworld else None
         path, layers = None, [plain(values or {})]
         if isinstance(source, AstuneConfig):
@@ -82,6 +84,7 @@ class Experiment:
         """
         from astune.runs import RunDirectory, resolve_run
 
+        forget_changed()
         layers = [plain(values or {})]
         named = None if run is None else Path(run)
         if conf is not None:

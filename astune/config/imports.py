@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from astune.config._suggestions import Place, suggestion
 from astune.config.code_of_runs import is_of_run, require_allowed, require_module_allowed
 from astune.config.tutorials import TUTORIALS_IN
+from astune.config.user_files import remember
 from astune.schema import ConfigError, described, install_extra, is_users
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ def _load_file(named: _Named) -> ModuleType:
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
         raise ConfigError(f"{key}: {path} is not a Python file", hint="its name must end in .py")
-    module = importlib.util.module_from_spec(module_spec)
+    module, before = importlib.util.module_from_spec(module_spec), set(sys.modules)
     sys.modules[name] = module
     try:
         module_spec.loader.exec_module(module)
@@ -172,6 +173,7 @@ def _load_file(named: _Named) -> ModuleType:
         if not isinstance(cause, Exception):
             raise
         raise _failed_import(cause, str(path), key) from cause
+    remember(name, path, before=before)
     return module
 
 

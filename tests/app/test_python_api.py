@@ -146,6 +146,28 @@ def test_everything_runs_where_an_event_loop_runs_already(settings):
 
 
 @pytest.mark.slow
+def test_a_file_that_was_edited_is_read_again_at_the_next_run(settings, tmp_path):
+    """As in a notebook, whose process goes on: also a module that the user's file imports."""
+    (tmp_path / "worth.py").write_text("REWARD = 0.25\n")
+    (tmp_path / "edited.py").write_text(
+        "from astune import Workflow, WorkflowOutput\nfrom worth import REWARD\n\n\nclass Edited(Workflow):\n"
+        "    async def execute(self, task, proxy):\n        await proxy.achat(proxy.init_messages)\n"
+        "        return WorkflowOutput(reward=REWARD)\n"
+    )
+
+    def rewards() -> set[float]:
+        run = astune.debug(settings, rollout={"workflow": "edited.py->Edited"}, quiet=True)
+        return {episode.raw_reward for episode in run.episodes()}
+
+    assert rewards() == {0.25}
+    (tmp_path / "worth.py").write_text("REWARD = 0.75\n")
+    assert rewards() == {0.75}
+    file = tmp_path / "edited.py"
+    file.write_text(file.read_text().replace("reward=REWARD", "reward=1 - REWARD"))
+    assert rewards() == {0.25}
+
+
+@pytest.mark.slow
 def test_it_runs_in_a_thread_that_receives_no_signals(settings):
     runs: list[astune.Run] = []
     thread = threading.Thread(target=lambda: runs.append(astune.debug(settings, quiet=True)))

@@ -1,0 +1,51 @@
+"""Modules of the user's files that this process has loaded, so that a file that was edited is read once more.
+
+A notebook starts several runs in one process. All loaded files are given up together where one of them changed: their
+classes refer to each other. Within a run nothing is read a second time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+_Stamp = tuple[int, int] | None
+_loaded: dict[str, tuple[Path, _Stamp]] = {}
+"""Modules by name, with their files as they were when they were read."""
+
+
+def remember(name: str, path: Path, *, before: Collection[str]) -> None:
+    """Note that the file at `path` is now the module `name`, and which modules beside it were loaded with it.
+
+    Args:
+        before: names of the modules that were loaded earlier.
+    """
+    _loaded[name] = path, _stamp(path)
+    for other, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if other in before or other in _loaded or not file:
+            continue
+        beside = Path(file).resolve()
+        if beside.is_relative_to(path.parent) and "site-packages" not in beside.parts:
+            _loaded[other] = beside, _stamp(beside)
+
+
+def forget_changed() -> None:
+    """Unload the user's files where one of them was edited or removed; the next run reads them."""
+    if all(stamp == _stamp(path) for path, stamp in _loaded.values()):
+        return
+    for name, (path, _) in _loaded.items():
+        sys.modules.pop(name, None)
+        # Bytecode counts as current for a whole second, within which a file may have been edited.
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+    _loaded.clear()
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
