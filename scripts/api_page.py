@@ -54,7 +54,7 @@ PUBLIC = {
         "astune.sandbox.Sandbox",
     ),
     "Debugging": ("astune.debug.bp",),
-    "Trackers": ("astune.Tracker",),
+    "Trackers": ("astune.Tracker", "astune.trackers.TrackedRun"),
     "Engines": ("astune.EngineBase", "astune.SamplingParams", "astune.Completion"),
     "Backbones": ("astune.Backbone",),
     "Errors": (

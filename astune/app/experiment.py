@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -128,17 +128,19 @@ class Experiment:
             AstuneError: something is wrong; several faults are reported together.
         """
         from astune.backbone.parts import load_parts
+        from astune.trackers import load_trackers
 
         config, faults = self.config, Faults()
         with console.status("importing the workflow, reading the tasks") as status, collector_at_rest():
             parts = faults.collect(lambda: load_parts(config, self.base_dir, status.update, with_tasks=with_tasks))
+            trackers = faults.collect(lambda: load_trackers(config, self.base_dir))
             faults.collect(lambda: self.backbone.check(config))
-            if faults or parts is None:
+            if faults or parts is None or trackers is None:
                 raise faults.error()
             self.backbone.check_algorithm(config, parts.algorithm)
             if with_tasks:
                 self.backbone.check_tasks(config, parts)
-        return parts
+        return replace(parts, trackers=trackers)
 
 
 def plain(value: Any) -> Any:

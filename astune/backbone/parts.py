@@ -1,5 +1,5 @@
 """The user's parts, made from the configuration before a model is loaded: tasks, workflow, judge,
-algorithm, trackers and engine.
+algorithm and engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from astune.engine.own import EngineBase, load_engine_class
 from astune.schema import Faults, Task
 from astune.task_judge import JudgeBase, load_judge
 from astune.task_reader import TaskSplits, open_task_reader
-from astune.trackers import NamedTracker, load_trackers
+from astune.trackers import NamedTracker
 from astune.workflow import Workflow
 from astune.workflow.loading import load_workflow
 
@@ -31,9 +31,10 @@ class UserParts:
     workflow: type[Workflow]
     judge: JudgeBase | None
     algorithm: Algorithm
-    trackers: tuple[NamedTracker, ...] = ()
     engine: type[EngineBase] | None = None
     """None where the engine is one of astune's."""
+    trackers: tuple[NamedTracker, ...] = ()
+    """Of a run; what is not recorded is not tracked."""
 
 
 def load_parts(
@@ -55,12 +56,11 @@ def load_parts(
     workflow = faults.collect(lambda: load_workflow(config, base_dir))
     judge = faults.collect(lambda: load_judge(config, base_dir=base_dir))
     algorithm = faults.collect(lambda: load_algorithm(config, base_dir))
-    trackers = faults.collect(lambda: load_trackers(config, base_dir))
     engine = faults.collect(lambda: load_engine_class(config, base_dir))
     tasks = faults.collect(lambda: _tasks(config, base_dir, tell, with_tasks))
-    if faults or workflow is None or algorithm is None or trackers is None or tasks is None:
+    if faults or workflow is None or algorithm is None or tasks is None:
         raise faults.error()
-    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm, trackers, engine)
+    return UserParts(tasks.training, tasks.validation, workflow, judge, algorithm, engine)
 
 
 def _tasks(config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object], with_tasks: bool) -> TaskSplits:

@@ -34,7 +34,7 @@ from astune.backbone.cluster.run_writer import RunWriter
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.rollout import NullObserver
-from astune.runs import RunDirectory
+from astune.runs import MetricsFollower, MetricsLine, RunDirectory
 from astune.schema import Episode, Forest, Reward, RunStoreError, Task, TrainerError
 from astune.trainer.ledger import StepLedger
 from astune.trainer.resume_point import ResumePoint
@@ -76,6 +76,7 @@ async def serving(
     scores: dict[int, float] | None = None,
     stop_at_success: float | None = None,
     resumed_at: int = 0,
+    follower: MetricsFollower | None = None,
     **of_trainer: int,
 ) -> AsyncIterator[Serving]:
     validation = CONFIG.trainer.validation.model_copy(update={"stop_at_success": stop_at_success})
@@ -85,6 +86,7 @@ async def serving(
     resumed = EngineResume(folder / "verl" / "earlier", ResumePoint(resumed_at)) if resumed_at else None
     job = Job("verl", config, None, folder, steps, [TASK], folder / "verl", resumed)
     run = RunDirectory.create(folder, "experiment")
+    run.follower = follower
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         for step, score in (scores or {}).items():
             metrics.append(step, "validation", {"reward/success_of_all": score})
@@ -194,6 +196,27 @@ async def test_what_the_cluster_reports_is_what_the_run_records(tmp_path: Path) 
             logprobs = reader.trainer_logprobs(rows[0].episode_id)
             assert logprobs is not None
             assert logprobs[0] == pytest.approx(-0.501)
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.lines: list[MetricsLine] = []
+
+    def on_open(self, last_step: int) -> None: ...
+
+    def on_line(self, line: MetricsLine) -> None:
+        self.lines.append(line)
+
+
+async def test_trackers_receive_the_steps_of_a_cluster(tmp_path: Path) -> None:
+    seen = Seen()
+    async with serving(tmp_path, follower=seen) as (_, reports, run):
+        episodes = await asyncio.to_thread(report_group, reports)
+        await asyncio.to_thread(report_step, reports, episodes)
+        assert [(line.step, line.kind, line.metrics) for line in seen.lines] == [
+            (line.step, line.kind, line.metrics) for line in run.metrics()
+        ]
+        assert [line.step for line in seen.lines] == [1]
 
 
 async def test_episodes_are_recorded_in_their_order_and_a_failure_is_raised_at_the_end(tmp_path: Path) -> None:

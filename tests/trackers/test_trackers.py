@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -227,6 +228,20 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     with pytest.raises(ConfigError, match="the package wandb is not installed") as error:
         load_trackers(load_config(None, ["trackers=wandb"]))
     assert "[wandb]'" in error.value.hint
+
+
+@pytest.mark.slow
+def test_what_is_not_recorded_needs_no_trackers_library(settings, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "wandb" else found(name, *more))
+    (Path.cwd() / "held_out.py").write_text(
+        "from own import *\n\n\nclass HeldOut(Tasks):\n    def validation_tasks(self):\n"
+        "        return [Task('held out', 'Say 9')]\n"
+    )
+    settings |= {"trackers": "wandb", "task_reader": {"type": "held_out.py->HeldOut"}}
+    assert astune.evaluate(settings, quiet=True).n_tasks == 1
+    with pytest.raises(ConfigError, match="the package wandb is not installed"):
+        astune.debug(settings, quiet=True)
 
 
 @pytest.mark.parametrize("written", ["wandb", "[wandb]", "{type: wandb}", "[{type: wandb}]"])
