@@ -23,7 +23,7 @@ from astune.schema import AstuneError
 if TYPE_CHECKING:
     from astune.backbone.base import RunObserver
     from astune.runs import RunDirectory
-    from astune.trackers import Trackers
+    from astune.trackers import EndStatus, Trackers
 
 
 @dataclass(frozen=True)
@@ -111,19 +111,23 @@ def _recorded(
 @contextmanager
 def _recording_the_end(run: RunDirectory, trackers: Trackers, console: Console) -> Iterator[None]:
     """How the block ends is how the run ended; Ctrl-C is no failure, wherever it comes."""
+
+    def end(status: EndStatus, message: str = "") -> None:
+        run.finish(status, message)
+        if status == "interrupted":
+            _show_interrupted(run, console)
+        with console.status("trackers send what is left"):
+            trackers.finish(status)
+
     try:
         yield
     except KeyboardInterrupt:
-        run.finish("interrupted")
-        _show_interrupted(run, console)
-        trackers.finish("interrupted")
+        end("interrupted")
         raise
     except BaseException as error:
-        run.finish("failed", error.message if isinstance(error, AstuneError) else repr(error))
-        trackers.finish("failed")
+        end("failed", error.message if isinstance(error, AstuneError) else repr(error))
         raise
-    run.finish("finished")
-    trackers.finish("finished")
+    end("finished")
 
 
 def _trackers(experiment: Experiment, ready: Ready, run: RunDirectory, console: Console) -> Trackers:
