@@ -1,28 +1,17 @@
-"""YAML with positions: where each key stands, so that an error can name the line.
-
-Differs from PyYAML's safe loading in two ways: `1e-6` is a number, as everybody but YAML 1.1 thinks, and a key that
-stands twice is an error. It knows nothing of the schema.
+"""YAML with positions: where each key stands, so that an error can name the line. What its values are says
+`plain_yaml.py`; a key that stands twice is an error. It knows nothing of the schema.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from astune.config.plain_yaml import PlainLoader, TooLargeError, require_small
 from astune.schema import ConfigError
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 KeyPath = tuple[str, ...]
 
@@ -61,7 +50,8 @@ def parse_document(text: str, source: str) -> Document:
     """Parse YAML text whose top level is a mapping; an empty text is an empty mapping."""
     lines: dict[KeyPath, int] = {}
     try:
-        loader = _Loader(text)
+        require_small(text)
+        loader = PlainLoader(text)
         node = loader.get_single_node()
         if node is None:
             return Document(source, {}, lines)
@@ -76,14 +66,15 @@ def parse_document(text: str, source: str) -> Document:
         raise _syntax_error(cause, text, source) from None
     except yaml.reader.ReaderError as cause:
         raise ConfigError(f"{source}: {cause.reason} (character {cause.position})", hint="remove it") from None
-    except RecursionError:
-        raise ConfigError(f"{source} contains itself or is nested too deeply", hint="remove the anchor") from None
+    except TooLargeError as cause:
+        raise ConfigError(f"{source} {cause}", hint="remove anchors (&) with their aliases (*), or brackets") from None
     return Document(source, data, lines)
 
 
 def parse_value(text: str) -> Any:
     """One value as YAML types it: `8` is a number, `true` a truth value, `[a, b]` a list."""
-    return yaml.load(text, Loader=_Loader)  # a subclass of SafeLoader
+    require_small(text)
+    return yaml.load(text, Loader=PlainLoader)  # a subclass of SafeLoader
 
 
 def _record_lines(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:

@@ -1,21 +1,14 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it again. Knows nothing of who trains."""
 
 from astune.runs._files import Stamp
+from astune.runs._limits import open_regular, read_regular
 from astune.runs._schema import stamps_of
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
-from astune.runs.directory import (
-    RunDirectory,
-    RunInfo,
-    RunKind,
-    RunStatus,
-    is_run,
-    outermost_run,
-    resolve_run,
-    runs_below,
-)
+from astune.runs.directory import RunDirectory, is_run, outermost_run, resolve_run, runs_below
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
+from astune.runs.info import RunInfo, RunKind, RunStatus
 from astune.runs.metrics import (
     MetricKind,
     MetricsFollower,
@@ -57,9 +50,11 @@ __all__ = [
     "find_text",
     "is_run",
     "message_text",
+    "open_regular",
     "outermost_run",
     "parse_line",
     "read_metrics",
+    "read_regular",
     "resolve_run",
     "runs_below",
     "salvage",

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from astune.runs._files import store_errors
+from astune.runs._limits import open_regular
 from astune.schema import RunStoreError
 
 _PATIENCE_S = 1.0
@@ -55,16 +56,15 @@ class RunLock:
     def holder(path: Path) -> int | None:
         """The process id that holds the lock now; None where nobody does."""
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            file = open_regular(path)
         except OSError:
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
-            return int(text) if text.isdigit() else -1
-        finally:
-            os.close(descriptor)
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = os.pread(file.fileno(), 64, 0).decode(errors="replace").strip()
+                return int(text) if text.isdigit() else -1
         return None
 
 

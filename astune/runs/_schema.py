@@ -7,6 +7,7 @@ beside `episodes`.
 from __future__ import annotations
 
 import sqlite3
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import orjson
 import zstandard
 
 from astune.runs._files import Stamp
+from astune.runs._limits import QueryLimit
 from astune.runs._lock import RunLock
 from astune.runs.texts import folded, forest_text
 from astune.runs.wire import unpack
@@ -82,13 +84,22 @@ def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
     return connection
 
 
-def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A connection that only reads, and whether it takes the file for one that never changes.
+def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool, QueryLimit]:
+    """A connection that only reads, whether it takes the file for one that never changes, and the limit of its queries.
 
     A reader in WAL mode makes two files beside the store and leaves them, or fails where it may not write. So a store
     that nobody writes is read as a file that never changes; whoever keeps such a connection opens it anew when
     `stamps_of` tells something else. Damage is told by the first question.
+
+    Raises:
+        RunStoreError: something beside the store is no file of SQLite's.
     """
+    _require_files_beside(path.resolve())
+    connection, never_changes = _connect_to_read(path)
+    return connection, never_changes, QueryLimit(connection)
+
+
+def _connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool]:
     if not _is_at_rest(path.resolve()):
         connection = connect(path, "mode=ro")
         try:
@@ -100,6 +111,18 @@ def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool]:
         else:
             return connection, False
     return connect(path, "mode=ro&immutable=1"), True
+
+
+def _require_files_beside(path: Path) -> None:
+    """What SQLite opens by itself must not be a link or a pipe, at which it would wait for ever."""
+    for end in ("-wal", "-shm", "-journal"):
+        beside = path.with_name(f"{path.name}{end}")
+        try:
+            regular = stat.S_ISREG(beside.lstat().st_mode)
+        except OSError:
+            continue
+        if not regular:
+            raise RunStoreError(f"{beside} is no regular file", hint="remove it: SQLite did not make it")
 
 
 def primary_code(error: sqlite3.Error) -> int:
@@ -137,6 +160,7 @@ def create(path: Path) -> None:
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """The version of a store; refuses a database that is not ours, or newer than we are."""
+    require_tables(connection, path)
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
@@ -147,6 +171,13 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
             hint="upgrade astune, or read the run with the version that wrote it",
         )
     return version
+
+
+def require_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse views, triggers and virtual tables: a question to one of them runs whatever its maker wrote."""
+    made = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+    if connection.execute(f"SELECT 1 FROM main.sqlite_schema WHERE {made} LIMIT 1").fetchone() is not None:
+        raise RunStoreError(f"{path} has views or triggers, which no store of ours has")
 
 
 def let_old_read_as_new(connection: sqlite3.Connection) -> None:

@@ -20,11 +20,10 @@ The folder appears under its name only when it is complete. `status` is `running
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -36,37 +35,17 @@ from astune.runs._lock import RunLock
 from astune.runs.checkpoints import CheckpointStore
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import EpisodeReader
+from astune.runs.info import RUN_FORMAT, RunInfo, RunKind, read_info
 from astune.runs.metrics import MetricsFollower, MetricsLine, MetricsLog, read_metrics
 from astune.runs.superseded import SUPERSEDED, Superseded, supersede
 from astune.runs.vocabulary import read_vocabulary, write_vocabulary
 from astune.schema import RunStoreError, Vocabulary
 
-RUN_FORMAT = 1
-RunKind = Literal["training", "debug"]
-RunStatus = Literal["running", "finished", "failed", "interrupted", "killed"]
 _INFO = "run.json"
 _EPISODES = "rollout/episodes.sqlite"
 _FOLDERS = ("backup", "rollout", "checkpoints", "plots")
 _TIME = "%Y_%m_%d_%H_%M_%S"
 _UNSAFE = re.compile(r"[/\\\0]|^\.{0,2}$")
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    experiment: str
-    created_at: float
-    status: RunStatus = "running"
-    message: str = ""
-    ended_at: float | None = None
-    format: int = RUN_FORMAT
-    kind: RunKind = "training"
-    cleaned: bool = False
-    """True where what resuming needs was removed."""
-
-    @property
-    def run_id(self) -> str:
-        """16 hexadecimal digits, the same when the run is resumed or its folder is moved."""
-        return hashlib.sha256(f"{self.experiment} {self.created_at!r}".encode()).hexdigest()[:16]
 
 
 class RunDirectory:
@@ -222,10 +201,7 @@ class RunDirectory:
 
     def info(self) -> RunInfo:
         """What is known of the run as a whole; `killed` where it never ended and nobody writes it."""
-        try:
-            info = RunInfo(**orjson.loads((self.path / _INFO).read_bytes()))
-        except (OSError, orjson.JSONDecodeError, TypeError) as cause:
-            raise RunStoreError(f"{self.path / _INFO} cannot be read: {cause!r}") from cause
+        info = read_info(self.path / _INFO)
         if info.status == "running" and not self._lock.held and self.writer_pid() is None:
             return replace(info, status="killed")
         return info
@@ -345,14 +321,14 @@ def runs_below(folder: Path) -> list[Path]:
     """Every run in a folder of experiments or of one experiment, oldest first."""
     found = {path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)}
     found |= {path.parents[1] for pattern in (f"*/{_EPISODES}", f"*/*/{_EPISODES}") for path in folder.glob(pattern)}
-    return sorted((run for run in found if not run.name.startswith(".")), key=_age)
+    return sorted((run for run in found if not run.name.startswith(".") and is_run(run)), key=_age)
 
 
 def _age(run: Path) -> tuple[float, str]:
     """Sorts by the time of creation, and what cannot be read first; local time in names is no order."""
     try:
-        return float(orjson.loads((run / _INFO).read_bytes())["created_at"]), run.name
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_info(run / _INFO).created_at, run.name
+    except RunStoreError:
         return 0.0, run.name
 
 

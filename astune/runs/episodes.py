@@ -51,6 +51,7 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
+from astune.runs._limits import decompressed
 from astune.runs._schema import (
     column_text,
     connect_to_read,
@@ -66,6 +67,8 @@ from astune.schema import Episode, EpisodeStatus, RunStoreError, Split
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """Anything else that SQLite says may pass: a lock, a full disk, missing memory."""
+_QUERY_S = 20.0
+"""A question to a real store takes milliseconds; one that takes longer than this is given up."""
 _SEARCHED_AT_ONCE = 256
 """Episodes whose texts are read before others may read; no query is open while texts are looked through."""
 
@@ -216,6 +219,8 @@ class EpisodeReader:
             for seq, packed in batch:
                 if sought in self._text_of(packed):
                     yield seq
+            if batch[-1][0] <= after:
+                raise DamagedStoreError(f"the episodes at {self.path} cannot be read: they are out of order")
             after = batch[-1][0]
 
     def trainer_logprobs(self, episode_id: str) -> NDArray[np.float32] | None:
@@ -312,13 +317,14 @@ class EpisodeReader:
 
     def _decompressed(self, packed: bytes) -> bytes:
         try:
-            return zstandard.ZstdDecompressor().decompress(packed)
+            return decompressed(packed)
         except zstandard.ZstdError as cause:
             raise DamagedStoreError(f"the episodes at {self.path} cannot be read: {cause}") from cause
 
     def _open(self) -> None:
         stamps = stamps_of(self.path)
-        connection, never_changes = connect_to_read(self.path)
+        connection, never_changes, limit = connect_to_read(self.path)
+        limit.start(_QUERY_S)
         try:
             version = version_of(connection, self.path)
             if version == 1:
@@ -327,6 +333,7 @@ class EpisodeReader:
             connection.close()
             raise
         self._connection, self._version, self._opened = connection, version, self._opened + 1
+        self._limit = limit
         self._stamps = stamps if never_changes else None
 
     @contextmanager
@@ -337,6 +344,7 @@ class EpisodeReader:
                 old = self._connection
                 self._open()
                 old.close()
+            self._limit.start(_QUERY_S)
             yield self._connection
 
     @contextmanager
@@ -347,6 +355,8 @@ class EpisodeReader:
             said = f"the episodes at {self.path} cannot be read: {cause}"
             if primary_code(cause) in _DAMAGE:
                 raise DamagedStoreError(said, hint="the file is damaged, or no store of ours") from cause
+            if primary_code(cause) == sqlite3.SQLITE_INTERRUPT:
+                said = f"{said} after {_QUERY_S:g} s"
             raise RunStoreError(said, hint="ask again; then check the disk and who else holds the file") from cause
 
 

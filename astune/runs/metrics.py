@@ -20,14 +20,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, cast, get_args
 
 import orjson
 
 from astune.runs._files import fsync_folder, store_errors, write_atomic
+from astune.runs._limits import METRICS_BYTES, read_regular
 from astune.schema import RunStoreError, TokenBalance
 
 MetricKind = Literal["train", "validation"]
+_YEAR_3000 = 32_503_680_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def read_metrics(path: Path) -> list[MetricsLine]:
     """
     with store_errors(f"reading {path}"):
         try:
-            data = path.read_bytes()
+            data = read_regular(path, METRICS_BYTES)
         except FileNotFoundError:
             return []
     lines: list[MetricsLine] = []
@@ -162,9 +164,17 @@ def parse_line(line: bytes) -> MetricsLine:
     try:
         fields = orjson.loads(line)
         metrics = {name: float(value) for name, value in fields["metrics"].items()}
-        return MetricsLine(fields["step"], fields["kind"], fields["time"], fields["elapsed_s"], metrics)
+        step, kind, at, elapsed_s = (fields[name] for name in ("step", "kind", "time", "elapsed_s"))
+        if type(step) is not int or kind not in get_args(MetricKind) or not (is_time(at) and is_time(elapsed_s)):
+            raise ValueError(f"step {step!r}, kind {kind!r}, time {at!r}, elapsed_s {elapsed_s!r}")
+        return MetricsLine(step, kind, at, elapsed_s, metrics)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
         raise ValueError(repr(cause)) from cause
+
+
+def is_time(value: object) -> bool:
+    """Whether it is a number of seconds that a date can be made of."""
+    return type(value) in (int, float) and 0 <= cast(float, value) < _YEAR_3000
 
 
 def encoded(lines: Iterable[MetricsLine]) -> bytes:

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import zstandard
 
-from astune.runs._schema import COPIED, RowCopy, connect, connect_to_read, create
+from astune.runs._limits import decompressed
+from astune.runs._schema import COPIED, RowCopy, connect, connect_to_read, create, require_tables
 from astune.schema import RunStoreError
+
+_SALVAGED_WITHIN_S = 60.0
+"""A store of 1 GB takes a third of this; what is not copied by then is lost to the viewer, not to the file."""
+_ROW_BYTES = 64
+"""The least that an episode takes in a store, which bounds how many there can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +35,22 @@ def salvage(damaged: Path, into: Path) -> Salvage:
     log-probabilities are copied where they can be read; what else lies beside an episode is found in it again.
     """
     create(into)
-    (source, _), target = connect_to_read(damaged), connect(into)
+    (source, _, limit), target = connect_to_read(damaged), connect(into)
+    limit.start(_SALVAGED_WITHIN_S)
     try:
         source.execute("PRAGMA writable_schema = ON")  # or a file that was cut off is refused as a whole
+        with suppress(sqlite3.Error):
+            require_tables(source, damaged)
         target.execute("BEGIN")
-        copy, kept, last = RowCopy(target), 0, _last_seq(source)
+        copy, kept, n_bytes = RowCopy(target), 0, damaged.stat().st_size
+        last = min(_last_seq(source), n_bytes // _ROW_BYTES)
         for seq in range(1, last + 1):
+            if limit.is_over() or n_bytes < 0:  # or rows share their pages, and the copy grows without end
+                break
             with suppress(sqlite3.Error, RunStoreError):
                 row = source.execute(f"SELECT {COPIED} FROM episodes NOT INDEXED WHERE seq = ?", (seq,)).fetchone()
                 if row is not None:
+                    n_bytes -= len(row[-1])
                     copy.add(row)
                     kept += 1
                     _copy_logprobs(source, target, seq)
@@ -63,5 +76,5 @@ def _copy_logprobs(source: sqlite3.Connection, target: sqlite3.Connection, seq: 
     with suppress(sqlite3.Error, zstandard.ZstdError):
         row = source.execute("SELECT seq, logprobs FROM trainer_logprobs WHERE seq = ?", (seq,)).fetchone()
         if row is not None:
-            zstandard.ZstdDecompressor().decompress(row[1])
+            decompressed(row[1])
             target.execute("INSERT INTO trainer_logprobs VALUES (?, ?)", row)

@@ -33,8 +33,9 @@ def message_text(content: Any, tool_calls: Sequence[dict[str, Any]] = ()) -> str
     else:
         parts = [] if content is None else [json.dumps(content, ensure_ascii=False, default=str)]
     for call in tool_calls:
-        function = call.get("function", call)
-        parts.append(f"{function.get('name', '?')}({function.get('arguments', '')})")
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        if isinstance(function, dict):
+            parts.append(f"{function.get('name', '?')}({function.get('arguments', '')})")
     return "\n".join(part for part in parts if part)
 
 

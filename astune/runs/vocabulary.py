@@ -18,6 +18,7 @@ import orjson
 import zstandard
 
 from astune.runs._files import store_errors, write_atomic
+from astune.runs._limits import VOCABULARY_BYTES, decompressed, read_regular
 from astune.schema import RunStoreError, Vocabulary
 
 FORMAT = 1
@@ -42,18 +43,18 @@ def read_vocabulary(path: Path) -> Vocabulary | None:
     """
     with store_errors(f"reading {path}"):
         try:
-            packed = path.read_bytes()
+            packed = read_regular(path, VOCABULARY_BYTES)
         except FileNotFoundError:
             return None
     try:
-        data = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
+        data = orjson.loads(decompressed(packed))
         if data["format"] != FORMAT:
             raise RunStoreError(
                 f"{path} has format {data['format']}, this version of astune reads {FORMAT}", hint="upgrade astune"
             )
         pieces = None if data["kind"] == "characters" else [_from_json(piece) for piece in data["tokens"]]
         return Vocabulary(pieces, frozenset(data["special"]))
-    except (zstandard.ZstdError, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as cause:
+    except (zstandard.ZstdError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
         raise RunStoreError(f"{path} is damaged: {cause}", hint="without it, tokens are shown as their ids") from cause
 
 

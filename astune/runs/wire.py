@@ -36,12 +36,13 @@ import base64
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 import zstandard
 
+from astune.runs._limits import decompressed
 from astune.schema import Constraint, Episode, Forest, Grammar, MessageNode, Reward, RunStoreError, Task
 
 FORMAT = 1
@@ -65,9 +66,14 @@ _TEXTS = (
     "fork_cause",
 )
 """What users and models wrote into a node."""
+_MAX_INT_BITS = 14_000
+"""Python writes and reads no more digits than these have."""
 _INT64 = range(-(2**63), 2**63)
 _WRAPPED = re.compile(r"\$(float|int|tuple|bytes|text|dict|repr)")
 _MAX_DEPTH = 60
+_MAX_PATHS = 5_000_000
+"""Messages on all paths from a root to a leaf together; an episode of 1,000 calls that branched 500 times has half a
+million."""
 
 
 def snapshot(episode: Episode) -> dict[str, Any]:
@@ -121,15 +127,21 @@ def unpack(blob: bytes) -> Episode:
         RunStoreError: the blob is damaged, or a newer version wrote it.
     """
     try:
-        data = orjson.loads(zstandard.ZstdDecompressor().decompress(blob))
+        data = orjson.loads(decompressed(blob))
         version = data["format"]
-    except (zstandard.ZstdError, orjson.JSONDecodeError, KeyError, TypeError) as cause:
-        raise RunStoreError(f"an episode's record is damaged: {cause}") from cause
-    if version != FORMAT:
-        raise RunStoreError(
-            f"an episode was recorded in format {version}, this version reads {FORMAT}", hint="upgrade astune"
-        )
+        if version != FORMAT:
+            raise RunStoreError(
+                f"an episode was recorded in format {version}, this version reads {FORMAT}", hint="upgrade astune"
+            )
+        return _episode_from_json(data)
+    except (zstandard.ZstdError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as cause:
+        raise RunStoreError(f"an episode's record is damaged: {str(cause)[:500]}") from cause
+
+
+def _episode_from_json(data: dict[str, Any]) -> Episode:
     reward = data["reward"]
+    nodes = [_node_from_json(node) for node in data["forest"]]
+    _require_forest(nodes)
     return Episode(
         episode_id=from_json(data["episode_id"]),
         task=Task(**{key: from_json(value) for key, value in data["task"].items()}),
@@ -138,7 +150,7 @@ def unpack(blob: bytes) -> Episode:
         repeat=data["repeat"],
         attempt=data["attempt"],
         seed=from_json(data["seed"]),
-        forest=Forest([_node_from_json(node) for node in data["forest"]], data.get("day")),
+        forest=Forest(nodes, data.get("day")),
         status=data["status"],
         reward=None if reward is None else Reward.model_validate({k: from_json(v) for k, v in reward.items()}),
         error=from_json(data["error"]),
@@ -148,6 +160,24 @@ def unpack(blob: bytes) -> Episode:
         targets=from_json(data.get("targets", {})),
         constrained_tokens=data.get("constrained_tokens", "replay"),
     )
+
+
+def _require_forest(nodes: Sequence[MessageNode]) -> None:
+    """Raise ValueError where the nodes are no forest that can be walked, or one of more and longer paths than any."""
+    depths: list[int] = []
+    inner: set[int | None] = set()
+    for position, node in enumerate(nodes):
+        parent = node.parent
+        if node.node_id != position or not (parent is None or (type(parent) is int and 0 <= parent < position)):
+            raise ValueError(f"node {position} stands before its parent, or under another number")
+        if set(map(type, node.token_ids)) - {int} or set(map(type, node.logprobs or ())) - {int, float}:
+            raise ValueError(f"node {position} holds something else than tokens and their log-probabilities")
+        if node.n_sampled > len(node.token_ids) or not isinstance(node.agent, str) or not isinstance(node.role, str):
+            raise ValueError(f"node {position} is no message")
+        depths.append(1 if parent is None else depths[parent] + 1)
+        inner.add(parent)
+    if sum(depth for position, depth in enumerate(depths) if position not in inner) > _MAX_PATHS:
+        raise ValueError(f"its paths have more than {_MAX_PATHS:,} messages together")
 
 
 def _node_to_json(node: MessageNode) -> dict[str, Any]:
@@ -215,6 +245,8 @@ def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
         return text if _is_unicode(text) else {"$text": text.encode("utf-8", "surrogatepass").hex()}
     if isinstance(value, numbers.Integral):
         number = int(value)
+        if number.bit_length() > _MAX_INT_BITS:
+            return {"$repr": f"<int of {number.bit_length()} bits>"}
         return number if number in _INT64 else {"$int": str(number)}
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
         number = float(value)

@@ -8,10 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astune.runs import MetricKind, MetricsLine, parse_line
+from astune.runs import MetricKind, MetricsLine, Stamp, open_regular, parse_line
 
 _END_BYTES = 2**17
 """A line has 3 to 10 KB."""
+_LINE_BYTES = 2**20
+_SHOWN_BYTES = 2**27
+"""What is shown of a file: the lines of some 10,000 steps."""
 
 
 @dataclass
@@ -42,11 +45,15 @@ class MetricsFile:
         unreadable = ""
         with self._lock:
             try:
-                self._go_on()
+                if (stamp := Stamp.of(self._path)) != self._stamp:
+                    self._go_on()
+                    self._stamp = stamp
             except FileNotFoundError:
                 self._begin()
             except OSError as cause:
                 unreadable = cause.strerror or type(cause).__name__
+            if not unreadable and self._stamp.size > _SHOWN_BYTES:
+                unreadable = f"it has more than {_SHOWN_BYTES:,} bytes, of which the first are shown"
             return MetricsSoFar(list(self._lines), list(self._damaged), self._torn, unreadable)
 
     def _begin(self) -> None:
@@ -56,20 +63,23 @@ class MetricsFile:
         self._lines: list[MetricsLine] = []
         self._damaged: list[int] = []
         self._torn = False
+        self._stamp = Stamp()
 
     def _go_on(self) -> None:
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             file.seek(self._offset - len(self._last))
             if file.read(len(self._last)) != self._last:
                 self._begin()
                 file.seek(0)
-            *lines, rest = file.read().split(b"\n")
+            *lines, rest = file.read(_SHOWN_BYTES - self._offset).split(b"\n")
         self._torn = bool(rest)
         for line in lines:
             self._n_lines += 1
             self._offset += len(line) + 1
             self._last = line + b"\n"
             try:
+                if len(line) > _LINE_BYTES:
+                    raise ValueError("it is too long")
                 self._lines.append(parse_line(line))
             except ValueError:
                 self._damaged.append(self._n_lines)
@@ -78,7 +88,7 @@ class MetricsFile:
 def last_of(path: Path, kind: MetricKind) -> MetricsLine | None:
     """The newest line of a kind, found in the file's end; None where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
             lines = file.read().split(b"\n")[:-1]
     except OSError:

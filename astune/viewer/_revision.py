@@ -11,6 +11,8 @@ from hashlib import blake2b
 
 from astune.runs import EpisodeReader, EpisodeRow
 
+_MAX_GROUP = 10_000
+
 
 def revisions(reader: EpisodeReader, row: EpisodeRow) -> dict[str, str]:
     """Revisions of what is answered about an episode now, and about its tokens."""
@@ -29,7 +31,7 @@ def tokens_revision(row: EpisodeRow, knows_trainer: bool) -> str:
 
 def group_of(reader: EpisodeReader, row: EpisodeRow) -> list[EpisodeRow]:
     """Every attempt at the episode's task in its step, its own too."""
-    return reader.list(split=row.split, step=row.step, task_id=row.task_id)
+    return reader.list(split=row.split, step=row.step, task_id=row.task_id, limit=_MAX_GROUP)
 
 
 def _name_of(known: object) -> str:

@@ -4,6 +4,7 @@ It writes nothing into a run. Beside the episodes of one that is being written, 
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import tempfile
 import threading
@@ -13,7 +14,18 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
-from astune.runs import DamagedStoreError, EpisodeReader, MetricsLine, RunDirectory, RunInfo, Stamp, salvage, stamps_of
+from astune.config.plain_yaml import FastPlainLoader, require_small
+from astune.runs import (
+    DamagedStoreError,
+    EpisodeReader,
+    MetricsLine,
+    RunDirectory,
+    RunInfo,
+    Stamp,
+    read_regular,
+    salvage,
+    stamps_of,
+)
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
@@ -22,7 +34,13 @@ from astune.viewer._search import TextSearch
 
 T = TypeVar("T")
 S = TypeVar("S")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SHOWN_OF_A_RUN = (
+    *("run", "experiment", "name", "created_at", "ended_at", "status", "message", "backbone", "model", "steps"),
+    *("elapsed_s", "episodes", "reward", "problems"),
+)
+_CONFIG_BYTES = 2**20
+_NAMED_LINES = 20
+_logger = logging.getLogger(__name__)
 
 
 class _Kept(Generic[S, T]):
@@ -67,7 +85,26 @@ class ViewedRun:
         self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
 
     def info(self) -> dict[str, Any]:
-        """What a list of runs shows of it; each file is read again only when it has changed."""
+        """What a list of runs shows of it; each file is read again only when it has changed.
+
+        Of a run that makes the viewer fail it has the name alone: it must not hide the others.
+        """
+        try:
+            return self._read()
+        except Exception as cause:
+            _logger.exception("the run %s cannot be shown", self.path)
+            shown = dict.fromkeys(_SHOWN_OF_A_RUN)
+            said = f"the viewer cannot show it: {type(cause).__name__}; its log says more"
+            return shown | {
+                "run": self.name,
+                "experiment": self.path.parent.name,
+                "name": self.path.name,
+                "status": "killed",
+                "message": "",
+                "problems": [said],
+            }
+
+    def _read(self) -> dict[str, Any]:
         problems: list[str] = []
         info = self._info(problems)
         last = self._last_line()
@@ -109,7 +146,8 @@ class ViewedRun:
         if metrics.unreadable:
             found.append(f"metrics.jsonl cannot be read: {metrics.unreadable}")
         if metrics.damaged:
-            found.append(f"metrics.jsonl cannot be read in line {', '.join(map(str, metrics.damaged))}")
+            lines = ", ".join(map(str, metrics.damaged[:_NAMED_LINES])) + ", …" * (len(metrics.damaged) > _NAMED_LINES)
+            found.append(f"metrics.jsonl cannot be read in line {lines}")
         if metrics.torn and info["status"] != "running":
             found.append("metrics.jsonl ends in the middle of a line")
         return found
@@ -122,7 +160,7 @@ class ViewedRun:
         """The resolved configuration as it was written, decoded as UTF-8 as far as it is; empty where it is missing."""
         path = self._inside(self._files.config_path)
         try:
-            return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+            return read_regular(path, _CONFIG_BYTES).decode(errors="replace") if path is not None else ""
         except OSError:
             return ""
 
@@ -193,10 +231,16 @@ class ViewedRun:
 
     def _read_settings(self) -> dict[str, str | None]:
         try:
-            root = yaml.load(self.config(), _Loader)["astune"]
-            return {"backbone": str(root["backbone"]), "model": str(root["model"]["path"])}
-        except (yaml.YAMLError, KeyError, TypeError):
+            text = self.config()
+            require_small(text)
+            root = yaml.load(text, FastPlainLoader)["astune"]
+            backbone, model = root["backbone"], root["model"]["path"]
+        except (yaml.YAMLError, KeyError, TypeError, ValueError):
             return {"backbone": None, "model": None}
+        return {
+            "backbone": backbone if isinstance(backbone, str) else None,
+            "model": model if isinstance(model, str) else None,
+        }
 
     def _count(self, problems: list[str]) -> int | None:
         path = self._inside(self._files.episodes_path)

@@ -1,0 +1,97 @@
+"""YAML as a configuration means it, from whoever wrote it: plain values, and no text that grows or nests without end.
+
+Differs from PyYAML's safe loading in four ways: `1e-6` is a number, `1:30` and `2026-01-31` are texts instead of a
+number to the base of 60 and a date, a number has at most 300 characters, and aliases may not multiply what is written.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+MAX_DEPTH = 50
+MAX_NODES = 200_000
+"""With every alias counted as what it stands for; our longest configuration has some 500."""
+_MAX_DIGITS = 300
+_TAG = "tag:yaml.org,2002:"
+_SIGNED_DIGITS = list("-+0123456789")
+_BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
+_EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$")
+_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class TooLargeError(yaml.YAMLError):
+    """A text of YAML that is nested too deeply, or that aliases make too large."""
+
+
+class PlainLoader(yaml.SafeLoader):
+    """Knows the place of every value. Give it what `require_small` has seen."""
+
+
+class FastPlainLoader(_Fast):
+    """The same in C, where errors need no good words."""
+
+
+def _int(loader: Any, node: yaml.ScalarNode) -> int:
+    if len(node.value) > _MAX_DIGITS:
+        raise yaml.constructor.ConstructorError(None, None, "the number has too many digits", node.start_mark)
+    return yaml.SafeLoader.construct_yaml_int(loader, node)
+
+
+def _make_plain(loader: Any) -> None:
+    known: dict[str, list[Any]] = yaml.SafeLoader.yaml_implicit_resolvers
+    loader.yaml_implicit_resolvers = {
+        first: [(f"{_TAG}str", _BASE_60), *((tag, form) for tag, form in forms if tag != f"{_TAG}timestamp")]
+        for first, forms in known.items()
+    }
+    loader.add_implicit_resolver(f"{_TAG}float", _EXPONENT, _SIGNED_DIGITS)
+    loader.add_constructor(f"{_TAG}int", _int)
+
+
+_make_plain(PlainLoader)
+_make_plain(FastPlainLoader)
+
+
+def require_small(text: str) -> None:
+    """Raise TooLargeError where the text nests deeper than `MAX_DEPTH`, or stands for more than `MAX_NODES` values.
+
+    Other mistakes are left to who loads it.
+    """
+    try:
+        _count(text, _Fast)
+    except TooLargeError:
+        raise
+    except yaml.YAMLError:  # the parser in C refuses what the other one reads
+        try:
+            _count(text, yaml.SafeLoader)
+        except TooLargeError:
+            raise
+        except yaml.YAMLError:
+            return
+
+
+def _count(text: str, loader: Any) -> None:
+    """Look at events, which need no stack, however deeply they nest."""
+    sizes: dict[str | None, int] = {}
+    open_nodes: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_nodes):
+                raise TooLargeError("contains itself")
+            total += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            sizes[anchor] = total - before
+        if len(open_nodes) > MAX_DEPTH:
+            raise TooLargeError(f"is nested deeper than {MAX_DEPTH} levels")
+        if total > MAX_NODES:
+            raise TooLargeError(f"has more than {MAX_NODES:,} values")
