@@ -45,7 +45,10 @@ def endless(path: Path) -> None:
 
 
 def written(text: str | bytes) -> Callable[[Path], None]:
-    return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode()) and None
+    def write(path: Path) -> None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return write
 
 
 def sparse(path: Path) -> None:
