@@ -14,6 +14,7 @@ from astune.algorithm.gspo import GSPO
 from astune.algorithm.loading import ALGORITHMS, load_algorithm
 from astune.algorithm.reinforce_plus_plus import ReinforcePlusPlus
 from astune.algorithm.rloo import RLOO
+from astune.algorithm.supervised import Supervised
 
 __all__ = [
     "ALGORITHMS",
@@ -26,6 +27,7 @@ __all__ = [
     "ClippedAlgorithm",
     "DrGRPO",
     "ReinforcePlusPlus",
+    "Supervised",
     "TokenLoss",
     "TokenWeights",
     "Tokens",

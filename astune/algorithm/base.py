@@ -72,6 +72,8 @@ class Algorithm(ABC):
     """What has the same weight in the loss; `trainer.loss.token_weights` overrides it."""
     baseline: Literal["group", "batch"] = "group"
     """True where an episode is compared with the episodes of its task, or with all of a step."""
+    learns_from: Literal["rollouts", "demonstrations"] = "rollouts"
+    """`demonstrations` are the tasks' own answers: nothing is sampled, and nothing corrects for how it was sampled."""
     needs_sequence_ratio: bool = False
     """True where `token_loss` reads `Tokens.sequence_ratio`."""
     max_response_tokens: int = 512

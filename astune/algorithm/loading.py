@@ -13,6 +13,7 @@ from astune.algorithm.grpo import GRPO, DrGRPO
 from astune.algorithm.gspo import GSPO
 from astune.algorithm.reinforce_plus_plus import ReinforcePlusPlus
 from astune.algorithm.rloo import RLOO
+from astune.algorithm.supervised import Supervised
 from astune.config.arguments import require_accepted
 from astune.config.imports import import_class, is_reference
 from astune.config.schema import AstuneConfig, LossConfig
@@ -26,6 +27,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "gspo": GSPO,
     "cispo": CISPO,
     "dapo": DAPO,
+    "sft": Supervised,
 }
 """By their names in the configuration."""
 

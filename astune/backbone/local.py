@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from astune.algorithm import Algorithm
 from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.engines import OpenModel, model_folder, open_model
 from astune.backbone.memory import Estimate, ModelShape, local_memory
@@ -17,7 +18,7 @@ from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
 from astune.engine.remote.publication import PublishedWeights
-from astune.rollout import RolloutObserver, RolloutPool
+from astune.rollout import DemonstrationPool, RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
 from astune.task_reader import TaskOrder, how_to_hold_out
@@ -33,6 +34,9 @@ class LocalBackbone(Backbone):
 
     def check(self, config: AstuneConfig) -> None:
         check_settings(config)
+
+    def check_algorithm(self, config: AstuneConfig, algorithm: Algorithm) -> None:
+        require_groups(config, algorithm)
 
     def check_tasks(self, config: AstuneConfig, parts: UserParts) -> None:
         check_tasks(config, parts)
@@ -101,7 +105,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
                 config,
                 policy=policy,
                 engine=engine,
-                rollouts=_rollouts(model, parts, Recorder(episodes, observer)),
+                rollouts=_training(model, parts, Recorder(episodes, observer)),
                 order=order,
                 validation_tasks=validation_tasks,
                 ledger=ledger,
@@ -168,6 +172,7 @@ def without_learning(config: AstuneConfig) -> AstuneConfig:
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:
     """Refuse what could run but not train, before anything expensive starts."""
     check_settings(config)
+    require_groups(config, parts.algorithm)
     check_tasks(config, parts)
 
 
@@ -191,7 +196,17 @@ def check_settings(config: AstuneConfig) -> None:
             f"rollout.top_p is {config.rollout.top_p:g}: the probabilities recorded would not be the trained ones",
             hint="set it to 1 for training",
         )
-    if config.rollout.num_repeat < 2:
+
+
+def require_groups(config: AstuneConfig, algorithm: Algorithm) -> None:
+    """Refuse groups of one, where episodes are compared, and a temperature, where they are learned as they are."""
+    if algorithm.learns_from == "demonstrations":
+        if config.rollout.temperature != 1.0:
+            raise ConfigError(
+                f"rollout.temperature is {config.rollout.temperature:g}, and demonstrations are learned as they are",
+                hint="set it to 1; trainer.validation.temperature says how held-out tasks are measured",
+            )
+    elif config.rollout.num_repeat < 2:
         raise ConfigError(
             "rollout.num_repeat is 1: an episode has no group to be compared with", hint="set it to 8, at least to 2"
         )
@@ -225,6 +240,14 @@ def require_trainable(model: OpenModel) -> None:
 def task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
     """The order in which a run takes its training tasks, from the start."""
     return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
+
+
+def _training(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> RolloutPool | DemonstrationPool:
+    """Training episodes: sampled ones, or those that the tasks bring where the algorithm learns from these."""
+    pool = _rollouts(model, parts, observer)
+    if parts.algorithm.learns_from == "rollouts":
+        return pool
+    return DemonstrationPool(pool, model.renderer, model.config, observer)
 
 
 def _rollouts(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> RolloutPool:

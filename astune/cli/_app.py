@@ -344,6 +344,29 @@ def gateway(
 
 
 @app.command()
+def sft(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring answers to learn.")],
+    overrides: Set = None,
+    plan: Plan = None,
+    with_: With = None,
+) -> None:
+    """Learn the answers that tasks bring, by supervised fine-tuning; held-out tasks are played and measured as ever.
+
+    A task brings metadata.messages, a whole conversation, or a reference answer. Go on with `astune --resume`.
+    """
+
+    def work() -> int:
+        from astune.cli._train import Request, train_or_plan
+        from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), False, False)
+        request = Request(conf, overrides or [], plan=_plan_of(plan), companions=companions, supervised=True)
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@app.command()
 def worker(
     command: Annotated[
         list[str],

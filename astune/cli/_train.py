@@ -35,6 +35,8 @@ class Request:
     companions: CompanionFlags = field(default_factory=CompanionFlags)
     values: dict[str, Any] | None = None
     """The experiment itself, where flags describe it and not a file."""
+    supervised: bool = False
+    """Learn from the tasks' own answers, whatever algorithm the experiment names."""
 
     @property
     def title(self) -> str:
@@ -50,7 +52,8 @@ class Request:
             return Experiment.of(self.values, self.overrides)
         if self.conf is None:
             raise ConfigError("no experiment is named", hint="add --conf FILE.yaml, or try `astune demo`")
-        return Experiment.of(self.conf, self.overrides, appworld=self.companions.appworld)
+        values = {"trainer": {"algorithm": "sft"}} if self.supervised else None
+        return Experiment.of(self.conf, self.overrides, values, appworld=self.companions.appworld)
 
 
 def train_or_plan(request: Request) -> int:

@@ -162,7 +162,7 @@ class Attempt:
             handle = open_environment(task.env_type, task, self._world_seed, timeout_s=timeout_s)
             self._environment = handle
             begun = await handle.create() if handle is not None else EnvState([])
-        return begun if begun.state else EnvState(_opening(task), begun.info)
+        return begun if begun.state else EnvState(opening_of(task), begun.info)
 
     async def _judge(self, proxy: AstuneProxy) -> Reward:
         try:
@@ -246,7 +246,8 @@ class Attempt:
         self._setting.observer.on_waits_for(self._request.episode_id, what)
 
 
-def _opening(task: Task) -> list[Message]:
+def opening_of(task: Task) -> list[Message]:
+    """The first messages that an agent of a task without an environment reads."""
     return list(task.init_messages) or [{"role": "user", "content": task.main_query}]
 
 

@@ -13,6 +13,7 @@ from astune.task_reader.rows import json_object
 
 TASK_FIELDS = tuple(field.name for field in fields(Task))
 QUERY_FIELD = "main_query"
+_CONVERSATION = {"messages", "tools"}
 
 
 class TaskReaderJsonl(TaskReaderBase):
@@ -54,9 +55,25 @@ class TaskReaderJsonl(TaskReaderBase):
 
 def _task_of_line(line: bytes, where: str, query_field: str) -> Task:
     row = json_object(line, where)
+    if query_field == QUERY_FIELD and set(row) <= _CONVERSATION and "messages" in row:
+        return _task_of_conversation(row, where)
     if query_field == QUERY_FIELD:
         return _task_of_task_row(row, where)
     return task_of_raw_row(row, where=where, query_field=query_field, key="task_reader.jsonl.query_field")
+
+
+def _task_of_conversation(row: dict[str, Any], where: str) -> Task:
+    """A whole conversation, as `astune sft` learns it: what comes before the first answer is the task."""
+    messages = row["messages"]
+    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        raise TaskReaderError(f"{where}: 'messages' is no list of messages", hint='{"messages": [{"role": ...}, ...]}')
+    answers = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    if not answers or not answers[0]:
+        raise TaskReaderError(f"{where}: 'messages' has no answer to anything", hint="a user speaks, then an assistant")
+    try:
+        return Task(content_id(row), init_messages=messages[: answers[0]], metadata=row)
+    except ValueError as cause:
+        raise TaskReaderError(f"{where}: {cause}", hint='{"messages": [{"role": ..., "content": ...}, ...]}') from cause
 
 
 def _task_of_task_row(row: dict[str, Any], where: str) -> Task:

@@ -64,7 +64,8 @@ class PolicyLoss:
     """The loss of trained tokens.
 
     loss = sum of weight * (importance * the algorithm's loss + kl_coef * KL - entropy_coef * entropy)
-    importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained
+    importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained, and 1
+                 for demonstrations, which no engine sampled
     KL         = exp(d) - d - 1 with d = log start - log policy: see `kl_to_start`
     """
 
@@ -82,7 +83,9 @@ class PolicyLoss:
         old_E = inputs.old_logprob_E if inputs.old_logprob_E is not None else logprob_E.detach()
         of_tokens = Tokens(logprob_E, old_E, inputs.advantage_E, inputs.mean_log_ratio_E)
         algorithm_loss_E, clipped_E = self.algorithm.token_loss(of_tokens)
-        correction_E = (old_E - inputs.engine_logprob_E).exp()
+        demonstrated = self.algorithm.learns_from == "demonstrations"
+        engine_E = old_E if demonstrated else inputs.engine_logprob_E
+        correction_E = (old_E - engine_E).exp()
         importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E, dtype=torch.bool)
         if terms.importance_cap is not None:
             importance_E = correction_E.clamp(max=terms.importance_cap)
@@ -99,7 +102,7 @@ class PolicyLoss:
                 n_tokens=logprob_E.numel(),
                 sums=_exact(torch.stack([entropy_E.sum(), importance_E.sum(), kl_E.sum()])),
                 loss=_exact(loss.detach()),
-                mismatches=(Mismatch(old_E - inputs.engine_logprob_E, inputs.version_E, limits),),
+                mismatches=(Mismatch(old_E - engine_E, inputs.version_E, limits),),
             )
         return loss, sums
 

@@ -10,7 +10,11 @@ from astune.backbone.base import find_backbone
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, EpisodeGroup
 
-REFUSED = {"verl": {"gspo", "cispo", "reinforce_plus_plus"}, "trinity": {"reinforce_plus_plus"}, "local": set[str]()}
+REFUSED = {
+    "verl": {"gspo", "cispo", "reinforce_plus_plus", "sft"},
+    "trinity": {"reinforce_plus_plus", "sft"},
+    "local": set[str](),
+}
 
 
 @pytest.mark.parametrize("backbone", REFUSED)

@@ -16,7 +16,7 @@ from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import of_user
 from astune.backbone.findings import Finding, imported_version
-from astune.backbone.local import check_settings, check_tasks
+from astune.backbone.local import check_settings, check_tasks, require_groups
 from astune.backbone.parts import UserParts
 from astune.config.engine_place import interpreter
 from astune.config.schema import AstuneConfig, ClusterEngine
@@ -47,10 +47,13 @@ class ClusterBackbone(Backbone):
         check_tasks(config, parts)
 
     def check_algorithm(self, config: AstuneConfig, algorithm: Algorithm) -> None:
+        require_groups(config, algorithm)
         name = config.trainer.algorithm.type
         why = f"{name} compares the episodes of a whole step, and a worker of {self.engine}'s knows one group"
         value = "grpo or another one with a baseline by group, or train with backbone local"
         self._require("trainer.algorithm", Refusal(algorithm.baseline == "batch", why, value))
+        why = f"{name} learns from demonstrations, and {self.engine} samples its episodes"
+        self._require("trainer.algorithm", Refusal(algorithm.learns_from == "demonstrations", why, value))
 
     def _require(self, key: str, refused: Refusal) -> None:
         if refused.given:
