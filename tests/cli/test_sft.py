@@ -68,7 +68,7 @@ def test_a_model_learns_to_say_what_it_is_shown(folder: Path) -> None:
     assert measured[-1] == 1.0
     losses = [line.metrics["train/loss"] for line in lines if line.kind == "train"]
     assert losses[-1] < 0.1 < losses[0]
-    balances = [line.metrics["tokens/trained"] for line in lines if line.kind == "train"]
+    balances = [line.metrics["balance/trained"] for line in lines if line.kind == "train"]
     assert min(balances) > 0
     assert "every one replays token for token" in astune(folder, "replay", str(run.path), "--check")
 
