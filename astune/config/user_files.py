@@ -11,6 +11,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from astune.schema import is_users
+
 _Stamp = tuple[int, int] | None
 _loaded: dict[str, tuple[Path, _Stamp]] = {}
 """Modules by name, with their files as they were when they were read."""
@@ -28,7 +30,7 @@ def remember(name: str, path: Path, *, before: Collection[str]) -> None:
         if other in before or other in _loaded or not file:
             continue
         beside = Path(file).resolve()
-        if beside.is_relative_to(path.parent) and "site-packages" not in beside.parts:
+        if beside.is_relative_to(path.parent) and is_users(file) and is_users(str(beside)):
             _loaded[other] = beside, _stamp(beside)
 
 
