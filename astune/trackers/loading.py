@@ -50,13 +50,19 @@ def load_trackers(config: AstuneConfig, base_dir: Path | None = None) -> tuple[N
 
 def _load(config: TrackerConfig, key: str, base_dir: Path | None) -> Tracker:
     name = config.type
-    if name in _LIBRARIES and importlib.util.find_spec(name) is None:
+    if name in _LIBRARIES and not _is_installed(name):
         raise ConfigError(f"{key}: the package {name} is not installed", hint=install_extra(name))
     chosen = import_class(_reference(name, key), key=key, base=Tracker, base_dir=base_dir)
     require_accepted(chosen, config.params, key=f"{key}.params", positional=0)
     hint = "its __init__, if it has one, accepts the params as keyword arguments"
     with boundary_now(ConfigError, f"{key}: making {chosen.__name__}", hint=hint):
         return cast(Callable[..., Any], chosen)(**config.params)
+
+
+def _is_installed(package: str) -> bool:
+    """Whether it can be imported; a folder `wandb` of runs in the working directory looks like a package, too."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def _reference(name: str, key: str) -> str:

@@ -223,8 +223,10 @@ def test_what_is_no_tracker_is_an_error_that_names_the_fix(written, message, hin
     assert hint.replace("\\", "") in f"{error.value.hint}{error.value}"
 
 
-def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch, tmp_path):
+    """Also where the working directory has a folder of that name, as wandb makes one."""
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(ConfigError, match="the package wandb is not installed") as error:
         load_trackers(load_config(None, ["trackers=wandb"]))
     assert "[wandb]'" in error.value.hint
