@@ -47,6 +47,7 @@ class WandbTracker(Tracker):
             name=run.name,
             id=run.run_id,
             resume="allow",
+            allow_val_change=True,  # a run may resume with other settings
             dir=str(run.path),
             config=config.model_dump(mode="json"),
             settings=wandb.Settings(silent=True, console="off"),
