@@ -77,7 +77,7 @@ def best_checkpoint(run_path: Path) -> Checkpoint:
     """The run's best model.
 
     Raises:
-        RunStoreError: it has none.
+        RunStoreError: it has none, or its files are not as they were written.
     """
     run = RunDirectory.open(run_path)
     checkpoint = run.checkpoints.best()
@@ -89,4 +89,5 @@ def best_checkpoint(run_path: Path) -> Checkpoint:
         raise RunStoreError(
             f"the run {run_path} has no checkpoint", hint="a run saves one every trainer.save_freq steps and at its end"
         )
+    checkpoint.require_whole("model")
     return checkpoint

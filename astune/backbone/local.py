@@ -75,7 +75,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
         require_trainable(model)
         policy = PolicyTrainer.load(model_folder(config), config, parts.algorithm)
         engine = model.engine
-        checkpoint, resumed = run.checkpoints.latest(), None
+        checkpoint, resumed = run.checkpoints.resume_point(observer.on_note), None
         if checkpoint is not None:
             resumed = ResumePoint.read(checkpoint)
             policy.load_state(checkpoint.state)

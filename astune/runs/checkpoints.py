@@ -1,12 +1,13 @@
 """Checkpoints: the newest that a run can go on from, and the best model; each is whole or not there.
 
-    checkpoints/step-000040/checkpoint.json   {"step", "score", "created_at", "metadata"}
+    checkpoints/step-000040/checkpoint.json   {"step", "score", "created_at", "metadata", "files"}
     checkpoints/step-000040/model/            Hugging Face format, loadable as it is
     checkpoints/step-000040/state/            optimiser, schedule, random generators, reader; only in the newest
 
 A checkpoint is written into a hidden folder, flushed to the device and then renamed. When it is in place, older
 ones lose their state, and go altogether unless they are the best. The best may be one that a resume superseded
-(`superseded.py`).
+(`superseded.py`). `files` has the size and the CRC-32 of each file, so that a flipped bit or a cut file is noticed when
+it is loaded; checkpoints of before have none. They guard against accidents, not against who changes both.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import math
 import re
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -50,6 +53,8 @@ class Checkpoint:
     metadata: dict[str, Any] = field(default_factory=dict)
     superseded: bool = False
     """True where the run resumed from an earlier step since, so that its steps are others now."""
+    files: dict[str, list[int]] | None = None
+    """Size and CRC-32 of each file, by its path below the checkpoint; None where they were not recorded."""
 
     @property
     def model(self) -> Path:
@@ -62,6 +67,18 @@ class Checkpoint:
     @property
     def resumable(self) -> bool:
         return self.state.is_dir()
+
+    def require_whole(self, *parts: Literal["model", "state"]) -> None:
+        """Raise RunStoreError where a file of these parts is not as it was written; half a second a GB."""
+        for name, recorded in (self.files or {}).items():
+            if not name.startswith(tuple(f"{part}/" for part in parts)):
+                continue
+            try:
+                found = _size_and_crc(self.path / name)
+            except OSError as cause:
+                raise _damaged(self.path, f"{name}: {cause.strerror}") from cause
+            if found != recorded:
+                raise _damaged(self.path, f"{name} is not as it was written")
 
 
 class CheckpointStore:
@@ -109,7 +126,7 @@ class CheckpointStore:
                 if state is not None:
                     self._write(temporary, "state", state, step)
                 score = score if score is not None and math.isfinite(score) else None
-                made = Checkpoint(temporary, step, score, created_at, dict(metadata or {}))
+                made = Checkpoint(temporary, step, score, created_at, dict(metadata or {}), files=_files_in(temporary))
                 (temporary / _MANIFEST).write_bytes(_manifest(made))
                 fsync_tree(temporary)
                 final = self._free_name(step)
@@ -131,13 +148,48 @@ class CheckpointStore:
 
     def list(self) -> list[Checkpoint]:
         """Every checkpoint, oldest step first."""
+        return [_read(entry) for entry in self._entries()]
+
+    def _entries(self) -> list[Path]:
         found = [(match, entry) for entry in _entries(self.folder) if (match := _NAME.fullmatch(entry.name))]
         found.sort(key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 0)))
-        return [_read(entry) for _, entry in found]
+        return [entry for _, entry in found]
 
     def latest(self) -> Checkpoint | None:
-        """The newest that a run can go on from."""
-        return next((checkpoint for checkpoint in reversed(self.list()) if checkpoint.resumable), None)
+        """The newest that a run can go on from, as far as can be told without reading it; see `resume_point`."""
+        for entry in reversed(self._entries()):
+            with suppress(RunStoreError):
+                if (checkpoint := _read(entry)).resumable:
+                    return checkpoint
+        return None
+
+    def resume_point(self, tell: Callable[[str], object]) -> Checkpoint | None:
+        """The newest whole checkpoint that a run can go on from; damaged ones that are newer are put aside.
+
+        Args:
+            tell: receives a line about each of those.
+
+        Raises:
+            RunStoreError: there are only damaged ones.
+        """
+        damaged: dict[Path, RunStoreError] = {}
+        for entry in reversed(self._entries()):
+            try:
+                checkpoint = _read(entry)
+                if not checkpoint.resumable:
+                    continue
+                checkpoint.require_whole("model", "state")
+            except RunStoreError as error:
+                damaged[entry] = error
+                continue
+            for path, error in damaged.items():
+                with store_errors(f"putting {path} aside"):
+                    path.rename(self.folder / f"damaged-{path.name}-{time.time_ns()}")
+                tell(f"{error.message}; it was put aside, resuming from step {checkpoint.step} instead")
+            return checkpoint
+        for error in damaged.values():
+            raise error
+        return None
 
     def best(self) -> Checkpoint | None:
         """The best measured model; of equals the later one, and a superseded one last. The newest where none was."""
@@ -223,15 +275,33 @@ class CheckpointStore:
 def _read(path: Path) -> Checkpoint:
     try:
         manifest = orjson.loads((path / _MANIFEST).read_bytes())
-        return Checkpoint(path, manifest["step"], manifest["score"], manifest["created_at"], manifest["metadata"])
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as cause:
-        raise RunStoreError(
-            f"the checkpoint {path} is damaged: {cause!r}", hint="remove that folder to go on from an earlier one"
-        ) from cause
+        known = (manifest[name] for name in ("step", "score", "created_at", "metadata"))
+        return Checkpoint(path, *known, files=manifest.get("files"))
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as cause:
+        raise _damaged(path, repr(cause)) from cause
+
+
+def _damaged(path: Path, reason: str) -> RunStoreError:
+    return RunStoreError(
+        f"the checkpoint {path} is damaged: {reason}", hint="remove that folder to go on from an earlier one"
+    )
+
+
+def _files_in(folder: Path) -> dict[str, list[int]]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): _size_and_crc(file) for file in files}
+
+
+def _size_and_crc(file: Path) -> list[int]:
+    size, crc = 0, 0
+    with file.open("rb") as stream:
+        while piece := stream.read(2**20):
+            size, crc = size + len(piece), zlib.crc32(piece, crc)
+    return [size, crc]
 
 
 def _manifest(checkpoint: Checkpoint) -> bytes:
-    said = {name: getattr(checkpoint, name) for name in ("step", "score", "created_at", "metadata")}
+    said = {name: getattr(checkpoint, name) for name in ("step", "score", "created_at", "metadata", "files")}
     return orjson.dumps(said, option=orjson.OPT_INDENT_2)
 
 

@@ -64,11 +64,11 @@ def load_state(folder: Path, device: torch.device) -> dict[str, Any]:
     file = folder / STATE_FILE
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
+        rng = state.pop("rng")
     except Exception as cause:
         raise TrainerError(
-            f"{file} cannot be read: {cause}", hint="resume from a checkpoint that was written whole"
+            f"{file} cannot be read: {cause!r}", hint="resume from a checkpoint that was written whole"
         ) from cause
-    rng = state.pop("rng")
     torch.set_rng_state(rng["cpu"])
     if device.type == "cuda" and "cuda" in rng:
         torch.cuda.set_rng_state(rng["cuda"])

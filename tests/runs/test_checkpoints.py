@@ -1,5 +1,7 @@
 """Checkpoints: whole or not there, the newest resumable, the best kept."""
 
+import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,8 +172,10 @@ def test_a_damaged_checkpoint_is_named(tmp_path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 1)
     (tmp_path / "step-000001" / "checkpoint.json").write_text("{")
-    with pytest.raises(RunStoreError, match="step-000001 is damaged"):
-        store.latest()
+    assert store.latest() is None
+    for ask in (store.list, lambda: store.resume_point(lambda _: None)):
+        with pytest.raises(RunStoreError, match="step-000001 is damaged"):
+            ask()
 
 
 @pytest.mark.parametrize("saves_before_the_kill", [1, 4])
@@ -207,3 +211,69 @@ def test_a_sigkill_while_saving_leaves_whole_checkpoints_only(tmp_path, saves_be
         assert [file.stat().st_size for file in folder.iterdir()] == [50_000] * 40
     save(store, latest.step + 1, 0.0)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-000001", f"step-{latest.step + 1:06d}"]
+
+
+def flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def two_resume_points(folder: Path, kept: Path) -> CheckpointStore:
+    """The older one is whole, as a kill before it was tidied away leaves it."""
+    store = CheckpointStore(folder)
+    save(store, 10)
+    shutil.copytree(folder / "step-000010", kept)
+    save(store, 20)
+    shutil.rmtree(folder / "step-000010", ignore_errors=True)
+    kept.rename(folder / "step-000010")
+    return store
+
+
+@pytest.mark.parametrize("part", ["model", "state"])
+@pytest.mark.parametrize("harm", [flip_a_bit, lambda file: file.write_bytes(b"m"), Path.unlink])
+def test_a_damaged_checkpoint_is_put_aside_for_an_older_whole_one(tmp_path, part, harm) -> None:
+    store = two_resume_points(tmp_path / "checkpoints", tmp_path / "kept")
+    harm(store.folder / "step-000020" / part / "nested" / "weights")
+    told: list[str] = []
+    point = store.resume_point(told.append)
+    assert point is not None
+    assert point.step == 10
+    assert "resuming from step 10 instead" in told[-1]
+    assert [each.step for each in store.list()] == [10]
+    assert len(list(store.folder.glob("damaged-step-000020-*"))) == 1
+    save(store, 20)
+
+
+def test_a_cut_manifest_does_not_stop_a_resume_beside_an_older_whole_one(tmp_path) -> None:
+    store = two_resume_points(tmp_path / "checkpoints", tmp_path / "kept")
+    (store.folder / "step-000020" / "checkpoint.json").write_text("{")
+    assert store.latest() is not None
+    point = store.resume_point(lambda _: None)
+    latest = store.latest()
+    assert point is not None
+    assert latest is not None
+    assert point.step == latest.step == 10
+
+
+def test_with_damaged_checkpoints_alone_nothing_is_resumed_silently(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 10)
+    flip_a_bit(tmp_path / "step-000010" / "state" / "nested" / "weights")
+    with pytest.raises(RunStoreError, match="state/nested/weights is not as it was written"):
+        store.resume_point(lambda _: None)
+    assert (tmp_path / "step-000010").is_dir()
+
+
+def test_a_checkpoint_of_before_there_were_checksums_is_resumed_and_a_rated_one_keeps_them(tmp_path) -> None:
+    store = CheckpointStore(tmp_path)
+    save(store, 10)
+    store.rate(10, 0.5)
+    point = store.resume_point(lambda _: None)
+    assert point is not None
+    assert point.files is not None
+    manifest = tmp_path / "step-000010" / "checkpoint.json"
+    manifest.write_text(json.dumps({k: v for k, v in json.loads(manifest.read_text()).items() if k != "files"}))
+    old = store.resume_point(lambda _: None)
+    assert old is not None
+    assert (old.step, old.files) == (10, None)

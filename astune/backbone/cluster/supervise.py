@@ -50,7 +50,7 @@ async def train(
         AstuneError: the run cannot go on, with the cause; everything up to the last whole step is on disk.
     """
     observer.on_phase("loading the model")
-    checkpoint = run.checkpoints.latest()
+    checkpoint = run.checkpoints.resume_point(observer.on_note)
     resumed = None if checkpoint is None else EngineResume.read(checkpoint, engine)
     job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, resumed)
     # Nothing that was recorded is moved before everything needed to resume is known to be there.
