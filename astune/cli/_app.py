@@ -343,6 +343,25 @@ def gateway(
     exit_with(work)
 
 
+@app.command("optimize-prompt")
+def optimize_prompt(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose rollout.params hold prompts.")],
+    overrides: Set = None,
+    plan: Plan = None,
+    with_: With = None,
+) -> None:
+    """Improve a workflow's prompts by reflection, with the weights as they are, and measure before and after."""
+
+    def work() -> int:
+        from astune.cli._optimize_prompt import search_or_plan
+        from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), False, False)
+        return search_or_plan(conf, overrides or [], companions, plan=_plan_of(plan))
+
+    exit_with(work)
+
+
 @app.command()
 def sft(
     conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring answers to learn.")],
@@ -360,7 +379,8 @@ def sft(
         from astune.launcher.companion import CompanionFlags
 
         companions = CompanionFlags(tuple(with_ or ()), False, False)
-        request = Request(conf, overrides or [], plan=_plan_of(plan), companions=companions, supervised=True)
+        over = {"trainer": {"algorithm": "sft"}}
+        request = Request(conf, overrides or [], plan=_plan_of(plan), companions=companions, over=over)
         return train_or_plan(request)
 
     exit_with(work)

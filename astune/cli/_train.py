@@ -35,8 +35,8 @@ class Request:
     companions: CompanionFlags = field(default_factory=CompanionFlags)
     values: dict[str, Any] | None = None
     """The experiment itself, where flags describe it and not a file."""
-    supervised: bool = False
-    """Learn from the tasks' own answers, whatever algorithm the experiment names."""
+    over: dict[str, Any] | None = None
+    """Values that go before those of the file, for a command that says how its experiment is run."""
 
     @property
     def title(self) -> str:
@@ -52,8 +52,7 @@ class Request:
             return Experiment.of(self.values, self.overrides)
         if self.conf is None:
             raise ConfigError("no experiment is named", hint="add --conf FILE.yaml, or try `astune demo`")
-        values = {"trainer": {"algorithm": "sft"}} if self.supervised else None
-        return Experiment.of(self.conf, self.overrides, values, appworld=self.companions.appworld)
+        return Experiment.of(self.conf, self.overrides, self.over, appworld=self.companions.appworld)
 
 
 def train_or_plan(request: Request) -> int:

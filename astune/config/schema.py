@@ -14,6 +14,7 @@ from astune.config.engine import ENGINES, EngineConfig, VllmConfig
 from astune.config.helper import HelperModelConfig
 from astune.config.judge import TaskJudgeConfig, WeightedJudgeConfig
 from astune.config.model import LoraConfig, ModelConfig
+from astune.config.prompt_search import PromptSearchConfig
 from astune.config.reader import (
     READER_ALIASES,
     EnvServiceReaderConfig,
@@ -157,6 +158,7 @@ class AstuneConfig(StrictModel):
     task_judge: TaskJudgeConfig = TaskJudgeConfig()
     helper_model: HelperModelConfig = HelperModelConfig()
     rubrics: RubricsConfig = RubricsConfig()
+    prompt_search: PromptSearchConfig = PromptSearchConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
     trackers: list[TrackerConfig] = Field(default_factory=lambda: [TrackerConfig(type="tensorboard")])

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from token_server import TokenServer, listening
 
-Rule = Callable[[str, dict[str, Any]], Any]
-"""From the instruction and the question, which is JSON, to an answer; what is no text becomes JSON."""
+Rule = Callable[[str, Any], Any]
+"""From the instruction and the question, read where it is JSON, to an answer; what is no text becomes JSON."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class AnsweringServer(TokenServer):
         if "response_format" in body and not self.takes_schemas:
             return JSONResponse({"error": {"message": "response_format is not supported"}}, 400)
         system, user = body["messages"][0]["content"], body["messages"][1]["content"]
-        answer = self.rule(system, json.loads(user))
+        answer = self.rule(system, json.loads(user) if user.startswith("{") else user)
         text = answer if isinstance(answer, str) else json.dumps(answer)
         message = {"role": "assistant", "content": text}
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"total_tokens": 10}})

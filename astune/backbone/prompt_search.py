@@ -1,0 +1,244 @@
+"""Better prompts in place of better weights: GEPA's reflective search over a workflow's own prompts.
+
+It is a backbone as others are: the same tasks, workflow, judge, records and viewer. A step is one evaluation of GEPA's.
+
+Source: Agrawal et al. 2025, arXiv 2507.19457; the library `gepa`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astune.backbone.base import Backbone, RunObserver
+from astune.backbone.engines import OpenModel, open_model
+from astune.backbone.parts import UserParts
+from astune.backbone.recorder import Recorder
+from astune.config.schema import AstuneConfig
+from astune.helper_model import HelperModel
+from astune.rollout import RolloutPool
+from astune.runs import RunDirectory
+from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, WorkflowError, install_extra
+from astune.task_judge.judged import problem_of
+from astune.trainer.ledger import RolloutResult, StepLedger
+from astune.trainer.measures import PhaseClock
+from astune.trainer.resume_point import ResumePoint
+from astune.workflow.loading import load_workflow
+
+REFERENCE = "astune.backbone.prompt_search->PromptSearch"
+BEST = "best_prompts.yaml"
+NOT_TRAINED = "prompts are searched"
+_SHOWN = 4_000
+_REFLECTS = "You improve the prompts of AI agents."
+
+Prompts = dict[str, str]
+_Played = tuple[RolloutResult, list[str]]
+"""Episodes, and why some of them could not be played."""
+
+
+class PromptSearch(Backbone):
+    """Searches for prompts; no weights change."""
+
+    def check(self, config: AstuneConfig) -> None:
+        prompts_of(config)
+        HelperModel(config.helper_model)
+        _gepa()
+
+    async def train(
+        self,
+        config: AstuneConfig,
+        parts: UserParts,
+        run: RunDirectory,
+        observer: RunObserver,
+        *,
+        base_dir: Path | None = None,
+    ) -> None:
+        needed = config.prompt_search.validation_tasks + 1
+        if len(parts.training_tasks) < needed:
+            raise ConfigError(
+                f"{len(parts.training_tasks)} training tasks are too few to compare prompts on",
+                hint=f"bring {needed}, or lower prompt_search.validation_tasks",
+            )
+        observer.on_phase("loading the model")
+        loop = asyncio.get_running_loop()
+        async with open_model(config, own=parts.engine) as model:
+            run.save_vocabulary(model.renderer.vocabulary())
+            with run.open_episodes() as episodes, run.open_metrics() as metrics:
+                held_out = parts.validation_tasks[: config.trainer.validation.max_tasks]
+                ledger = StepLedger(
+                    config,
+                    episodes=episodes,
+                    metrics=metrics,
+                    checkpoints=run.checkpoints,
+                    n_validation_tasks=len(held_out),
+                    on_record=observer.on_record,
+                )
+                player = _Player(config, parts, model, Recorder(episodes, observer), ledger, observer, base_dir, loop)
+                start = prompts_of(config)
+                await player.measure(start, held_out)
+                best = await asyncio.to_thread(_search, player, start, parts.training_tasks, config, run.path)
+                await player.measure(best, held_out)
+        found = {"astune": {"rollout": {"params": best}}}
+        (run.path / BEST).write_text(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def prompts_of(config: AstuneConfig) -> Prompts:
+    """The prompts that are searched, by their names among `rollout.params`.
+
+    Raises:
+        ConfigError: there are none, or one is no text.
+    """
+    params, named = config.rollout.params, config.prompt_search.prompts
+    if not named:
+        named = [name for name, value in params.items() if isinstance(value, str) and " " in value.strip()]
+    wrong = [name for name in named if not isinstance(params.get(name), str)]
+    if wrong or not named:
+        what = f"rollout.params.{wrong[0]} is no text" if wrong else "rollout.params holds no prompt"
+        hint = "let the workflow take its prompt as an argument, and set it in rollout.params: {system_prompt: ...}"
+        raise ConfigError(what, hint=hint)
+    return {name: params[name] for name in named}
+
+
+@dataclass
+class _Player:
+    """Plays tasks with any prompts, on one engine, and records them."""
+
+    config: AstuneConfig
+    parts: UserParts
+    model: OpenModel
+    recorder: Recorder
+    ledger: StepLedger
+    observer: RunObserver
+    base_dir: Path | None
+    loop: asyncio.AbstractEventLoop
+
+    async def play(self, prompts: Prompts, tasks: Sequence[Task], split: Split, temperature: float) -> _Played:
+        params = self.config.rollout.params | prompts
+        rollout = self.config.rollout.model_copy(update={"params": params})
+        config = self.model.config.model_copy(update={"rollout": rollout})
+        workflow = load_workflow(config, self.base_dir)
+        pool = RolloutPool(self.model.engine, self.model.renderer, workflow, self.parts.judge, config, self.recorder)
+        clock, engine = PhaseClock(self.observer.on_phase), self.model.engine
+        before = engine.stats()
+        with clock.phase("validation" if split == "validation" else "rollout"):
+            groups = await pool.run_groups(
+                tasks, step=self.ledger.step, split=split, num_repeat=1, temperature=temperature
+            )
+        after, failed = engine.stats(), [group.dropped for group in groups if group.dropped is not None]
+        if split == "train":
+            for group in groups:
+                group.dropped = group.dropped or NOT_TRAINED
+        balance = pool.balance(groups, before, after)
+        return RolloutResult(groups, before, after, sum(clock.seconds.values()), balance), failed
+
+    async def measure(self, prompts: Prompts, held_out: Sequence[Task]) -> None:
+        """Success on the held-out tasks, as a measurement of the present step."""
+        if held_out:
+            played, _ = await self.play(prompts, held_out, "validation", self.config.validation_temperature)
+            self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
+
+    async def try_out(self, prompts: Prompts, tasks: Sequence[Task]) -> list[Episode]:
+        """One episode a task, as a step of the run.
+
+        Raises:
+            WorkflowError: one of them could not be played.
+        """
+        step = self.ledger.step + 1
+        self.ledger.resume_point = ResumePoint(step, self.ledger.resume_point.trained_s, {})
+        played, failed = await self.play(prompts, tasks, "train", self.config.rollout.temperature)
+        self.ledger.record_untrained(played, seconds={"rollout": played.seconds})
+        if failed:
+            raise WorkflowError(f"prompts cannot be compared, since an episode failed: {failed[0]}")
+        return [_only(group) for group in played.groups]
+
+
+class _Adapter:
+    """What GEPA asks: scores of prompts on tasks, and what a reflection reads of the episodes."""
+
+    propose_new_texts = None
+
+    def __init__(self, player: _Player, loop: asyncio.AbstractEventLoop, batch: Any) -> None:
+        self._player = player
+        self._loop = loop
+        self._batch = batch
+
+    def evaluate(self, batch: list[Task], candidate: Prompts, capture_traces: bool = False) -> Any:
+        playing = self._player.try_out(candidate, batch)
+        episodes = asyncio.run_coroutine_threadsafe(playing, self._loop).result()
+        scores = [episode.raw_reward for episode in episodes]
+        return self._batch(outputs=episodes, scores=scores, trajectories=episodes if capture_traces else None)
+
+    def make_reflective_dataset(
+        self, candidate: Prompts, eval_batch: Any, components_to_update: list[str]
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        shown = [_shown(episode, self._player.config.task_judge.reference_field) for episode in eval_batch.trajectories]
+        return dict.fromkeys(components_to_update, shown)
+
+
+def _search(player: _Player, start: Prompts, tasks: Sequence[Task], config: AstuneConfig, folder: Path) -> Prompts:
+    """The best prompts that GEPA finds. Runs in a thread: GEPA is synchronous, and episodes run on the run's loop."""
+    gepa, batch = _gepa()
+    model = HelperModel(config.helper_model)
+    loop = player.loop
+    n = config.prompt_search.validation_tasks
+
+    def reflect(prompt: Any) -> str:
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+        return asyncio.run_coroutine_threadsafe(model.ask(_REFLECTS, text), loop).result()
+
+    found = gepa.optimize(
+        seed_candidate=start,
+        trainset=list(tasks[n:]),
+        valset=list(tasks[:n]),
+        adapter=_Adapter(player, loop, batch),
+        reflection_lm=reflect,
+        max_metric_calls=config.prompt_search.max_episodes,
+        run_dir=str(folder / "search"),
+        logger=_Quiet(),
+        seed=config.seed,
+    )
+    return dict(found.best_candidate)
+
+
+class _Quiet:
+    """GEPA's own lines are left out: the run's display says what is played."""
+
+    def log(self, message: str) -> None: ...
+
+
+def _gepa() -> tuple[Any, Any]:
+    """
+    Raises:
+        ConfigError: the library is not there.
+    """
+    try:
+        gepa, adapter = importlib.import_module("gepa"), importlib.import_module("gepa.core.adapter")
+    except ImportError as cause:
+        raise ConfigError("the search for prompts needs gepa", hint=install_extra("prompts")) from cause
+    return gepa, adapter.EvaluationBatch
+
+
+def _only(group: EpisodeGroup) -> Episode:
+    [episode] = group.episodes
+    return episode
+
+
+def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:
+    said = "\n".join(
+        f"[{node.role}] {node.content}" for node in episode.forest.nodes if node.sampled or node.role == "tool"
+    )
+    reference = episode.task.metadata.get(reference_field)
+    known = "" if reference is None else f" A correct answer is: {reference}."
+    ended = "a success" if episode.status == "success" else "no success"
+    return {
+        "Inputs": {"task": problem_of(episode.task)[:_SHOWN]},
+        "Generated Outputs": said[-_SHOWN:],
+        "Feedback": f"The reward is {episode.raw_reward:g}, {ended}.{known}",
+    }

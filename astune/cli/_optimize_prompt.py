@@ -1,0 +1,54 @@
+"""`astune optimize-prompt CONF`: a search for prompts as a run, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from astune.app.beside import telling_the_end
+from astune.app.execution import prepared
+from astune.app.interval import wilson_interval
+from astune.backbone.prompt_search import BEST, REFERENCE
+from astune.cli._errors import EXIT_INTERRUPTED
+from astune.cli._train import Request, train_or_plan
+from astune.launcher.companion import CompanionFlags
+from astune.runs import RunDirectory
+from astune.trainer.measures import SUCCESS
+
+
+def search_or_plan(
+    conf: Path, overrides: Sequence[str], companions: CompanionFlags, *, plan: Literal["short", "full"] | None
+) -> int:
+    """Search, or say what would be done; returns the exit status."""
+    request = Request(conf, list(overrides), plan=plan, companions=companions, over={"backbone": REFERENCE})
+    if plan is not None:
+        return train_or_plan(request)
+    console = Console()
+    try:
+        with (
+            telling_the_end(f"{request.title}, prompts", console) as tell_of,
+            prepared(request.experiment(), companions, console, tell_of) as job,
+        ):
+            _report(job.train(console), console)
+    except KeyboardInterrupt:  # the run has reported it
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _report(run: RunDirectory, console: Console) -> None:
+    measured = [line.metrics for line in run.metrics() if line.kind == "validation"]
+    table = Table("prompts", "held-out success", "95 % interval", "mean reward")
+    for name, metrics in zip(("start", "best"), (measured[0], measured[-1]) if measured else (), strict=False):
+        n = round(metrics["episodes/finished"])
+        low, high = wilson_interval(round(metrics[SUCCESS] * n), n)
+        table.add_row(name, f"{metrics[SUCCESS]:.2f}", f"{low:.2f} to {high:.2f}", f"{metrics['reward/mean']:.2f}")
+    console.print(table)
+    best = yaml.safe_load((run.path / BEST).read_text(encoding="utf-8"))["astune"]["rollout"]["params"]
+    for name, text in best.items():
+        console.print(f"\n{name}:\n{text}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nthese prompts: {run.path / BEST}", markup=False, highlight=False, soft_wrap=True)
