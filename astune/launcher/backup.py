@@ -9,7 +9,8 @@
     backup/git.patch         its uncommitted changes to tracked files
 
 A run that is resumed keeps its first backup and gets another one in `backup/resumed_<time>/`. Nothing here is ever
-executed again; a repository or a file that cannot be read is noted and does not stop a run.
+executed again, its folder is its owner's alone, and keys of the command line are left out; a repository or a file
+that cannot be read is noted and does not stop a run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import inspect
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +33,8 @@ from typing import Any
 from astune.config.tutorials import TUTORIALS
 from astune.schema import RunStoreError
 
+_SECRET = {"key", "apikey", "token", "secret", "password", "passwd", "credential", "credentials"}
+"""Last words in the name of an argument whose value is not written down; `api_key_env` names a variable, not a key."""
 GIT_TIMEOUT_S = 20.0
 _MANIFEST = "manifest.json"
 
@@ -55,7 +59,9 @@ def back_up(
     now = datetime.datetime.now()
     target = folder if not (folder / _MANIFEST).exists() else folder / f"resumed_{now:%Y_%m_%d_%H_%M_%S}"
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # sources and uncommitted changes are their owner's
+        target.mkdir(exist_ok=True)
         (target / "resolved.yaml").write_text(resolved, encoding="utf-8")
         if config_path is not None and config_path.is_file():
             shutil.copyfile(config_path, target / config_path.name)
@@ -67,7 +73,7 @@ def back_up(
             (target / "git.patch").write_bytes(patch)
         manifest = {
             "started_at": now.astimezone().isoformat(timespec="seconds"),
-            "command": list(command),
+            "command": without_secrets(command),
             "working_directory": str(Path.cwd()),
             "config_path": str(config_path.resolve()) if config_path is not None else None,
             "python": sys.version,
@@ -89,6 +95,25 @@ def config_path_of(folder: Path) -> Path | None:
     except (OSError, ValueError):
         return None
     return Path(written) if written else None
+
+
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """The command line with `***` for the value of every argument whose name says that it is secret.
+
+    --set judge.api_key=sk-1 --token abc    gives   --set judge.api_key=*** --token ***
+    """
+    told: list[str] = []
+    hide_next = False
+    for argument in command:
+        name, equals, _ = argument.partition("=")
+        secret = _is_secret(name)
+        told.append("***" if hide_next else f"{name}=***" if secret and equals else argument)
+        hide_next = secret and not equals and name.startswith("-")
+    return told
+
+
+def _is_secret(name: str) -> bool:
+    return re.split(r"[^a-z0-9]+", name.lower())[-1] in _SECRET
 
 
 def _write_json(path: Path, data: Any) -> None:  # any JSON

@@ -104,3 +104,17 @@ def test_a_backup_that_cannot_be_written_is_an_error_with_its_cause(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunStoreError, match="could not be written"):
         back_up(tmp_path / "file" / "b", config_path=None, resolved="", classes=[], command=[])
+
+
+def test_a_backup_is_its_owners_alone_and_holds_no_key_of_the_command_line(tmp_path: Path) -> None:
+    command = [
+        *("astune", "--conf", "a.yaml", "--set", "task_judge.params.api_key=sk-1", "--token", "abc"),
+        *("--set", "helper.api_key_env=MY_KEY", "--set", "rollout.max_tokens=5"),
+    ]
+    made = back_up(tmp_path / "backup", config_path=None, resolved="", classes=[], command=command)
+    assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
+    told = json.loads((made / "manifest.json").read_text())["command"]
+    assert told == [
+        *("astune", "--conf", "a.yaml", "--set", "task_judge.params.api_key=***", "--token", "***"),
+        *("--set", "helper.api_key_env=MY_KEY", "--set", "rollout.max_tokens=5"),
+    ]
