@@ -35,6 +35,8 @@ from astune.workflow.loading import load_workflow
 REFERENCE = "astune.backbone.prompt_search->PromptSearch"
 BEST = "best_prompts.yaml"
 NOT_TRAINED = "prompts are searched"
+MINIBATCH = 3
+"""Tasks that a new prompt is tried on first."""
 _SHOWN = 4_000
 _REFLECTS = "You improve the prompts of AI agents."
 
@@ -199,6 +201,7 @@ def _search(player: _Player, start: Prompts, tasks: Sequence[Task], config: Astu
         valset=list(tasks[:n]),
         adapter=_Adapter(player, loop, batch),
         reflection_lm=reflect,
+        reflection_minibatch_size=MINIBATCH,
         max_metric_calls=config.prompt_search.max_episodes,
         run_dir=str(folder / "search"),
         logger=_Quiet(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,9 @@ from rich.table import Table
 
 from astune.app.beside import telling_the_end
 from astune.app.execution import prepared
+from astune.app.experiment import Experiment
 from astune.app.interval import wilson_interval
-from astune.backbone.prompt_search import BEST, REFERENCE
+from astune.backbone.prompt_search import BEST, MINIBATCH, REFERENCE
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._train import Request, train_or_plan
 from astune.launcher.companion import CompanionFlags
@@ -32,12 +34,20 @@ def search_or_plan(
     try:
         with (
             telling_the_end(f"{request.title}, prompts", console) as tell_of,
-            prepared(request.experiment(), companions, console, tell_of) as job,
+            prepared(_with_steps(request.experiment()), companions, console, tell_of) as job,
         ):
             _report(job.train(console), console)
     except KeyboardInterrupt:  # the run has reported it
         return EXIT_INTERRUPTED
     return 0
+
+
+def _with_steps(experiment: Experiment) -> Experiment:
+    """The same with as many steps as its episodes are enough for, so that the display knows how far it is."""
+    config = experiment.config
+    steps = max(1, config.prompt_search.max_episodes // MINIBATCH)
+    trainer = config.trainer.model_copy(update={"total_steps": steps})
+    return replace(experiment, config=config.model_copy(update={"trainer": trainer}))
 
 
 def _report(run: RunDirectory, console: Console) -> None:
