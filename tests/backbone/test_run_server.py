@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -459,9 +460,9 @@ async def test_a_measurement_of_which_groups_are_missing_is_none(tmp_path: Path)
 async def test_callers_without_the_token_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, reports, _):
         stranger = Reports(reports.address, "guessed")
-        with pytest.raises(RunStoreError, match="the token is wrong"):
+        with pytest.raises(RunStoreError, match="the token is missing or wrong"):
             await asyncio.to_thread(stranger.job)
-        with pytest.raises(RunStoreError, match="the token is wrong"):
+        with pytest.raises(RunStoreError, match="the token is missing or wrong"):
             await asyncio.to_thread(lambda: stranger.send(RunFailed(error="gone")))
         assert not server.failed.is_set()
         job = await asyncio.to_thread(reports.job)
@@ -546,3 +547,21 @@ async def test_a_step_of_groups_that_were_never_reported_ends_the_run(tmp_path: 
         with pytest.raises(RunStoreError, match="trained the group two, which was not reported"):
             await asyncio.to_thread(lambda: report_step(reports, episodes, groups=("one", "two")))
         assert run.metrics() == []
+
+
+async def test_a_name_that_was_pointed_here_and_a_body_without_end_are_refused(tmp_path: Path) -> None:
+    def status(address: str, path: str, **headers: str) -> int:
+        connection = HTTPConnection(address.removeprefix("http://"), timeout=30)
+        connection.putrequest("POST", path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders()
+        with closing(connection):
+            return connection.getresponse().status
+
+    async with serving(tmp_path) as (server, reports, _), server.listening() as (address, token):
+        known = {"Authorization": f"Bearer {token}"}
+        assert await asyncio.to_thread(status, address, "/episode", Host="evil.example", **known) == 403
+        assert await asyncio.to_thread(status, address, "/episode", Content_Length=str(2**40), **known) == 413
+        assert not server.failed.is_set()
+        assert await asyncio.to_thread(reports.job)

@@ -28,7 +28,8 @@ from starlette.routing import Route
 from astune.backbone.cluster.messages import MESSAGES, Message, RunFailed
 from astune.backbone.cluster.run_writer import RunWriter
 from astune.runs import wire
-from astune.schema import AstuneError, TrainerError
+from astune.schema import AstuneError, TrainerError, is_loopback
+from astune.serving import Guard
 
 
 class RunServer:
@@ -54,9 +55,15 @@ class RunServer:
         token = secrets.token_urlsafe(24)
         with socket.create_server((host, 0)) as listening:
             port = listening.getsockname()[1]
-            server = uvicorn.Server(
-                uvicorn.Config(self._app(token), log_level="warning", access_log=False, lifespan="off")
+            app = Guard(
+                self._app(),
+                loopback=is_loopback(host),
+                token=token,
+                max_body_bytes=_MAX_BODY_BYTES,
+                refuse=lambda status, error: _refused(error, status),
+                open_paths=(),
             )
+            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
             serving = asyncio.ensure_future(server._serve([listening]))  # without its own handling of signals
             try:
                 yield f"http://{host}:{port}", token
@@ -64,17 +71,11 @@ class RunServer:
                 server.should_exit = True
                 await serving
 
-    def _app(self, token: str) -> Starlette:
-        def authorised(request: Request) -> bool:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            return secrets.compare_digest(given.encode(), token.encode())
-
-        async def job(request: Request) -> Response:
-            return _json(self.writer.job.payload()) if authorised(request) else _refused("the token is wrong", 401)
+    def _app(self) -> Starlette:
+        async def job(_: Request) -> Response:
+            return _json(self.writer.job.payload())
 
         async def report(request: Request) -> Response:
-            if not authorised(request):
-                return _refused("the token is wrong", 401)
             self.last_report_at = time.monotonic()
             if self.failure is not None:  # what is reported after the cause is its consequence
                 return _refused(str(self.failure), 409)
@@ -102,6 +103,8 @@ class RunServer:
 
 
 _DEFECT = "this is a defect of astune"
+_MAX_BODY_BYTES = 2**28
+"""A compressed episode of a million tokens has some 10 MB."""
 
 
 def _parsed(kind: str, body: bytes) -> Message:
