@@ -45,7 +45,8 @@ _INFO = "run.json"
 _EPISODES = "rollout/episodes.sqlite"
 _FOLDERS = ("backup", "rollout", "checkpoints", "plots")
 _TIME = "%Y_%m_%d_%H_%M_%S"
-_UNSAFE = re.compile(r"[/\\\0]|^\.{0,2}$")
+_UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]|^\.{0,2}$")
+_NAME_BYTES = 200
 
 
 class RunDirectory:
@@ -64,8 +65,10 @@ class RunDirectory:
         Raises:
             RunStoreError: the folder cannot be written, or the name cannot be a folder's.
         """
-        if _UNSAFE.search(experiment_name):
-            raise RunStoreError(f"{experiment_name!r} cannot be a folder's name", hint="choose another experiment_name")
+        if _UNSAFE.search(experiment_name) or len(experiment_name.encode(errors="replace")) > _NAME_BYTES:
+            raise RunStoreError(
+                f"{experiment_name[:_NAME_BYTES]!r} cannot be a folder's name", hint="choose another experiment_name"
+            )
         experiment = Path(record_dir).resolve() / experiment_name
         with store_errors(f"creating a run in {experiment}"):
             experiment.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,13 @@ def json_object(line: bytes, where: str) -> Row:
         TaskReaderError: it is not UTF-8, no JSON, or no object; begins with `where`.
     """
     try:
-        row = json.loads(line.decode("utf-8-sig"))
+        row = json.loads(line.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_with_single_keys)
+        if b"\\ud" in line.lower():
+            json.dumps(row, ensure_ascii=False).encode()
+    except RecursionError as cause:
+        raise TaskReaderError(f"{where}: nested too deeply", hint="flatten the task") from cause
+    except UnicodeEncodeError as cause:
+        raise TaskReaderError(f"{where}: a text holds half a surrogate pair", hint="write whole characters") from cause
     except UnicodeDecodeError as cause:
         raise TaskReaderError(f"{where}: not UTF-8 (byte {cause.start})", hint="save the file as UTF-8") from cause
     except ValueError as cause:
@@ -70,6 +76,19 @@ def json_object(line: bytes, where: str) -> Row:
             f"{where}: expected one JSON object, found {type(row).__name__}",
             hint="write one object a line rather than one list",
         )
+    return row
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON; write null")
+
+
+def _with_single_keys(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in row if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
     return row
 
 

@@ -279,3 +279,10 @@ def test_a_half_made_folder_is_no_run(tmp_path) -> None:
     half.mkdir()
     (half / "run.json").write_text("{}")
     assert resolve_run(tmp_path / "x") == run.path
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\x1b]0;b\x07", "a\nb"])
+def test_a_name_that_no_folder_should_have_is_refused_in_short(name: str, tmp_path) -> None:
+    with pytest.raises(RunStoreError, match="cannot be a folder's name") as caught:
+        RunDirectory.create(tmp_path, name)
+    assert len(str(caught.value)) < 400

@@ -11,7 +11,7 @@ import pytest
 from dataset_making import parquet_of
 
 from astune.schema import TaskReaderError
-from astune.task_reader.rows import row_count, rows_of
+from astune.task_reader.rows import json_object, row_count, rows_of
 
 ROWS = [{"question": "2+2?", "answer": "#### 4", "level": 1}, {"question": 'é, "ü"\n?', "answer": "", "level": None}]
 
@@ -96,3 +96,22 @@ def test_without_pyarrow_the_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib, "import_module", import_module)
     with pytest.raises(TaskReaderError, match=r"needs pyarrow, which is not installed; pip install pyarrow"):
         list(rows_of(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"answer": NaN}', "NaN is no number of JSON"),
+        ('{"a": {"b": 1, "b": 2}}', "'b' stands twice"),
+        ('{"a": "\\ud800"}', "half a surrogate pair"),
+        ('{"a": ' + "[" * 100_000 + "}", "nested too deeply"),
+    ],
+)
+def test_json_that_means_nothing_certain_is_refused_with_its_place(line: str, says: str):
+    with pytest.raises(TaskReaderError, match=says) as caught:
+        json_object(line.encode(), "tasks.jsonl, line 3")
+    assert str(caught.value).startswith("tasks.jsonl, line 3: ")
+
+
+def test_a_whole_surrogate_pair_is_a_character():
+    assert json_object(b'{"a": "\\ud83d\\ude42"}', "line 1") == {"a": "\U0001f642"}
