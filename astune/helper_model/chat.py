@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,8 @@ _UNREACHED_TRIES = 3
 _PAUSE_S = 1.0
 _LOCAL_CONTEXT = 4_096
 _LOCAL_ANSWER = 1_024
+_LOCAL_TEXT = 300
+"""Characters of one text in an answer by a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class LocalChat:
             temperature=1.0 if question.temperature is None else question.temperature,
             stop_token_ids=renderer.stop_token_ids,
             seed=question.number or 0,
-            grammar=None if question.schema is None else Grammar("json_schema", json.dumps(question.schema)),
+            grammar=None if question.schema is None else Grammar("json_schema", json.dumps(_bounded(question.schema))),
         )
         engine.open_session(session)
         try:
@@ -157,6 +160,18 @@ class LocalChat:
         return Answered(text, len(prompt_ids) + len(completion.token_ids))
 
 
+def _bounded(schema: Any) -> Any:
+    """The schema with an end to every text: small models repeat themselves in one that has none."""
+    if isinstance(schema, list):
+        return [_bounded(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bounded = {name: _bounded(each) for name, each in schema.items()}
+    if schema.get("type") == "string" and "enum" not in schema:
+        bounded.setdefault("maxLength", _LOCAL_TEXT)
+    return bounded
+
+
 def _load(model: str) -> tuple[InProcessEngine, Renderer]:
     from astune.config.schema import EngineConfig, ModelConfig
     from astune.engine.local.in_process import InProcessEngine
@@ -167,4 +182,5 @@ def _load(model: str) -> tuple[InProcessEngine, Renderer]:
     engine = InProcessEngine.load(
         folder, model=ModelConfig(path=model), engine=EngineConfig(), max_model_len=_LOCAL_CONTEXT
     )
+    atexit.register(engine.stop)  # a thread that computes must not outlive the interpreter
     return engine, load_renderer(folder, model)

@@ -180,11 +180,15 @@ class InProcessEngine:
             )
 
     async def aclose(self) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """Close it from a thread that may wait: requests end in an error, and the worker's thread ends."""
         with self._changed:
             if self._end is None:
                 self._end = EngineError("the engine is closed")
             self._changed.notify()
-        await asyncio.to_thread(self._thread.join)
+        self._thread.join()
 
     def count_unread(self, completion: Completion) -> None:
         """A completion whose caller had gone when it was done."""
