@@ -11,9 +11,11 @@ from astune.schema import ConfigError
 PATTERNS = {
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     "key": r"\b(?:sk|pk|ghp|gho|xoxb|xoxp|AKIA|AIza|hf)[-_]?[A-Za-z0-9_-]{16,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
-    "phone": r"(?<![\w.])(?:\+\d{1,3}[ -]?)?(?:\(\d{2,4}\)[ -]?|\d{2,4}[ -])?\d{3,4}[ -]?\d{4}(?![\w.])",
+    "phone": r"(?<![\w.+-])(?:\+\d[\d ()-]{7,16}\d|\(\d{2,5}\)[ -]?\d{3,4}[ -]?\d{3,4}(?:-\d{1,4})?"
+    r"|\d{2,4}[ -]\d{3,4}[ -]\d{4}|1[3-9]\d{9})(?!\w|\.\d)",
 }
-"""What is masked by default. A phone number has seven digits at least; numbers with a decimal point are none."""
+"""What is masked by default. A telephone number has a plus, parentheses or two separators, or is a Chinese mobile one;
+other digits are numbers that somebody calculates with."""
 
 
 class Masker:

@@ -42,6 +42,10 @@ Count = Callable[[ChatRequest], Awaitable[int]]
 """Counts the tokens of a request's prompt."""
 
 
+_MOST_KEPT = 10_000
+"""Requests of one key whose answers are kept for repetitions."""
+
+
 @dataclass(eq=False)
 class Given:
     """A request that came, and its answers, which may still be on their way."""
@@ -126,11 +130,22 @@ class OpenKey:
         if given is None:
             given = self._begin(request, digest, idempotency_key)
             self._given.append(given)
+            self._forget_oldest()
         elif request.stream and given.live is None:  # it was answered before the gateway came back
             given.live = LiveAnswers(0)
         if idempotency_key:
             self._by_idempotency_key[idempotency_key] = given
         return given
+
+    def _forget_oldest(self) -> None:
+        """Keep what lately came: a key of an episode never has so much, one that is served for months has."""
+        if len(self._given) <= _MOST_KEPT:
+            return
+        del self._given[: _MOST_KEPT // 2]
+        kept = set(map(id, self._given))
+        self._by_idempotency_key = {key: each for key, each in self._by_idempotency_key.items() if id(each) in kept}
+        for answer_id in list(self.conversations)[: -_MOST_KEPT // 2]:
+            del self.conversations[answer_id]
 
     def _earlier(self, digest: bytes, idempotency_key: str | None, *, repeated: bool) -> Given | None:
         """The request that this one repeats, unless it failed."""

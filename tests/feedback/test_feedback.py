@@ -187,15 +187,18 @@ def said(
 def test_personal_data_is_masked_before_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "feedback.sqlite3"
     store = FeedbackStore(path, Masker({"order": r"#\d{6}"}))
-    secrets = ("ann.b@example.co.uk", "+49 170 1234567", "(030) 901820-12", "sk-abcdefghijklmnop1234", "#123456")
-    store.add(said("i", "I am " + " or ".join(secrets), "Noted: 3.14159265, 20261124.5", user="ann"))
+    secrets = ("ann.b@example.co.uk", "+49 170 1234567", "(030) 901820-12", "555-123-4567", "13812345678")
+    secrets += ("sk-abcdefghijklmnop1234", "#123456")
+    numbers = "3.14159265, 20261124.5, 1000000, 20261124, 2026-11-24, 10 000"
+    store.add(said("i", "I am " + ". I am ".join(secrets) + ".", numbers, user="ann"))
     store.rate(Rating("i", 1.0, comment="mail ann.b@example.co.uk", user="ann"))
     [kept] = store.interactions()
-    assert kept.messages[0]["content"].startswith("I am [email] or [phone] or")
-    assert kept.messages[1]["content"] == "Noted: 3.14159265, 20261124.5"
+    masked = ["[email]", "[phone]", "[phone]", "[phone]", "[phone]", "[key]", "[order]"]
+    assert kept.messages[0]["content"] == "".join(f"I am {each}. " for each in masked).rstrip()
+    assert kept.messages[1]["content"] == numbers
     store.close()
     held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    for secret in ("ann.b@example.co.uk", "1234567", "sk-abcdefghijklmnop1234", "#123456"):
+    for secret in secrets:
         assert secret.encode() not in held
     with pytest.raises(ConfigError, match="the mask order is"):
         Masker({"order": "("})

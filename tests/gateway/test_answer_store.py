@@ -71,3 +71,15 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("Dear Sir, " * 100)
     with pytest.raises(ConfigError, match="letter"):
         AnswerStore(tmp_path / "letter")
+
+
+async def test_a_key_that_is_served_for_months_keeps_what_lately_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astune.gateway.episode_keys._MOST_KEPT", 10)
+    served = Gateway(tmp_path / "answers")
+    for number in range(25):
+        await served.ask(repeated=False, named=f"request {number}")
+    assert await served.ask(repeated=True, named="request 24") == "answer 25"
+    assert served.n_asked == 25
+    assert await served.ask(repeated=False, named="request 0") == "answer 26"
