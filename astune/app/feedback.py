@@ -1,4 +1,4 @@
-"""Taking in, counting and handing on what users said of a model's answers."""
+"""Importing, counting and exporting what users thought of the answers of a model."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
         if what == "labelled" and rating is not None:
             yield {"main_query": question, "metadata": {"answer": text_of(answer), "score": rating}}
         if what == "accepted" and (opinion.corrected_answer is not None or (rating is not None and rating > 0)):
-            said = answer if opinion.corrected_answer is None else _corrected(opinion.corrected_answer)
-            yield {"messages": [*asked, said], "tools": interaction.tools}
+            answered = answer if opinion.corrected_answer is None else _corrected(opinion.corrected_answer)
+            yield {"messages": [*asked, answered], "tools": interaction.tools}
         if what == "failures" and rating is not None and rating < 0 and opinion.corrected_answer is None:
             yield {"main_query": question, "metadata": {"interaction": interaction.interaction_id, "rating": rating}}
 

@@ -122,8 +122,8 @@ async def _reward(judge: JudgeBase, inputs: dict[str, Any]) -> Any:
 
 def _inputs(task: Task, answer: str) -> dict[str, Any]:
     asked = list(task.init_messages) or [{"role": "user", "content": task.main_query}]
-    said = [*asked, {"role": "assistant", "content": answer}]
-    return {"env": None, "task_core_arg": TaskCoreArg(task), "grouped_steps": [said], "final_answer": answer}
+    conversation = [*asked, {"role": "assistant", "content": answer}]
+    return {"env": None, "task_core_arg": TaskCoreArg(task), "grouped_steps": [conversation], "final_answer": answer}
 
 
 def _answers(task: Task, known: Sequence[Task], field_name: str) -> tuple[str, str]:

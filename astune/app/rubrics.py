@@ -10,7 +10,7 @@ from astune.config import AstuneConfig
 from astune.helper_model import HelperModel, Usage, metered
 from astune.rollout.verdict import TaskCoreArg
 from astune.rubrics import Agreement, Example, RubricLearner, Rubrics, agreement
-from astune.rubrics.learning import Tell
+from astune.rubrics.learning import OnProgress
 from astune.schema import Task
 from astune.task_judge import GroupJudge, GroupJudgeBase, LlmJudge
 from astune.task_judge.rubrics_judge import RubricsJudge
@@ -28,7 +28,7 @@ class Measured:
 
 
 async def learn(
-    config: AstuneConfig, examples: Sequence[Example], description: str, tell: Tell
+    config: AstuneConfig, examples: Sequence[Example], description: str, on_progress: OnProgress
 ) -> tuple[Rubrics, Usage]:
     """Rubrics from labelled answers, or from the description where there are none.
 
@@ -37,13 +37,15 @@ async def learn(
     """
     language = config.rubrics.language or config.helper_model.language
     model = HelperModel(config.helper_model.model_copy(update={"language": language}))
-    learner = RubricLearner(model, config.rubrics, language, tell)
+    learner = RubricLearner(model, config.rubrics, language, on_progress)
     if examples:
         return await learner.from_labels(examples, description), model.used
     return await learner.from_description(description), model.used
 
 
-async def measure(config: AstuneConfig, file: str, examples: Sequence[Example], tell: Tell) -> list[Measured]:
+async def measure(
+    config: AstuneConfig, file: str, examples: Sequence[Example], on_progress: OnProgress
+) -> list[Measured]:
     """Agreement of the rubrics in `file` with the labels, and of a judge that has no rubrics."""
     rubrics = RubricsJudge(config, file=file)
     language = config.rubrics.language or config.helper_model.language
@@ -53,19 +55,23 @@ async def measure(config: AstuneConfig, file: str, examples: Sequence[Example], 
     else:
         plain = LlmJudge(config, criteria=PLAIN_CRITERIA[language])
     judges: list[tuple[str, Any]] = [("plain judge", plain), ("rubrics", rubrics)]
-    return [await _measured(name, judge, examples, config, tell) for name, judge in judges]
+    return [await _measured(name, judge, examples, config, on_progress) for name, judge in judges]
 
 
 async def _measured(
-    name: str, judge: LlmJudge | GroupJudgeBase, examples: Sequence[Example], config: AstuneConfig, tell: Tell
+    name: str,
+    judge: LlmJudge | GroupJudgeBase,
+    examples: Sequence[Example],
+    config: AstuneConfig,
+    on_progress: OnProgress,
 ) -> Measured:
     graded: list[list[tuple[float, float]]] = []
     with metered() as usage:
         for number, example in enumerate(examples):
-            tell(name, number, len(examples))
+            on_progress(name, number, len(examples))
             grades = await _grades(judge, example, config)
             graded.append(list(zip(example.labels, grades, strict=True)))
-    tell(name, len(examples), len(examples))
+    on_progress(name, len(examples), len(examples))
     if all(len({label for label, _ in group}) < 2 for group in graded):  # one answer to each query
         graded = [[one for group in graded for one in group]]
     return Measured(name, agreement(graded), usage)

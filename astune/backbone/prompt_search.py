@@ -234,7 +234,7 @@ def _only(group: EpisodeGroup) -> Episode:
 
 
 def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:
-    said = "\n".join(
+    written = "\n".join(
         f"[{node.role}] {node.content}" for node in episode.forest.nodes if node.sampled or node.role == "tool"
     )
     reference = episode.task.metadata.get(reference_field)
@@ -242,6 +242,6 @@ def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:
     ended = "a success" if episode.status == "success" else "no success"
     return {
         "Inputs": {"task": problem_of(episode.task)[:_SHOWN]},
-        "Generated Outputs": said[-_SHOWN:],
+        "Generated Outputs": written[-_SHOWN:],
         "Feedback": f"The reward is {episode.raw_reward:g}, {ended}.{known}",
     }

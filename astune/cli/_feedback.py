@@ -1,4 +1,4 @@
-"""`astune serve`, which keeps what users said, and the `astune feedback` commands: take in, look, hand on, delete."""
+"""`astune serve`, which records feedback, and the `astune feedback` commands: import, show, export, forget."""
 
 from __future__ import annotations
 

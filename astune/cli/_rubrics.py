@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from astune.config import AstuneConfig
-    from astune.rubrics.learning import Tell
+    from astune.rubrics.learning import OnProgress
 
 rubrics_app = Commands(
     help="Learn rubrics from a few labelled answers, for `judge_protocol: rubrics`.", no_args_is_help=True
@@ -66,8 +66,8 @@ def learn(
         if dry_run is not None:
             _print(f"{_asked(config)} would be asked, and {out} written")
             return 0
-        with _progress() as tell:
-            found, usage = asyncio.run(rubrics.learn(config, examples, description, tell))
+        with _progress() as on_progress:
+            found, usage = asyncio.run(rubrics.learn(config, examples, description, on_progress))
         found.save(out)
         for theme in found.themes:
             _print(f"\n{theme.theme}")
@@ -106,8 +106,8 @@ def check(
         if dry_run is not None:
             _print(f"{_asked(config)} would grade the answers to {len(examples)} queries twice")
             return 0
-        with _progress() as tell:
-            measured = asyncio.run(rubrics.measure(config, str(file), examples, tell))
+        with _progress() as on_progress:
+            measured = asyncio.run(rubrics.measure(config, str(file), examples, on_progress))
         columns = ("judge", "pairs in the labels' order", "Kendall's tau", "tokens")
         table = Table(*columns, title=f"against {labelled.name}")
         for each in measured:
@@ -148,7 +148,7 @@ def _print(text: str) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def _progress() -> Iterator[OnProgress]:
     """A bar for each stage, and what moves them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -156,9 +156,9 @@ def _progress() -> Iterator[Tell]:
     with Progress(*columns) as bars:
         known: dict[str, TaskID] = {}
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def on_progress(stage: str, done: int, total: int) -> None:
             if stage not in known:
                 known[stage] = bars.add_task(stage, total=total)
             bars.update(known[stage], completed=done)
 
-        yield tell
+        yield on_progress

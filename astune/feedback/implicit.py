@@ -1,4 +1,4 @@
-"""Opinions that nobody wrote down, derived from sessions by named rules. They weigh less than what users say.
+"""Opinions that nobody wrote down, derived from sessions by named rules. They have less weight than explicit ratings.
 
 repeated_question   the same was asked again                                  -1, weight 0.3
 reworded_question   nearly the same was asked again, in other words           -0.5, weight 0.3

@@ -10,7 +10,7 @@ from typing import Any
 from astune.schema import Message
 
 EXPLICIT = "explicit"
-"""The kind of what a user said; other kinds are `implicit:` and the name of the rule that found it."""
+"""The kind of an explicit rating; other kinds are `implicit:` and the name of the rule that found it."""
 
 
 @dataclass(frozen=True, slots=True)

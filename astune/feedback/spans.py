@@ -42,7 +42,7 @@ class _Call:
 
 
 def interaction_of(spans: Sequence[Span], source: str) -> Interaction | None:
-    """The interaction of one trace: the last call of a model in it with its answer, or else what an agent was told and
+    """The interaction of one trace: the last call of a model in it with its answer, or else what an agent received and
     replied. None where it has neither.
 
     Raises:
@@ -113,9 +113,9 @@ def _gen_ai(attributes: Mapping[str, Any]) -> _Call:
     """The GenAI conventions. AgentScope writes a model's input beside them, with its arguments."""
     own = _json(attributes.get("agentscope.function.input"))
     tools = [_tool(each) for each in _json(attributes.get("gen_ai.tool.definitions")) or []]
-    told = _json(attributes.get("gen_ai.input.messages"))
-    if told is not None:
-        messages = [message for each in told for message in _from_parts(each)]
+    inputs = _json(attributes.get("gen_ai.input.messages"))
+    if inputs is not None:
+        messages = [message for each in inputs for message in _from_parts(each)]
     else:
         messages = [_plain(each) for each in _first_list(own)]
     system = _json(attributes.get("gen_ai.system_instructions"))
@@ -131,8 +131,8 @@ def _agentscope(given: Any, returned: Any) -> _Call:
     if isinstance(result, str):
         result = _message_of_repr(result)
     keywords = arguments.get("kwargs") or {}
-    told = _first_list(arguments) or [keywords.get("msg")]
-    return _Call([_plain(each) for each in told] + [_plain(result)], list(keywords.get("tools") or []))
+    inputs = _first_list(arguments) or [keywords.get("msg")]
+    return _Call([_plain(each) for each in inputs] + [_plain(result)], list(keywords.get("tools") or []))
 
 
 def _first_list(arguments: Any) -> list[Any]:

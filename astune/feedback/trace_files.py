@@ -84,8 +84,8 @@ def _studio_span(row: tuple[Any, ...]) -> Span:
     read = json.loads(attributes)
     if not isinstance(read, dict):
         raise TypeError("attributes are no object")
-    told = tuple(_events(json.loads(events or "[]")))
-    return Span(str(trace), str(span), str(name), _seconds(start), _flat(read), told)
+    own_events = tuple(_events(json.loads(events or "[]")))
+    return Span(str(trace), str(span), str(name), _seconds(start), _flat(read), own_events)
 
 
 def _json_file(path: Path) -> TraceFile:

@@ -108,10 +108,10 @@ class EndpointChat:
         text = content if isinstance(content, str) else ""
         used = (answer.get("usage") or {}).get("total_tokens")
         asked = sum(len(each["content"]) for each in question.messages)
-        told = text.rpartition(_END_OF_THOUGHT)[2].strip()
-        if choice.get("finish_reason") == "length" or not told:
+        visible = text.rpartition(_END_OF_THOUGHT)[2].strip()
+        if choice.get("finish_reason") == "length" or not visible:
             raise EngineError(f"{self._endpoint.root} gave no whole answer: {text[-200:]!r}")
-        return Answered(told, used if isinstance(used, int) else asked + len(text))
+        return Answered(visible, used if isinstance(used, int) else asked + len(text))
 
 
 class LocalChat:

@@ -27,8 +27,8 @@ _MOST = 16
 """Rubrics that are kept at most."""
 _SHOWN = 4_000
 
-Tell = Callable[[str, int, int], object]
-"""Hears a stage's name, what is done of it and how much there is."""
+OnProgress = Callable[[str, int, int], object]
+"""Receives the name of a stage, how many of its items are done, and how many there are."""
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -55,12 +55,14 @@ class _Themes(BaseModel):
 class RubricLearner:
     """Learns rubrics with a helper model."""
 
-    def __init__(self, model: HelperModel, config: RubricsConfig, language: str, tell: Tell = lambda *_: None) -> None:
+    def __init__(
+        self, model: HelperModel, config: RubricsConfig, language: str, on_progress: OnProgress = lambda *_: None
+    ) -> None:
         self._model = model
         self._config = config
         self._language: Any = language
         self._grader = Grader(model)
-        self._tell = tell
+        self._on_progress = on_progress
 
     async def from_labels(self, examples: Sequence[Example], description: str = "") -> Rubrics:
         """Rubrics that order the answers of `examples` as their labels do.
@@ -92,7 +94,7 @@ class RubricLearner:
         return await self._themed(rubrics, source)
 
     async def from_description(self, description: str) -> Rubrics:
-        """Rubrics from a description of the task alone: nobody labelled anything, so they all weigh the same."""
+        """Rubrics from a description of the task alone: nobody labelled anything, so they all have the same weight."""
         n = self._config.query_specific_generate_number * self._config.categories_number
         instruction = self._model.prompts.get("rubric_describe", number=n)
         found = await self._model.ask_json(instruction, data(task=description), _Texts)
@@ -147,15 +149,15 @@ class RubricLearner:
         )
 
     async def _each(self, stage: str, items: Sequence[S], job: Callable[[S], Awaitable[T]]) -> list[T]:
-        """The results of a job for all items, in order; progress is told."""
+        """The results of a job for all items, in order; progress is reported."""
         done = 0
-        self._tell(stage, 0, len(items))
+        self._on_progress(stage, 0, len(items))
 
         async def counted(item: S) -> T:
             nonlocal done
             result = await job(item)
             done += 1
-            self._tell(stage, done, len(items))
+            self._on_progress(stage, done, len(items))
             return result
 
         return await asyncio.gather(*(counted(item) for item in items))

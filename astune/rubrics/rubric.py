@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from astune.schema import ConfigError
 
-_HEAD = "# Rubrics. Edit, weigh or remove them as you like; `astune rubrics check` measures what comes of it.\n"
+_HEAD = "# Rubrics. Edit, reweight or remove them as you like; `astune rubrics check` measures what comes of it.\n"
 
 
 class Rubric(BaseModel):

@@ -1,4 +1,4 @@
-"""The small complementary set of many rubrics: those that tell most about the labels beside what the others tell.
+"""The small complementary set of many rubrics: those that add most information about the labels.
 
 Each pair of answers of which the labels prefer one is a trial; a rubric's evidence is the difference of its two marks.
 A logistic model without an intercept and with weights of at least 0 says how likely the preferred one wins. Rubrics are

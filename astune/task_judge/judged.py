@@ -40,12 +40,12 @@ def reply_of(inputs: Inputs) -> str:
 
 
 def conversation_of(inputs: Inputs) -> list[dict[str, Any]]:
-    """The messages of all timelines behind what the agent was first told, each with its role, text and tool calls."""
-    said: list[dict[str, Any]] = []
+    """The messages of all timelines behind the first messages that the agent received, each with its role, text and tool calls."""
+    messages: list[dict[str, Any]] = []
     for steps in inputs.get("grouped_steps") or []:
         spoken = next((i for i, message in enumerate(steps) if message.get("role") == "assistant"), len(steps))
-        said += [_plain(message) for message in steps[spoken:]]
-    return said
+        messages += [_plain(message) for message in steps[spoken:]]
+    return messages
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

@@ -121,8 +121,8 @@ def _by_rules(answer: str | None, reply: str, reference: str) -> bool | None:
 
 async def _found(model: HelperModel, reply: str) -> str | None:
     """The answer that a reply commits to, in whatever words; None for none."""
-    said = await model.ask(model.prompts.get("math_find"), data(solution=reply[-_LONGEST_REPLY:]))
-    return None if said.strip(" .").upper() == "NONE" else stated_answer(said) or said
+    answer_text = await model.ask(model.prompts.get("math_find"), data(solution=reply[-_LONGEST_REPLY:]))
+    return None if answer_text.strip(" .").upper() == "NONE" else stated_answer(answer_text) or answer_text
 
 
 async def _are_same(model: HelperModel, task: Task, answer: str, reference: str) -> bool:
@@ -131,11 +131,11 @@ async def _are_same(model: HelperModel, task: Task, answer: str, reference: str)
         JudgeError: the model says neither yes nor no.
     """
     texts = data(problem=problem_of(task), reference=reference, answer=answer[:_LONGEST_ANSWER])
-    said = await model.ask(model.prompts.get("math_compare"), texts)
-    word = re.match(r"\W*(yes|no)\b", said, re.IGNORECASE)
+    answer_text = await model.ask(model.prompts.get("math_compare"), texts)
+    word = re.match(r"\W*(yes|no)\b", answer_text, re.IGNORECASE)
     if word is None:
         raise JudgeError(
-            f"the judge model was asked whether {answer!r} is {reference!r}, and answered {said[:200]!r}",
+            f"the judge model was asked whether {answer!r} is {reference!r}, and answered {answer_text[:200]!r}",
             hint=f"set {_SECTION}.model to one that answers with yes or no",
         )
     return word[1].lower() == "yes"

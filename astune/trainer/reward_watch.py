@@ -51,8 +51,8 @@ def _broken_tool_call(episode: Episode) -> float | None:
 
 def _asks_back(episode: Episode) -> float | None:
     """1 where the last thing the agent wrote is a question."""
-    said = [node for node in _sampled(episode) if isinstance(node.content, str) and node.content.strip()]
-    return float(said[-1].content.rstrip().endswith(("?", "？"))) if said else None
+    written = [node for node in _sampled(episode) if isinstance(node.content, str) and node.content.strip()]
+    return float(written[-1].content.rstrip().endswith(("?", "？"))) if written else None
 
 
 def _judge_disagreement(episode: Episode) -> float | None:
