@@ -40,7 +40,7 @@ def reply_of(inputs: Inputs) -> str:
 
 
 def conversation_of(inputs: Inputs) -> list[dict[str, Any]]:
-    """The messages of all timelines behind the first messages that the agent received, each with its role, text and tool calls."""
+    """The messages of all timelines from the first answer on, each with its role, text and tool calls."""
     messages: list[dict[str, Any]] = []
     for steps in inputs.get("grouped_steps") or []:
         spoken = next((i for i, message in enumerate(steps) if message.get("role") == "assistant"), len(steps))
