@@ -193,15 +193,19 @@ class HelperModel:
                 "number": question.number,
             }
         )
-        async with self._asking.setdefault(name, asyncio.Lock()):
-            kept = answers.get(name)
-            if kept is not None:
-                self._count(Usage(calls=1, cached=1))
-                return kept
-            text = await self._answered(question)
-            answers.put(name, text)
-        self._asking.pop(name, None)
-        return text
+        asking = self._asking.setdefault(name, asyncio.Lock())
+        try:
+            async with asking:
+                kept = answers.get(name)
+                if kept is not None:
+                    self._count(Usage(calls=1, cached=1))
+                    return kept
+                text = await self._answered(question)
+                answers.put(name, text)
+                return text
+        finally:
+            if not asking.locked():
+                self._asking.pop(name, None)
 
     async def _answered(self, question: Question) -> str:
         async with self._turn:

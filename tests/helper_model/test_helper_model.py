@@ -50,6 +50,7 @@ async def test_the_same_question_costs_nothing_the_second_time_also_in_another_p
         answers = await asyncio.gather(*(first.ask_json("Add.", ADD, Sum) for _ in range(5)))
     assert [answer.sum for answer in answers] == [3] * 5
     assert (usage.calls, usage.cached, usage.tokens) == (5, 4, 10)
+    assert first._asking == {}  # a lock for each question would stay for ever
     assert (await helper(server).ask_json("Add.", ADD, Sum)).sum == 3
     assert len(server.bodies) == 1
     await helper(server, cache=False).ask_json("Add.", ADD, Sum)
