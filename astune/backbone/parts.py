@@ -64,5 +64,5 @@ def load_parts(
 
 
 def _tasks(config: AstuneConfig, base_dir: Path | None, tell: Callable[[str], object], with_tasks: bool) -> TaskSplits:
-    reader = open_task_reader(config.task_reader, base_dir=base_dir)
+    reader = open_task_reader(config.task_reader, base_dir=base_dir, experiment=config)
     return reader.read(tell) if with_tasks else TaskSplits([], [])

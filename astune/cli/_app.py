@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Optional
 import typer
 
 from astune.cli._check import check_app
+from astune.cli._data import data_app
 from astune.cli._errors import exit_with
 from astune.cli._feedback import feedback_app, serve
 from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
@@ -33,6 +34,7 @@ app = Commands(
 config_app = Commands(help="Ask about the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(check_app, name="check")
+app.add_typer(data_app, name="data")
 app.add_typer(rubrics_app, name="rubrics")
 app.add_typer(feedback_app, name="feedback")
 app.command()(serve)

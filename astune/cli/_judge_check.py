@@ -20,7 +20,7 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
     from astune.task_reader import open_task_reader
 
     config = load_config(conf, list(overrides))
-    splits = open_task_reader(config.task_reader, base_dir=conf.parent).read()
+    splits = open_task_reader(config.task_reader, base_dir=conf.parent, experiment=config).read()
     chosen = [*splits.validation, *splits.training][:tasks]
     examples = read_examples(labelled, config.rubrics) if labelled is not None else []
     console = Console()

@@ -62,19 +62,21 @@ def learn(
             raise ConfigError("there are no labelled answers", hint=hint)
         examples = read_examples(labelled, config.rubrics) if labelled is not None else []
         answers = sum(len(example.answers) for example in examples)
-        _print(f"{answers} labelled answers to {len(examples)} queries" if examples else "from the description alone")
+        print_line(
+            f"{answers} labelled answers to {len(examples)} queries" if examples else "from the description alone"
+        )
         if dry_run is not None:
-            _print(f"{_asked(config)} would be asked, and {out} written")
+            print_line(f"{asked_model(config)} would be asked, and {out} written")
             return 0
-        with _progress() as on_progress:
+        with progress_bars() as on_progress:
             found, usage = asyncio.run(rubrics.learn(config, examples, description, on_progress))
         found.save(out)
         for theme in found.themes:
-            _print(f"\n{theme.theme}")
+            print_line(f"\n{theme.theme}")
             for rubric in theme.rubrics:
-                _print(f"  {rubric.weight:5.2f}  {rubric.text}")
+                print_line(f"  {rubric.weight:5.2f}  {rubric.text}")
         asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
-        _print(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
+        print_line(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
         return 0
 
     exit_with(work)
@@ -104,9 +106,9 @@ def check(
         config = config.model_copy(update={"rubrics": config.rubrics.model_copy(update={"grader_mode": mode})})
         examples = read_examples(labelled, config.rubrics)
         if dry_run is not None:
-            _print(f"{_asked(config)} would grade the answers to {len(examples)} queries twice")
+            print_line(f"{asked_model(config)} would grade the answers to {len(examples)} queries twice")
             return 0
-        with _progress() as on_progress:
+        with progress_bars() as on_progress:
             measured = asyncio.run(rubrics.measure(config, str(file), examples, on_progress))
         columns = ("judge", "pairs in the labels' order", "Kendall's tau", "tokens")
         table = Table(*columns, title=f"against {labelled.name}")
@@ -119,7 +121,7 @@ def check(
                 f"{each.usage.tokens:,}",
             )
         Console().print(table)
-        _print(f"{measured[0].agreement.pairs} pairs with different labels; a tie is half right; 95 % intervals")
+        print_line(f"{measured[0].agreement.pairs} pairs with different labels; a tie is half right; 95 % intervals")
         return 0
 
     exit_with(work)
@@ -131,7 +133,7 @@ def _config(conf: Path | None, overrides: list[str]) -> AstuneConfig:
     return load_config(conf, overrides)
 
 
-def _asked(config: AstuneConfig) -> str:
+def asked_model(config: AstuneConfig) -> str:
     return f"the helper model at {config.helper_model.base_url or 'no address yet'}"
 
 
@@ -139,7 +141,7 @@ def _with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
-def _print(text: str) -> None:
+def print_line(text: str) -> None:
     from rich.console import Console
 
     from astune.schema.visible import visible
@@ -148,7 +150,7 @@ def _print(text: str) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[OnProgress]:
+def progress_bars() -> Iterator[OnProgress]:
     """A bar for each stage, and what moves them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -159,6 +161,6 @@ def _progress() -> Iterator[OnProgress]:
         def on_progress(stage: str, done: int, total: int) -> None:
             if stage not in known:
                 known[stage] = bars.add_task(stage, total=total)
-            bars.update(known[stage], completed=done)
+            bars.update(known[stage], completed=done, total=total)
 
         yield on_progress

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import AliasChoices, Field
 
+from astune.config.data import DataGenerationConfig
 from astune.config.strict import StrictModel
 
 
@@ -79,7 +80,7 @@ class TaskReaderConfig(StrictModel):
 
     type: str = "jsonl"
     """`jsonl` (alias `dataset_file`), `huggingface` (alias `huggingface_dat_repo`), `env_service`,
-    `feedback_tracing`, or a reader of your own: `module->Class` or `path/file.py->Class`."""
+    `feedback_tracing`, `data_generation`, or a reader of your own: `module->Class` or `path/file.py->Class`."""
     jsonl: JsonlReaderConfig = Field(
         default=JsonlReaderConfig(), validation_alias=AliasChoices("jsonl", "dataset_file")
     )
@@ -88,6 +89,7 @@ class TaskReaderConfig(StrictModel):
     )
     env_service: EnvServiceReaderConfig = EnvServiceReaderConfig()
     feedback_tracing: FeedbackReaderConfig = FeedbackReaderConfig()
+    data_generation: DataGenerationConfig = DataGenerationConfig()
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for a reader of your own."""
     stratify_by: str | None = None

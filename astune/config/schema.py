@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from astune.config.data import DataGenerationConfig
 from astune.config.engine import ENGINES, EngineConfig, VllmConfig
 from astune.config.helper import HelperModelConfig
 from astune.config.judge import TaskJudgeConfig, WeightedJudgeConfig
@@ -45,6 +46,7 @@ __all__ = [
     "AstuneConfig",
     "ClusterEngine",
     "CompanionConfig",
+    "DataGenerationConfig",
     "DebugConfig",
     "DynamicSamplingConfig",
     "EngineConfig",

@@ -20,7 +20,7 @@ from astune.config.helper import HelperModelConfig
 from astune.helper_model.answers import Answers, name_of
 from astune.helper_model.chat import Answered, Chat, EndpointChat, LocalChat, Question
 from astune.helper_model.prompts import Prompts
-from astune.schema import BudgetSpent, ConfigError, EngineError, HelperModelError
+from astune.schema import BudgetSpent, ConfigError, EngineError, HelperModelError, UnusableAnswer
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -144,7 +144,7 @@ class HelperModel:
             check: raises a ValueError about an answer that fits the form and is wrong all the same.
 
         Raises:
-            HelperModelError: it did not answer, or not in that form.
+            HelperModelError: it did not answer; an UnusableAnswer, where it did and not in that form.
             BudgetSpent: its budget is used up.
         """
         schema = form.model_json_schema()
@@ -161,7 +161,7 @@ class HelperModel:
             again = self.prompts.get("again", wrong=wrong, schema=json.dumps(schema))
             more = [{"role": "assistant", "content": text}, {"role": "user", "content": again}]
             asked = replace(asked, messages=asked.messages + more)
-        raise HelperModelError(
+        raise UnusableAnswer(
             f"{_JSON_TRIES} answers of the helper model were no valid {form.__name__}: {wrong}; "
             f"the last was {text[:_SHOWN]!r}",
             hint=f"choose a model that follows JSON schemas with {self._section}.model",

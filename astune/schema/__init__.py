@@ -30,20 +30,21 @@ from astune.schema.errors import (
     SandboxError,
     TaskReaderError,
     TrainerError,
+    UnusableAnswer,
     WorkflowError,
     boundary,
     boundary_now,
 )
 from astune.schema.extras import install_extra
 from astune.schema.faults import Faults, SeveralFaults
-from astune.schema.finishing import to_the_end
+from astune.schema.finishing import gathered, to_the_end
 from astune.schema.forest import Forest, MessageNode, is_tool_call_id, is_trained, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.loopback import is_loopback
 from astune.schema.retry import retry_after_s
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
-from astune.schema.task import Message, Task
+from astune.schema.task import Message, Task, content_id
 from astune.schema.threads import UserCodeExit, call_user_code, contained, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
 from astune.schema.user_place import causes_of, described, is_users, left_debugger, place_of
@@ -97,6 +98,7 @@ __all__ = [
     "TokenBalance",
     "TrainerError",
     "TrainingBatch",
+    "UnusableAnswer",
     "UserCodeExit",
     "Vocabulary",
     "WorkflowError",
@@ -107,7 +109,9 @@ __all__ = [
     "closed_schema",
     "collector_at_rest",
     "contained",
+    "content_id",
     "described",
+    "gathered",
     "install_extra",
     "is_loopback",
     "is_stepped",

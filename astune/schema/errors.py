@@ -69,6 +69,10 @@ class HelperModelError(AstuneError):
     """A helper model did not answer, or not in the form that was asked for; never taken for an opinion."""
 
 
+class UnusableAnswer(HelperModelError):
+    """A helper model answered, again and again not in the form that was asked for."""
+
+
 class BudgetSpent(HelperModelError):
     """A helper model has used the tokens that it may use: the run stops, since no other attempt would help."""
 

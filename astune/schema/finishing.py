@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,3 +20,12 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
             if task.cancelled():
                 raise
             cancelled = True
+
+
+async def gathered(*awaitables: Awaitable[T]) -> list[T]:
+    """Await all of them at once. Where some fail, the first failure is raised when none is running any more."""
+    results = await asyncio.gather(*awaitables, return_exceptions=True)
+    failures = [each for each in results if isinstance(each, BaseException)]
+    if failures:
+        raise failures[0]
+    return [each for each in results if not isinstance(each, BaseException)]

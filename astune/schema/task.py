@@ -5,6 +5,8 @@ It is plain data, for it also travels to environments whose Python has other pac
 
 from __future__ import annotations
 
+import hashlib
+import json
 import reprlib
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -44,6 +46,12 @@ class Task:
                 raise ValueError(f"each of 'init_messages' needs 'role' and 'content', not {message!r}")
         if not self.main_query and not self.init_messages:
             raise ValueError("a task needs 'main_query' or 'init_messages'")
+
+
+def content_id(content: dict[str, Any]) -> str:
+    """An id that depends on nothing but the content: the same in every run, for every order of keys."""
+    canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=repr)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def _require(name: str, value: object, kind: type, expected: str) -> None:

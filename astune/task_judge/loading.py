@@ -26,6 +26,7 @@ _NAMES = {
     "env_service": "astune.task_judge.env_service_as_judge->EnvServiceJudge",
     "llm": "astune.task_judge.llm_judge->LlmJudge",
     "group": "astune.task_judge.group_judge->GroupJudge",
+    "checker": "astune.task_judge.checker_judge->CheckerJudge",
     "rubrics": "astune.task_judge.rubrics_judge->RubricsJudge",
     "length_penalty": "astune.task_judge.shaping->LengthPenalty",
     "format_bonus": "astune.task_judge.shaping->FormatBonus",

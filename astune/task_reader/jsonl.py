@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from astune.config.schema import FileConfig
-from astune.schema import Task, TaskReaderError
+from astune.schema import Task, TaskReaderError, content_id
 from astune.task_reader.raw_row import task_of_raw_row
-from astune.task_reader.reader import TaskReaderBase, content_id
+from astune.task_reader.reader import TaskReaderBase
 from astune.task_reader.rows import json_object
 
 TASK_FIELDS = tuple(field.name for field in fields(Task))

@@ -10,8 +10,7 @@ import json
 import reprlib
 from typing import Any
 
-from astune.schema import Task, TaskReaderError
-from astune.task_reader.reader import content_id
+from astune.schema import Task, TaskReaderError, content_id
 
 
 def task_of_raw_row(row: dict[str, Any], *, where: str, query_field: str | None, key: str) -> Task:

@@ -7,8 +7,6 @@ of the readers beside this file.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -18,7 +16,7 @@ from typing import Any, final
 
 from astune.config.imports import located
 from astune.config.schema import TaskReaderConfig
-from astune.schema import Task, TaskReaderError, boundary_now, collector_at_rest
+from astune.schema import Task, TaskReaderError, boundary_now, collector_at_rest, content_id
 
 _OWN_CODE = "this is in the reader's own code, or in what it calls"
 _FIND = "; self.find(path) also looks for a file beside the configuration"
@@ -127,12 +125,6 @@ def _nearby(places: list[Path]) -> str:
         if close:
             return f"did you mean {close[0]}?"
     return "paths are relative to the working directory, then to the configuration's folder"
-
-
-def content_id(content: dict[str, Any]) -> str:
-    """An id that depends on nothing but the content: the same in every run, for every order of keys."""
-    canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=repr)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def _require_unique_ids(tasks: list[Task], split: str) -> None:

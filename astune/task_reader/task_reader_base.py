@@ -8,13 +8,14 @@ from typing import Any
 
 from astune.config.arguments import require_accepted
 from astune.config.imports import import_class, is_reference
-from astune.config.schema import READER_ALIASES, TaskReaderConfig
-from astune.schema import ConfigError, boundary_now
+from astune.config.schema import READER_ALIASES, AstuneConfig, TaskReaderConfig
+from astune.schema import ConfigError, boundary_now, content_id
+from astune.task_reader.data_reader import TaskReaderDataGeneration
 from astune.task_reader.env_service_reader import TaskReaderEnvService
 from astune.task_reader.feedback_reader import TaskReaderFeedback
 from astune.task_reader.huggingface import TaskReaderHuggingFace
 from astune.task_reader.jsonl import TaskReaderJsonl
-from astune.task_reader.reader import TaskReaderBase, TaskSplits, content_id
+from astune.task_reader.reader import TaskReaderBase, TaskSplits
 
 __all__ = [
     "TaskReaderBase",
@@ -38,18 +39,24 @@ HELD_OUT_BY = {
     "huggingface": "huggingface.validation_split",
     "env_service": "env_service.validation_split",
     "feedback_tracing": "feedback_tracing.held_out",
+    "data_generation": "data_generation.held_out",
 }
 """The key of each reader that says which tasks are held out."""
 
 
-def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) -> TaskReaderBase:
+def open_task_reader(
+    config: TaskReaderConfig, *, base_dir: Path | None = None, experiment: AstuneConfig | None = None
+) -> TaskReaderBase:
     """The reader that `task_reader.type` names, made with `task_reader.params`.
 
-    One without an `__init__` of its own reads them from its `config.params`.
+    One without an `__init__` of its own reads them from its `config.params`. `experiment` is the whole configuration,
+    for the reader that makes tasks with its helper model.
 
     Raises:
         ConfigError: there is no such reader, or it has no such parameter.
     """
+    if config.type == "data_generation":
+        return TaskReaderDataGeneration(experiment or AstuneConfig(task_reader=config), base_dir=base_dir)
     reader = READERS.get(READER_ALIASES.get(config.type, config.type))
     if reader is not None:
         return reader(config, base_dir=base_dir)
@@ -68,7 +75,7 @@ def open_task_reader(config: TaskReaderConfig, *, base_dir: Path | None = None) 
             return reader_class(config, base_dir=base_dir, **params)
     raise ConfigError(
         f"task_reader.type is {config.type!r}, which is no reader",
-        hint=f"use {', '.join(READERS)}, or a reader of your own: 'module->Class' or 'path/file.py->Class'",
+        hint=f"use {', '.join(HELD_OUT_BY)}, or a reader of your own: 'module->Class' or 'path/file.py->Class'",
     )
 
 

@@ -34,7 +34,10 @@ class AnsweringServer(TokenServer):
         if "response_format" in body and not self.takes_schemas:
             return JSONResponse({"error": {"message": "response_format is not supported"}}, 400)
         system, user = body["messages"][0]["content"], body["messages"][1]["content"]
-        answer = self.rule(system, json.loads(user) if user.startswith("{") else user)
+        question = json.loads(user) if user.startswith("{") else user
+        if isinstance(question, dict) and "seed" in body:
+            question["try"] = body["seed"]
+        answer = self.rule(system, question)
         text = answer if isinstance(answer, str) else json.dumps(answer)
         message = {"role": "assistant", "content": text}
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"total_tokens": 10}})

@@ -1,0 +1,123 @@
+"""The `astune data` commands: tasks from documents, and tasks from a few examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+from astune.cli._flags import Commands, DryRun, Set
+from astune.cli._rubrics import Conf, asked_model, print_line, progress_bars
+
+if TYPE_CHECKING:
+    from astune.config import AstuneConfig
+    from astune.data_generator import Made, Material
+
+data_app = Commands(help="Make tasks from documents or from a few examples, each verified.", no_args_is_help=True)
+
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FILE.jsonl", help="Where the training tasks are written; others go beside it.")
+]
+Num = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--num", metavar="N", min=1, help="Tasks that are wanted, held-out ones among them."),
+]
+
+
+@data_app.command("from-docs")
+def from_docs(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Documents, and folders of documents.")],
+    out: Out = Path("tasks.jsonl"),
+    num: Num = None,
+    conf: Conf = None,
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Ask questions about documents, and keep those that are answered again from their passage.
+
+    What the helper model has answered is kept: after a kill the same command goes on, and ends with the same file.
+    """
+    exit_with(lambda: _make(paths, None, out, num, conf, overrides or [], dry_run is not None))
+
+
+@data_app.command()
+def expand(
+    seeds: Annotated[Path, typer.Argument(metavar="SEEDS.jsonl", help="Example tasks with their right answers.")],
+    out: Out = Path("tasks.jsonl"),
+    num: Num = None,
+    docs: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option("--docs", metavar="PATH", help="Half of the tasks are about these documents; repeatable."),
+    ] = None,
+    conf: Conf = None,
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Vary example tasks, and keep those whose answer checkers or repeated solving confirm.
+
+    What the helper model has answered is kept: after a kill the same command goes on, and ends with the same file.
+    """
+    exit_with(lambda: _make(docs or [], seeds, out, num, conf, overrides or [], dry_run is not None))
+
+
+def _make(
+    documents: list[Path],
+    seeds: Path | None,
+    out: Path,
+    num: int | None,
+    conf: Path | None,
+    overrides: list[str],
+    dry_run: bool,
+) -> int:
+    import asyncio
+
+    from astune.app import data
+    from astune.config import load_config
+
+    number = [] if num is None else [f"task_reader.data_generation.number={num}"]
+    config = load_config(conf, [*overrides, *number])
+    material = data.read(config, documents, seeds)
+    _print_material(material)
+    wanted = config.task_reader.data_generation.number
+    if dry_run:
+        print_line(f"{asked_model(config)} would be asked until there are {wanted} tasks, and {out} written")
+        return 0
+    with progress_bars() as on_progress:
+        made = asyncio.run(data.make(config, material, out, on_progress))
+    _print_made(made, out, config)
+    return 0
+
+
+def _print_material(material: Material) -> None:
+    for each in material.unread:
+        print_line(f"not read: {each.name}: {each.reason}")
+    documents = {each.document for each in material.passages}
+    if documents:
+        print_line(f"{len(material.passages):,} passages of {len(documents):,} documents")
+    if material.examples:
+        print_line(f"{len(material.examples):,} examples")
+
+
+def _print_made(made: Made, out: Path, config: AstuneConfig) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from astune.app.data import report_beside
+    from astune.data_generator import held_out_beside
+
+    table = Table("stage", "came", "kept", "taken out")
+    for stage in made.stages:
+        why = "\n".join(f"{n:,} x {reason}" for reason, n in stage.dropped.most_common())
+        table.add_row(stage.name, f"{stage.came:,}", f"{stage.kept:,}", why)
+    Console().print(table)
+    usage = made.usage
+    print_line(f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens")
+    if len(made.training) + len(made.held_out) < made.wanted:
+        print_line(f"fewer than the {made.wanted:,} that were wanted: there was nothing left to ask")
+    if config.task_reader.data_generation.held_out and not made.held_out:
+        print_line("nothing is held out: that takes more than one document or example")
+    print_line(f"{len(made.training):,} training tasks   {out}")
+    print_line(f"{len(made.held_out):,} held-out tasks   {held_out_beside(out)}")
+    print_line(f"report   {report_beside(out)}")

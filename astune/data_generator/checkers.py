@@ -1,0 +1,113 @@
+"""Executable checkers: Python that says whether an answer is right, written from the question alone and run in the
+sandbox.
+
+A checker is believed when it was tested: several are written without seeing the answer, and most of them have to
+accept the answer that the task came with and refuse others.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from astune.config.sandbox import SandboxConfig
+from astune.data_generator.draft import Draft
+from astune.data_generator.filters import Answerable
+from astune.data_generator.solving import Solver, plainly_same
+from astune.helper_model import HelperModel, data
+from astune.sandbox import shared_sandbox
+from astune.schema import gathered
+from astune.scoring.math_answer import is_number
+
+_TIMEOUT_S = 5.0
+_REFUSED = ("", "I do not know.")
+
+
+class _Checker(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    computable: bool
+    source: str
+
+
+@dataclass
+class Checked:
+    """Most of several checkers accept the answer and refuse wrong ones; what cannot be computed is solved again.
+
+    Args:
+        others: answers of other tasks, which have to be refused unless they are the same.
+    """
+
+    name: ClassVar[str] = "checkers"
+    model: HelperModel
+    solver: Solver
+    sandbox: SandboxConfig
+    tries: int
+    others: Sequence[str] = ()
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        instruction = self.model.prompts.get("data_checker")
+        asked = data(question=draft.question)
+        written = await gathered(
+            *(self.model.ask_json(instruction, asked, _Checker, number=number) for number in range(self.tries))
+        )
+        sources = [each.source for each in written if each.computable and each.source.strip()]
+        enough = self.solver.majority()
+        if len(sources) < enough:
+            return await Answerable(self.solver)(draft)
+        wrong = wrong_answers(draft.answer, self.others)
+        answers = [draft.answer, *wrong]
+        found = await gathered(*(judged(source, answers, self.sandbox) for source in sources))
+        ran = [(source, says) for source, says in zip(sources, found, strict=True) if says is not None]
+        if len(ran) < enough:
+            return "its checkers do not run"
+        if sum(says[0] for _, says in ran) < enough:
+            return "its checkers refuse the answer"
+        good = [source for source, says in ran if says[0] and not any(says[1:])]
+        if len(good) < enough:
+            return "its checkers accept wrong answers"
+        return replace(draft, checker=good[0])
+
+
+def wrong_answers(answer: str, others: Sequence[str]) -> list[str]:
+    """Answers that are not this one: nothing, other numbers, and the answers to other tasks."""
+    wrong = list(_REFUSED)
+    if is_number(answer) and answer.lstrip("-").isdigit():
+        value = int(answer)
+        wrong += [str(value + 1), str(value - 1), str(value * 10 + 7), str(-value) if value else "1"]
+    wrong += [each for each in others if not plainly_same(each, answer)][:3]
+    return [each for each in wrong if not plainly_same(each, answer)]
+
+
+async def judged(source: str, answers: Sequence[str], sandbox: SandboxConfig) -> list[bool] | None:
+    """What the checker says of each answer; None where it does not run. One that fails on an answer refuses it.
+
+    Raises:
+        SandboxError: the sandbox itself failed.
+    """
+    mark = secrets.token_hex(16)
+    program = f"{source}\n\n{_HARNESS.format(answers=json.dumps(list(answers)), mark=mark)}"
+    running = await shared_sandbox(sandbox)
+    result = await running.run(program, timeout_s=_TIMEOUT_S, name="a checker")
+    [*said] = [line for line in result.stdout.splitlines() if line.startswith(mark)]
+    if result.returncode != 0 or len(said) != 1:
+        return None
+    verdicts = [character == "1" for character in said[0][len(mark) :]]
+    return verdicts if len(verdicts) == len(answers) else None
+
+
+_HARNESS = """
+import json as _json
+def _says(answer):
+    try:
+        return "1" if check(answer) is True else "0"
+    except Exception:
+        return "0"
+check
+print("{mark}" + "".join(_says(answer) for answer in _json.loads({answers!r})))
+"""

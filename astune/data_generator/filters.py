@@ -1,0 +1,134 @@
+"""The filters of drafts: what can be seen without a model first, then what has to be asked again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from astune.data_generator.draft import Draft
+from astune.data_generator.duplicates import Duplicates
+from astune.data_generator.passages import Passage
+from astune.data_generator.solving import Solver, bare
+from astune.scoring.math_answer import is_number
+
+_LONGEST_ANSWER = 600
+_LONGEST_QUESTION = 4000
+_POINTS_AT_PASSAGE = re.compile(
+    r"\b(this|the|above|following|given) (passage|text|section|excerpt|paragraph|document|page|table above)\b"
+    r"|(本段|上文|下文|这段|该段|本文)",
+    re.IGNORECASE,
+)
+
+
+class WellFormed:
+    """A question and an answer of a sensible length, which can be understood without the passage."""
+
+    name: ClassVar[str] = "form"
+
+    def __init__(self, *, passage_is_shown: bool) -> None:
+        self._passage_is_shown = passage_is_shown
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        if not bare(draft.question) or not draft.answer.strip():
+            return "the question or the answer is empty"
+        if len(draft.question) > _LONGEST_QUESTION or len(draft.answer) > _LONGEST_ANSWER:
+            return "the question or the answer is too long"
+        if draft.passages and not self._passage_is_shown and _POINTS_AT_PASSAGE.search(draft.question):
+            return "the question points at a passage that is not shown"
+        return draft
+
+
+class NoLeak:
+    """The answer does not stand in the question. A number may, where no passage gave it: it is mere chance."""
+
+    name: ClassVar[str] = "leak"
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        if not draft.passages and is_number(draft.answer):
+            return draft
+        answer = bare(draft.answer)
+        return "the answer stands in the question" if f" {answer} " in f" {bare(draft.question)} " else draft
+
+
+class Evidence:
+    """What is quoted as evidence stands in the passages, and of several passages in each."""
+
+    name: ClassVar[str] = "evidence"
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        if not any(bare(each) for each in draft.evidence):
+            return "no evidence is quoted"
+        texts = [bare(passage.text) for passage in draft.passages]
+        quotes = [bare(each) for each in draft.evidence if bare(each)]
+        if not all(any(quote in text for text in texts) for quote in quotes):
+            return "what is quoted does not stand in the passage"
+        if not all(any(quote in text for quote in quotes) for text in texts):
+            return "a passage gives nothing to the answer"
+        return draft
+
+
+@dataclass
+class New:
+    """Nobody has asked this before."""
+
+    name: ClassVar[str] = "duplicates"
+    asked: Duplicates = field(default_factory=Duplicates)
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        twin = self.asked.twin_of(draft.question)
+        if twin is None:
+            self.asked.add(draft.question)
+            return draft
+        return "asked already, word for word" if bare(twin) == bare(draft.question) else "asked already, nearly"
+
+
+@dataclass
+class Answerable:
+    """Solved again, most tries give the answer that it came with."""
+
+    name: ClassVar[str] = "answers"
+    solver: Solver
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        answers = await self.solver.answers(draft.question, draft.passages)
+        enough = self.solver.majority()
+        if len(answers) < enough:
+            return "it cannot be answered" + (" from its passage" if draft.passages else "")
+        if await self.solver.agreeing(answers, draft.answer, draft.question) >= enough:
+            return draft
+        if max([await self.solver.agreeing(answers, each, draft.question) for each in answers]) >= enough:
+            return "solved again, the answer is another"
+        return "solved again, the answers disagree"
+
+
+@dataclass
+class NeedsAllPassages:
+    """Of several passages none is enough by itself."""
+
+    name: ClassVar[str] = "one passage"
+    solver: Solver
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        for passage in draft.passages if len(draft.passages) > 1 else ():
+            if await _answered(self.solver, draft, [passage]):
+                return "one of its passages is enough"
+        return draft
+
+
+@dataclass
+class ClosedBook:
+    """Without the passage the answer is not known."""
+
+    name: ClassVar[str] = "closed book"
+    solver: Solver
+
+    async def __call__(self, draft: Draft) -> Draft | str:
+        answers = await self.solver.answers(draft.question, [])
+        known = await self.solver.agreeing(answers, draft.answer, draft.question)
+        return "answered without its passage" if known >= self.solver.majority() else draft
+
+
+async def _answered(solver: Solver, draft: Draft, passages: list[Passage]) -> bool:
+    [*answers] = await solver.answers(draft.question, passages, tries=1)
+    return bool(await solver.agreeing(answers, draft.answer, draft.question))

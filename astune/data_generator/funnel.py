@@ -1,0 +1,64 @@
+"""What drafts pass through before they are tasks: filters one after another, with counts and reasons of each."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from astune.data_generator.draft import Draft
+from astune.schema import gathered
+
+_EXAMPLES = 3
+
+
+class Filter(Protocol):
+    """One check. Where it is passed, it returns the draft, perhaps with what it found; else why not, in words."""
+
+    name: str
+
+    async def __call__(self, draft: Draft) -> Draft | str: ...
+
+
+@dataclass
+class Stage:
+    """What came to one filter, and what it took out, by reason, with a few examples of each."""
+
+    name: str
+    came: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Draft]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def kept(self) -> int:
+        return self.came - self.dropped.total()
+
+
+class Funnel:
+    """Filters in order, the cheap ones first.
+
+    Args:
+        on_checked: called after each filter with its name, how many drafts it kept and how many came to it.
+    """
+
+    def __init__(
+        self, filters: Sequence[Filter], on_checked: Callable[[str, int, int], object] = lambda *_: None
+    ) -> None:
+        self._filters = filters
+        self._on_checked = on_checked
+        self.stages = [Stage(each.name) for each in filters]
+
+    async def passed(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Those that pass all filters, in their order."""
+        left = list(drafts)
+        for check, stage in zip(self._filters, self.stages, strict=True):
+            found = await gathered(*map(check, left))
+            stage.came += len(left)
+            for draft, verdict in zip(left, found, strict=True):
+                if isinstance(verdict, str):
+                    stage.dropped[verdict] += 1
+                    stage.examples[verdict] = [*stage.examples[verdict], draft][:_EXAMPLES]
+            left = [verdict for verdict in found if isinstance(verdict, Draft)]
+            self._on_checked(stage.name, stage.kept, stage.came)
+        return left

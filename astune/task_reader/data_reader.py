@@ -1,0 +1,131 @@
+"""Tasks that are made when they are first read, and kept: from documents, from examples, or from both."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from astune.config.cache import cache_dir
+from astune.config.reader import FileConfig, JsonlReaderConfig, TaskReaderConfig
+from astune.config.schema import AstuneConfig
+from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks
+from astune.engine.model_files import resolve_model
+from astune.engine.tokenizer import ModelTokenizer
+from astune.env_service.base import text_of
+from astune.helper_model import HelperModel
+from astune.schema import Task, TaskReaderError, content_id, start_in_thread
+from astune.scoring.math_answer import after_marker
+from astune.task_reader.jsonl import TaskReaderJsonl
+from astune.task_reader.reader import TaskReaderBase
+
+_TRAINING, _HELD_OUT = "training.jsonl", "held_out.jsonl"
+
+
+class TaskReaderDataGeneration(TaskReaderBase):
+    """Tasks that `helper_model` makes as `task_reader.data_generation` says; with examples, those as well.
+
+    They are made once: what was made from the same material, with the same settings and the same helper model, lies in
+    the user's cache.
+    """
+
+    def __init__(self, experiment: AstuneConfig, *, base_dir: Path | None = None) -> None:
+        super().__init__(experiment.task_reader, base_dir=base_dir)
+        self._experiment = experiment
+        self._folder: Path | None = None
+
+    def training_tasks(self) -> list[Task]:
+        return self._read(_TRAINING)
+
+    def validation_tasks(self) -> list[Task]:
+        return self._read(_HELD_OUT)
+
+    def _read(self, name: str) -> list[Task]:
+        self._folder = self._folder or self._made()
+        path = self._folder / name
+        return tasks_in(path) if path.stat().st_size else []
+
+    def _made(self) -> Path:
+        """The folder with the tasks, which are made if it is not there."""
+        config = self.config.data_generation
+        seeds = self.find(config.seeds, key="task_reader.data_generation.seeds") if config.seeds else None
+        documents = [self._place(path) for path in config.documents]
+        field = self._experiment.task_judge.reference_field
+        examples = examples_in(seeds, field) if seeds is not None else []
+        material = read_material(config, documents, examples, token_counter(self._experiment))
+        folder = cache_dir() / "made_tasks" / self._name(material)
+        if (folder / _TRAINING).is_file() and (folder / _HELD_OUT).is_file():
+            self.tell(f"tasks made before, from {folder}")
+            return folder
+        model = HelperModel(self._experiment.helper_model)
+        made = start_in_thread(
+            lambda: asyncio.run(make_tasks(config, material, model, self._experiment.sandbox, self._on_progress)),
+            name="astune-data",
+        ).result()
+        originals = tasks_in(seeds) if seeds is not None and config.originals else []
+        held = [task for task in originals if task.task_id in material.held_out]
+        write_tasks(folder / _HELD_OUT, [*made.held_out, *held])
+        write_tasks(folder / _TRAINING, [*made.training, *(task for task in originals if task not in held)])
+        return folder
+
+    def _place(self, path: str) -> Path:
+        there = [place for place in self.places(path) if place.exists()]
+        if not there:
+            raise TaskReaderError(
+                f"task_reader.data_generation.documents: there is no file or folder {path}",
+                hint="paths are relative to the working directory, then to the configuration's folder",
+            )
+        return there[0]
+
+    def _name(self, material: Material) -> str:
+        """A name that says from what, how and by whom the tasks were made."""
+        helper = self._experiment.helper_model
+        content: dict[str, Any] = {
+            "passages": [hashlib.sha256(each.text.encode()).hexdigest() for each in material.passages],
+            "examples": [[each.question, each.answer] for each in material.examples],
+            "settings": self.config.data_generation.model_dump(),
+            "helper_model": helper.model_dump(mode="json", include={"base_url", "model", "language", "prompts"}),
+        }
+        return content_id(content)
+
+    def _on_progress(self, stage: str, done: int, total: int) -> None:
+        if stage == "tasks":
+            self.tell(f"making tasks: {done} of {total}")
+
+
+def token_counter(experiment: AstuneConfig) -> Any:
+    """What counts the tokens of a text as the experiment's model reads it."""
+    tokenizer = ModelTokenizer.load(resolve_model(experiment.model.path))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def tasks_in(path: Path) -> list[Task]:
+    """The tasks of a JSONL file."""
+    files = JsonlReaderConfig(training=FileConfig(file_path=str(path.resolve())))
+    return TaskReaderJsonl(TaskReaderConfig(jsonl=files)).training_tasks()
+
+
+def examples_in(path: Path, reference_field: str) -> list[Example]:
+    """The tasks of a JSONL file as examples to vary.
+
+    Raises:
+        TaskReaderError: one has no reference answer.
+    """
+    return [_example(task, reference_field, path) for task in tasks_in(path)]
+
+
+def _example(task: Task, reference_field: str, path: Path) -> Example:
+    reference = task.metadata.get(reference_field)
+    if reference is None or not str(reference).strip():
+        raise TaskReaderError(
+            f"{path}: the example {task.task_id} has no metadata.{reference_field}",
+            hint="an example needs its right answer: write it there, or set task_judge.reference_field",
+        )
+    question = task.main_query or _last(task.init_messages)
+    return Example(task.task_id, question, after_marker(str(reference)).strip(), task.env_type)
+
+
+def _last(messages: Sequence[dict[str, Any]]) -> str:
+    return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")

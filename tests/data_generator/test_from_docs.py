@@ -1,0 +1,177 @@
+"""Tasks from documents with a model of rules behind a real server, by the command itself."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answering import AnsweringServer, answering
+from rule_models import ReadingModel, command, use_own_cache
+
+from astune.data_generator.documents import Document, read_documents
+from astune.data_generator.duplicates import Duplicates
+from astune.data_generator.passages import passages_of
+from astune.schema import TaskReaderError
+from astune.task_reader.data_reader import tasks_in
+
+DOCS = Path(__file__).parents[2] / "docs" / "en"
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def made_from(paths: list[Path], out: Path, server: AnsweringServer, *more: str) -> int:
+    sets = [f"--set=helper_model.base_url={server.url}", *(f"--set={each}" for each in more)]
+    return command(["data", "from-docs", *map(str, paths), "--out", str(out), *sets])
+
+
+@pytest.fixture(autouse=True)
+def _own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smol_folder: Path) -> None:
+    use_own_cache(tmp_path / "cache", monkeypatch)
+
+
+def test_text_is_read_in_many_encodings_and_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    text = "Grüße aus Zürich: die Brücke ist 230 Meter lang und größer als früher.\n" * 4
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"):
+        (tmp_path / f"{encoding}.txt").write_bytes(text.replace("230", str(len(encoding))).encode(encoding))
+    (tmp_path / "gb.txt").write_bytes(("黄河全长约5464公里，流经九个省区，最后注入渤海。" * 8).encode("gb18030"))
+    (tmp_path / "copy.md").write_text(text.replace("230", "5"))
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "bytes.txt").write_bytes(b"a\0b")
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / ".hidden.txt").write_text(text)
+    documents, unread = read_documents([tmp_path])
+    assert "Zürich" in next(each.text for each in documents if each.name == "latin-1.txt")
+    assert "渤海" in next(each.text for each in documents if each.name == "gb.txt")
+    reasons = {each.name: each.reason for each in unread}
+    assert reasons["utf-8.txt"] == "the same as copy.md"
+    assert "no format" in reasons["picture.png"]
+    assert "no text" in reasons["bytes.txt"]
+    assert "no text" in reasons["empty.txt"]
+    assert ".hidden.txt" not in reasons
+    assert all("Grüße" in each.text or "黄河" in each.text for each in documents)
+
+
+def test_a_path_that_is_not_there_and_a_folder_without_documents_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(TaskReaderError, match="no file or folder"):
+        read_documents([tmp_path / "none"])
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(TaskReaderError, match=r"a\.png: \.png is no format"):
+        read_documents([tmp_path])
+
+
+def test_passages_keep_headings_tables_and_sentences_and_the_limit() -> None:
+    rows = "\n".join(f"| row {n} | value {n} of the long table |" for n in range(60))
+    sentences = " ".join(
+        f"Sentence {n} says that e.g. Dr. Fox met No. {n} of them at the old bridge." for n in range(60)
+    )
+    table = f"| a | b |\n|---|---|\n{rows}"
+    code = "```\n# no heading\nx = 1\n```"
+    text = f"# Top\n\n{sentences}\n\n## Table\n\n{table}\n\n## Code\n\n{code}\n\n{sentences}"
+    made = passages_of(Document("d.md", text), 100, words)
+    assert all(words(each.text) <= 110 for each in made)
+    assert all(text.count(line) for each in made for line in each.text.splitlines() if line.startswith("# no"))
+    tables = [each for each in made if "row 5 " in each.text or "row 50 " in each.text]
+    assert len(tables) > 1
+    assert all("| a | b |\n|---|---|" in each.text for each in tables)
+    assert tables[0].headings == ("Top", "Table")
+    assert all(
+        f"Sentence {n} says that e.g. Dr. Fox met No. {n} of them at the old bridge."
+        in " ".join(each.text.replace("\n", " ") for each in made)
+        for n in range(60)
+    )
+    assert not any(each.text.rstrip().endswith(("e.g.", "Dr.", "No.")) for each in made)
+
+
+def test_a_question_in_nearly_the_same_words_is_a_duplicate_and_one_with_other_numbers_is_not() -> None:
+    asked = Duplicates()
+    first = "Which port does the environment service of a project listen on when nobody names another in its settings?"
+    asked.add(first)
+    assert asked.twin_of(first.upper()) == first
+    assert asked.twin_of(first.replace("nobody", "no one")) == first
+    assert asked.twin_of("Which file holds the settings of the sandbox?") is None
+    problem = "Anna has 40 apples and buys 12 more at the market. How many apples has she now?"
+    asked.add(problem)
+    assert asked.twin_of(problem.replace("12", "13")) is None
+    assert asked.twin_of(problem.replace("Anna", "Ada")) == problem
+
+
+def test_tasks_from_our_own_documents_are_verified_and_split_by_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ReadingModel()
+    with answering(model) as server:
+        settings = ("task_reader.data_generation.closed_book=true", "task_reader.data_generation.number=60")
+        assert (
+            made_from(
+                [DOCS / "workflow.md", DOCS / "judge.md", DOCS / "tasks.md"], tmp_path / "t.jsonl", server, *settings
+            )
+            == 0
+        )
+    training, held_out = lines_of(tmp_path / "t.jsonl"), lines_of(tmp_path / "t.held_out.jsonl")
+    assert len(training) + len(held_out) == 60
+    assert len(tasks_in(tmp_path / "t.jsonl")) == len(training)
+    documents = [{each["metadata"]["document"] for each in split} for split in (training, held_out)]
+    assert all(documents)
+    assert not documents[0] & documents[1]
+    for task in training + held_out:
+        known = task["metadata"]
+        assert all(any(quote in passage["text"] for passage in known["passages"]) for quote in known["evidence"])
+        assert known["answer"].lower() not in task["main_query"].lower()
+        assert known["hops"] == len(known["passages"])
+    assert {task["metadata"]["hops"] for task in training} == {1, 2}
+    wrong = Counter(model.mistakes.get(task["main_query"], "") for task in training + held_out)
+    assert sum(n for kind, n in wrong.items() if kind) <= 1, wrong
+    page = (tmp_path / "t.report.html").read_text()
+    for reason in (
+        "the answer stands in the question",
+        "what is quoted does not stand",
+        "points at a passage",
+        "answer is another",
+    ):
+        assert reason in page
+    assert "<script src" not in page
+    assert "http://" not in page.split("<h1>")[0]
+    assert "60" in capsys.readouterr().out
+
+
+def test_the_same_command_again_asks_nothing_and_writes_the_same_file(tmp_path: Path) -> None:
+    with answering(ReadingModel()) as server:
+        settings = ("task_reader.data_generation.number=12",)
+        assert made_from([DOCS / "judge.md"], tmp_path / "a.jsonl", server, *settings) == 0
+        asked = len(server.bodies)
+        assert made_from([DOCS / "judge.md"], tmp_path / "b.jsonl", server, *settings) == 0
+        assert len(server.bodies) == asked
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    assert len(lines_of(tmp_path / "a.jsonl")) == 12
+    assert not lines_of(tmp_path / "a.held_out.jsonl")
+
+
+def test_a_budget_that_is_used_up_ends_it_and_a_larger_one_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(ReadingModel()) as server:
+        small, number = "helper_model.budget_tokens=300", "task_reader.data_generation.number=12"
+        assert made_from([DOCS / "judge.md"], tmp_path / "a.jsonl", server, small, number) == 1
+        assert "budget_tokens" in capsys.readouterr().err
+        assert not (tmp_path / "a.jsonl").exists()
+        asked = len(server.bodies)
+        assert made_from([DOCS / "judge.md"], tmp_path / "a.jsonl", server, number) == 0
+        assert len({json.dumps(body) for body in server.bodies}) == len(server.bodies) > asked > 0
+
+
+def test_a_dry_run_reads_and_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(ReadingModel()) as server:
+        sets = ["--set", f"helper_model.base_url={server.url}"]
+        assert command(["data", "from-docs", str(DOCS), "--out", str(tmp_path / "a.jsonl"), "--dry-run", *sets]) == 0
+        assert not server.bodies
+    assert "passages of" in capsys.readouterr().out
+    assert not list(tmp_path.glob("a*"))
