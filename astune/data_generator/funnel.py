@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from astune.data_generator.draft import Draft
-from astune.schema import gathered
+from astune.schema import UnusableAnswer, gathered
 
 _EXAMPLES = 3
+NOT_IN_FORM = "the helper model did not keep to the form"
 
 
 class Filter(Protocol):
@@ -53,7 +54,7 @@ class Funnel:
         """Those that pass all filters, in their order."""
         left = list(drafts)
         for check, stage in zip(self._filters, self.stages, strict=True):
-            found = await gathered(*map(check, left))
+            found = await gathered(*(_checked(check, draft) for draft in left))
             stage.came += len(left)
             for draft, verdict in zip(left, found, strict=True):
                 if isinstance(verdict, str):
@@ -62,3 +63,10 @@ class Funnel:
             left = [verdict for verdict in found if isinstance(verdict, Draft)]
             self._on_checked(stage.name, stage.kept, stage.came)
         return left
+
+
+async def _checked(check: Filter, draft: Draft) -> Draft | str:
+    try:
+        return await check(draft)
+    except UnusableAnswer:
+        return NOT_IN_FORM

@@ -28,7 +28,7 @@ from astune.data_generator.filters import (
     NoLeak,
     WellFormed,
 )
-from astune.data_generator.funnel import Filter, Funnel, Stage
+from astune.data_generator.funnel import NOT_IN_FORM, Filter, Funnel, Stage
 from astune.data_generator.passages import Count, Passage, passages_of
 from astune.data_generator.questions import QuestionSource
 from astune.data_generator.solving import Solver
@@ -176,7 +176,7 @@ async def _made(
         drafts = [draft for each in found if not isinstance(each, UnusableAnswer) for draft in each]
         proposed.came += len(drafts) + len(unusable)
         if unusable:
-            proposed.dropped["the helper model did not keep to the form"] += len(unusable)
+            proposed.dropped[NOT_IN_FORM] += len(unusable)
         on_progress(what, proposed.kept, proposed.came)
         passed = await funnel.passed(drafts)
         fruitless = 0 if passed else fruitless + 1

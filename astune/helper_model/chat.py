@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from astune.engine.remote.endpoint import Endpoint, Refusal, Unreachable, choice_of, key_from
-from astune.schema import EngineError
+from astune.schema import EngineError, UnusableAnswer
 
 if TYPE_CHECKING:
     from astune.engine.local.in_process import InProcessEngine
@@ -110,7 +110,7 @@ class EndpointChat:
         asked = sum(len(each["content"]) for each in question.messages)
         visible = text.rpartition(_END_OF_THOUGHT)[2].strip()
         if choice.get("finish_reason") == "length" or not visible:
-            raise EngineError(f"{self._endpoint.root} gave no whole answer: {text[-200:]!r}")
+            raise UnusableAnswer(f"{self._endpoint.root} gave no whole answer: {text[-200:]!r}")
         return Answered(visible, used if isinstance(used, int) else asked + len(text))
 
 
@@ -156,7 +156,7 @@ class LocalChat:
             engine.close_session(session)
         text = renderer.parse(completion.token_ids, prompt_ids, []).content.strip()
         if completion.finish_reason == "length" or not text:
-            raise EngineError(f"{self._model} gave no whole answer: {text[-200:]!r}")
+            raise UnusableAnswer(f"{self._model} gave no whole answer: {text[-200:]!r}")
         return Answered(text, len(prompt_ids) + len(completion.token_ids))
 
 

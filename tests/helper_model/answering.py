@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +23,14 @@ class AnsweringServer(TokenServer):
 
     rule: Rule = lambda instruction, question: "yes"
     takes_schemas: bool = True
+    delay_s: float = 0.0
     engine: None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         self.bodies.append(body)
+        await asyncio.sleep(self.delay_s)
         self.keys.append(request.headers.get("Authorization"))
         if self.refuses:
             return self.refuses.pop(0)
