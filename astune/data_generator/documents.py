@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import importlib.util
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_ZIPPED = frozenset({".docx", ".pptx", ".xlsx", ".epub"})
 _LARGEST = 64 << 20
 
 
@@ -137,6 +139,8 @@ def decoded(content: bytes) -> str:
 def _converted(path: Path) -> str:
     if importlib.util.find_spec("markitdown") is None:
         raise _Unreadable(f"needs an extra: {install_extra('documents')}")
+    if not _is_of_its_format(path):  # else it would be read as if it were plain text
+        raise _Unreadable(f"is no whole {path.suffix} file")
     from markitdown import MarkItDown  # pyright: ignore[reportMissingImports]
 
     converter: Any = MarkItDown(enable_plugins=False)
@@ -144,3 +148,9 @@ def _converted(path: Path) -> str:
         return str(converter.convert_local(str(path)).text_content)
     except Exception as cause:  # each format has a library of its own, with errors of its own
         raise _Unreadable(f"cannot be converted: {type(cause).__name__}: {str(cause)[:200]}") from cause
+
+
+def _is_of_its_format(path: Path) -> bool:
+    if path.suffix.lower() in _ZIPPED:
+        return zipfile.is_zipfile(path)
+    return path.suffix.lower() != ".pdf" or path.read_bytes()[:1024].find(b"%PDF-") >= 0
