@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+
 from astune.app.data_report import report_html
+from astune.app.evaluation import measure
+from astune.app.experiment import Experiment
 from astune.config import AstuneConfig
 from astune.data_generator import (
     Made,
@@ -18,8 +25,12 @@ from astune.data_generator import (
     write_whole,
 )
 from astune.helper_model import HelperModel
-from astune.schema import TaskReaderError
+from astune.launcher.companion import CompanionFlags
+from astune.rollout import RolloutObserver
+from astune.schema import Task, TaskReaderError
 from astune.task_reader.data_reader import examples_in, token_counter
+
+SUCCESS_RATE = "success_rate"
 
 
 def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
@@ -51,3 +62,32 @@ async def make(config: AstuneConfig, material: Material, out: Path, on_progress:
 def report_beside(out: Path) -> Path:
     """The report that belongs to the file of tasks `out`."""
     return out.with_name(f"{out.stem}.report.html")
+
+
+def with_difficulty(
+    experiment: Experiment,
+    tasks: Sequence[Task],
+    tries: int,
+    console: Console,
+    observed: Callable[[int], AbstractContextManager[RolloutObserver]],
+) -> list[Task]:
+    """The tasks with `metadata.success_rate`: the part of `tries` episodes in which the experiment's model, workflow
+    and judge succeed. A task that could not be measured is missing.
+
+    Raises:
+        AstuneError: what the experiment needs is not there.
+    """
+    trainer = experiment.config.trainer
+    validation = trainer.validation.model_copy(update={"num_repeat": tries, "max_tasks": None})
+    trainer = trainer.model_copy(update={"validation": validation})
+    measured = replace(experiment, config=experiment.config.model_copy(update={"trainer": trainer}))
+    found = measure(measured, CompanionFlags(), console, observed, tasks)
+    successes: dict[str, list[bool]] = defaultdict(list)
+    for episode in found.episodes:
+        successes[episode.task.task_id].append(episode.reward is not None and episode.reward.is_success)
+    rates = {name: sum(each) / len(each) for name, each in successes.items()}
+    return [
+        replace(task, metadata=task.metadata | {SUCCESS_RATE: rates[task.task_id]})
+        for task in tasks
+        if task.task_id in rates
+    ]

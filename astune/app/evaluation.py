@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -23,7 +23,10 @@ from astune.config import AstuneConfig
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
 from astune.runs import resolve_run
-from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError
+from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
+
+if TYPE_CHECKING:
+    from astune.backbone.parts import UserParts
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,12 @@ def measure(
     flags: CompanionFlags,
     console: Console,
     observed: Callable[[int], AbstractContextManager[RolloutObserver]] = lambda _: nullcontext(NullObserver()),
+    tasks: Sequence[Task] | None = None,
 ) -> Evaluation:
     """Run every held-out task of the experiment with the model that it names.
 
     Args:
+        tasks: what is measured in place of the held-out tasks; the experiment's own are then not read.
         observed: receives the number of episodes, and returns the context whose value is told of each.
 
     Raises:
@@ -81,7 +86,11 @@ def measure(
 
     silence_progress_bars()
     config, groups = experiment.config, list[EpisodeGroup]()
-    load = partial(load_parts, config, experiment.base_dir)
+
+    def load() -> UserParts:
+        parts = load_parts(config, experiment.base_dir, with_tasks=tasks is None)
+        return parts if tasks is None else replace(parts, validation_tasks=list(tasks))
+
     with made_ready(config, flags, console, load, takes_weights=False) as ready:
         validation = config.trainer.validation
         n_episodes = len(ready.parts.validation_tasks[: validation.max_tasks]) * validation.num_repeat

@@ -12,6 +12,8 @@ from astune.cli._flags import Commands, DryRun, Set
 from astune.cli._rubrics import Conf, asked_model, print_line, progress_bars
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from astune.config import AstuneConfig
     from astune.data_generator import Made, Material
 
@@ -60,6 +62,66 @@ def expand(
     What the helper model has answered is kept: after a kill the same command goes on, and ends with the same file.
     """
     exit_with(lambda: _make(docs or [], seeds, out, num, conf, overrides or [], dry_run is not None))
+
+
+@data_app.command()
+def measure(
+    tasks: Annotated[Path, typer.Argument(metavar="TASKS.jsonl", help="Tasks, made or written.")],
+    conf: Annotated[Path, typer.Option("--conf", metavar="FILE.yaml", help="The experiment that would train on them.")],
+    out: Out = Path("measured.jsonl"),
+    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, help="Episodes of each task.")] = 4,
+    between: Annotated[
+        tuple[float, float],
+        typer.Option("--between", metavar="LOW HIGH", help="Keep only tasks with a success rate from LOW to HIGH."),
+    ] = (0.0, 1.0),
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Measure how often the experiment's model succeeds in each task, and keep those of the difficulty that is wanted.
+
+    A group of episodes that all succeed, or all fail, teaches nothing: --between 0.1 0.9 leaves such tasks out.
+    """
+
+    def work() -> int:
+        from rich.console import Console
+
+        from astune.app.data import SUCCESS_RATE, with_difficulty
+        from astune.app.experiment import Experiment
+        from astune.cli._evaluate import episodes_bar
+        from astune.data_generator import write_tasks
+        from astune.schema import ConfigError
+        from astune.task_reader.data_reader import tasks_in
+
+        low, high = between
+        if not 0 <= low <= high <= 1:
+            raise ConfigError(f"--between is {low:g} {high:g}", hint="two rates from 0 to 1, the lower one first")
+        experiment, console, found = Experiment.of(conf, overrides or []), Console(), tasks_in(tasks)
+        if dry_run is not None:
+            print_line(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
+            return 0
+        measured = with_difficulty(experiment, found, tries, console, lambda n: episodes_bar(console, n))
+        rates = [float(task.metadata[SUCCESS_RATE]) for task in measured]
+        kept = [task for task, rate in zip(measured, rates, strict=True) if low <= rate <= high]
+        write_tasks(out, kept)
+        console.print(_rates_table(rates))
+        print_line(f"{len(kept):,} of {len(found):,} tasks, {len(found) - len(measured):,} not measured   {out}")
+        return 0
+
+    exit_with(work)
+
+
+def _rates_table(rates: list[float]) -> Table:
+    from rich.table import Table
+
+    table = Table("success rate", "tasks", "")
+    parts = [("0", [rate for rate in rates if rate == 0])]
+    for n in range(4):
+        low, high = n / 4, (n + 1) / 4
+        parts.append((f"to {high:g}", [rate for rate in rates if low < rate <= high and rate < 1]))
+    parts.append(("1", [rate for rate in rates if rate == 1]))
+    for name, there in parts:
+        table.add_row(name, f"{len(there):,}", "█" * round(40 * len(there) / max(1, len(rates))))
+    return table
 
 
 def _make(

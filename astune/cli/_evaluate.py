@@ -15,6 +15,7 @@ from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
 from astune.cli._report_data import mean_baseline
 from astune.launcher.companion import CompanionFlags
+from astune.rollout import RolloutObserver
 from astune.schema import Episode, Task
 
 
@@ -24,16 +25,18 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flag
     if model is not None:
         experiment = Experiment(with_model(experiment.config, model), conf)
 
-    @contextmanager
-    def bar(n_episodes: int) -> Iterator[_Bar]:
-        with Progress(console=console, transient=True) as progress:
-            yield _Bar(progress, n_episodes)
-
-    measured = measure(experiment, flags, console, bar)
+    measured = measure(experiment, flags, console, lambda n: episodes_bar(console, n))
     console.print(_table(measured))
     for reason, count in measured.dropped.items():
         console.print(f"{count} tasks not measured: {reason}", markup=False, soft_wrap=True)
     return 0 if measured.episodes else EXIT_FAILED
+
+
+@contextmanager
+def episodes_bar(console: Console, n_episodes: int) -> Iterator[RolloutObserver]:
+    """A bar of finished episodes, while they run."""
+    with Progress(console=console, transient=True) as progress:
+        yield _Bar(progress, n_episodes)
 
 
 class _Bar:

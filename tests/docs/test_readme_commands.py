@@ -45,6 +45,7 @@ RUN_ELSEWHERE = {
     "astune rubrics learn": "tests/rubrics/test_rubrics.py",
     "astune rubrics check": "tests/rubrics/test_rubrics.py",
     "astune data from-docs": "tests/data_generator/test_from_docs.py",
+    "astune data measure": "tests/cli/test_measure.py",
     "astune data expand": "tests/data_generator/test_expand.py",
     "astune optimize-prompt": "tests/backbone/test_e2e_prompt_search.py, among the tests marked e2e",
     "astune sft": "tests/cli/test_sft.py",
