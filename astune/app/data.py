@@ -20,7 +20,6 @@ from astune.data_generator import (
     OnProgress,
     held_out_beside,
     make_tasks,
-    read_material,
     write_tasks,
     write_whole,
 )
@@ -28,7 +27,7 @@ from astune.helper_model import HelperModel
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import RolloutObserver
 from astune.schema import Task, TaskReaderError
-from astune.task_reader.data_reader import examples_in, token_counter
+from astune.task_reader.data_reader import material_of
 
 SUCCESS_RATE = "success_rate"
 
@@ -41,8 +40,7 @@ def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) ->
     """
     if seeds is not None and not seeds.is_file():
         raise TaskReaderError(f"there is no file {seeds}", hint="name a JSONL file of example tasks")
-    examples = examples_in(seeds, config.task_judge.reference_field) if seeds is not None else []
-    return read_material(config.task_reader.data_generation, documents, examples, token_counter(config))
+    return material_of(config, documents, seeds)
 
 
 async def make(config: AstuneConfig, material: Material, out: Path, on_progress: OnProgress) -> Made:

@@ -53,6 +53,10 @@ def expand(
         Optional[list[Path]],  # noqa: UP045
         typer.Option("--docs", metavar="PATH", help="Half of the tasks are about these documents; repeatable."),
     ] = None,
+    env: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--env", metavar="URL", help="Explore the examples' environment at URL, or `local`ly."),
+    ] = None,
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
@@ -61,7 +65,8 @@ def expand(
 
     What the helper model has answered is kept: after a kill the same command goes on, and ends with the same file.
     """
-    exit_with(lambda: _make(docs or [], seeds, out, num, conf, overrides or [], dry_run is not None))
+    explored = [] if env is None else [f"task_reader.data_generation.env_url={env}"]
+    exit_with(lambda: _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None))
 
 
 @data_app.command()
@@ -160,6 +165,8 @@ def _print_material(material: Material) -> None:
         print_line(f"{len(material.passages):,} passages of {len(documents):,} documents")
     if material.examples:
         print_line(f"{len(material.examples):,} examples")
+    if material.worlds:
+        print_line(f"{len(material.worlds):,} tasks whose environment is explored")
 
 
 def _print_made(made: Made, out: Path, config: AstuneConfig) -> None:

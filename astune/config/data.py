@@ -18,6 +18,9 @@ class DataGenerationConfig(StrictModel):
     seeds: str = ""
     """A JSONL file of example tasks, each with its reference answer, to make variations of; with documents, examples
     of what questions about them are like."""
+    env_url: str = ""
+    """Explore the environment of the examples, which then need no answer, and make objectives of what is reached in it:
+    the address of the service that hosts it, or `local` for one in this process."""
     number: int = Field(default=200, ge=1)
     """Tasks that are wanted, held-out ones among them."""
     held_out: float = Field(default=0.2, ge=0, lt=1)

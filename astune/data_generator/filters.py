@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from astune.data_generator.draft import Draft
 from astune.data_generator.duplicates import Duplicates
 from astune.data_generator.passages import Passage
 from astune.data_generator.solving import Solver, bare
+from astune.env_service.objective import OBJECTIVE
 from astune.scoring.math_answer import is_number
 
 _LONGEST_ANSWER = 600
@@ -70,15 +72,16 @@ class Evidence:
 
 @dataclass
 class New:
-    """Nobody has asked this before."""
+    """Nobody has asked this before, or in this world."""
 
     name: ClassVar[str] = "duplicates"
-    asked: Duplicates = field(default_factory=Duplicates)
+    asked: dict[str, Duplicates] = field(default_factory=lambda: defaultdict(Duplicates))
 
     async def __call__(self, draft: Draft) -> Draft | str:
-        twin = self.asked.twin_of(draft.question)
+        asked = self.asked[draft.group if OBJECTIVE in draft.made_of else ""]
+        twin = asked.twin_of(draft.question)
         if twin is None:
-            self.asked.add(draft.question)
+            asked.add(draft.question)
             return draft
         return "asked already, word for word" if bare(twin) == bare(draft.question) else "asked already, nearly"
 

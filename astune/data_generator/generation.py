@@ -19,6 +19,7 @@ from astune.config.sandbox import SandboxConfig
 from astune.data_generator.checkers import Checked
 from astune.data_generator.documents import Unread, read_documents
 from astune.data_generator.draft import Draft
+from astune.data_generator.exploration import ExplorationSource, Reproduced
 from astune.data_generator.filters import (
     Answerable,
     ClosedBook,
@@ -73,19 +74,25 @@ class Material:
     passages: list[Passage]
     unread: list[Unread]
     examples: list[Example]
+    worlds: list[Task]
+    """Tasks of an environment that is explored."""
     held_out: frozenset[str]
-    """Documents and examples whose tasks are held out."""
+    """Documents, examples and worlds whose tasks are held out."""
 
 
 def read_material(
-    config: DataGenerationConfig, documents: Sequence[Path], examples: Sequence[Example], count: Count
+    config: DataGenerationConfig,
+    count: Count,
+    documents: Sequence[Path] = (),
+    examples: Sequence[Example] = (),
+    worlds: Sequence[Task] = (),
 ) -> Material:
     """Read the documents, cut them, and decide what is held out.
 
     Raises:
         TaskReaderError: there is nothing to make tasks of.
     """
-    if not documents and not examples:
+    if not documents and not examples and not worlds:
         raise TaskReaderError(
             "there is nothing to make tasks of",
             hint="name documents or seeds: task_reader.data_generation.documents, task_reader.data_generation.seeds",
@@ -96,8 +103,9 @@ def read_material(
         raise TaskReaderError(
             f"{len(read)} documents hold no passage that is long enough to ask about", hint="name longer ones"
         )
-    held = _held_out([each.name for each in read], config) | _held_out([each.task_id for each in examples], config)
-    return Material(passages, unread, list(examples), held)
+    groups = [each.name for each in read], [each.task_id for each in examples], [each.task_id for each in worlds]
+    held = frozenset().union(*(_held_out(each, config) for each in groups))
+    return Material(passages, unread, list(examples), list(worlds), held)
 
 
 async def make_tasks(
@@ -119,15 +127,19 @@ async def make_tasks(
     stages: list[Stage] = []
     new = New()
     for example in examples:
-        new.asked.add(example.question)
+        new.asked[""].add(example.question)
     solver = Solver(model, config.tries)
+    if material.worlds:
+        walks = ExplorationSource(model, material.worlds, config.seed)
+        filters: list[Filter] = [WellFormed(passage_is_shown=True), new, Reproduced()]
+        kept += await _made(walks, filters, config.number, "explorations", stages, on_progress)
     if examples and of_examples:
         variations = VariationSource(model, examples, config.axes, config.seed, material.held_out)
         answers = [example.answer for example in examples]
         checked = Checked(model, solver, sandbox, config.tries, answers)
         filters = [WellFormed(passage_is_shown=True), NoLeak(), new, checked]
         kept += await _made(variations, filters, of_examples, "variations", stages, on_progress)
-    if passages:
+    if passages and len(kept) < config.number:
         shown = [{"question": each.question, "answer": each.answer} for each in examples]
         questions = QuestionSource(model, passages, config.seed, shown)
         filters = [WellFormed(passage_is_shown=config.show_passage), NoLeak(), Evidence(), new]
@@ -171,7 +183,7 @@ async def _made(
     while len(kept) < number and fruitless < _PATIENCE and (wave := list(islice(asks, size))):
         found = await gathered(*(_proposed(source, ask) for ask in wave))
         unusable = [each for each in found if isinstance(each, UnusableAnswer)]
-        if len(unusable) == len(wave):
+        if len(unusable) == len(wave) and not proposed.kept:
             raise unusable[0]
         drafts = [draft for each in found if not isinstance(each, UnusableAnswer) for draft in each]
         proposed.came += len(drafts) + len(unusable)

@@ -143,6 +143,11 @@ def open_environment(
     """
     if env_type == NO_ENV:
         return None
+    if "objective" in task.metadata:
+        from astune.env_service.objective import ObjectiveHandle, world_of
+
+        inner = open_environment(env_type, world_of(task), seed, timeout_s=timeout_s)
+        return None if inner is None else ObjectiveHandle(inner, task)
     if task.metadata.get(ENV_URL):
         from astune.env_service.client import ServiceHandle
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from astune.data_generator import Example, Material, make_tasks, read_material, 
 from astune.engine.model_files import resolve_model
 from astune.engine.tokenizer import ModelTokenizer
 from astune.env_service.base import text_of
+from astune.env_service.built_in import NO_ENV
+from astune.env_service.handle import ENV_URL
 from astune.helper_model import HelperModel
 from astune.schema import Task, TaskReaderError, content_id, start_in_thread
 from astune.scoring.math_answer import after_marker
@@ -52,9 +55,7 @@ class TaskReaderDataGeneration(TaskReaderBase):
         config = self.config.data_generation
         seeds = self.find(config.seeds, key="task_reader.data_generation.seeds") if config.seeds else None
         documents = [self._place(path) for path in config.documents]
-        field = self._experiment.task_judge.reference_field
-        examples = examples_in(seeds, field) if seeds is not None else []
-        material = read_material(config, documents, examples, token_counter(self._experiment))
+        material = material_of(self._experiment, documents, seeds)
         folder = cache_dir() / "made_tasks" / self._name(material)
         if (folder / _TRAINING).is_file() and (folder / _HELD_OUT).is_file():
             self.tell(f"tasks made before, from {folder}")
@@ -85,6 +86,7 @@ class TaskReaderDataGeneration(TaskReaderBase):
         content: dict[str, Any] = {
             "passages": [hashlib.sha256(each.text.encode()).hexdigest() for each in material.passages],
             "examples": [[each.question, each.answer] for each in material.examples],
+            "worlds": [asdict(each) for each in material.worlds],
             "settings": self.config.data_generation.model_dump(),
             "helper_model": helper.model_dump(mode="json", include={"base_url", "model", "language", "prompts"}),
         }
@@ -99,6 +101,37 @@ def token_counter(experiment: AstuneConfig) -> Any:
     """What counts the tokens of a text as the experiment's model reads it."""
     tokenizer = ModelTokenizer.load(resolve_model(experiment.model.path))
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def material_of(experiment: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
+    """What tasks are made of, as `task_reader.data_generation` says.
+
+    Raises:
+        TaskReaderError: it cannot be read.
+    """
+    config = experiment.task_reader.data_generation
+    count = token_counter(experiment)
+    if seeds is not None and config.env_url:
+        return read_material(config, count, documents, worlds=worlds_in(seeds, config.env_url))
+    examples = examples_in(seeds, experiment.task_judge.reference_field) if seeds is not None else []
+    return read_material(config, count, documents, examples)
+
+
+def worlds_in(path: Path, env_url: str) -> list[Task]:
+    """The tasks of a JSONL file as worlds to explore, at this address.
+
+    Raises:
+        TaskReaderError: one has no environment.
+    """
+    tasks = tasks_in(path)
+    for task in tasks:
+        if task.env_type == NO_ENV:
+            raise TaskReaderError(
+                f"{path}: task {task.task_id} has no environment to explore",
+                hint="set env_type, or leave --env out",
+            )
+    there = {} if env_url == "local" else {ENV_URL: env_url}
+    return [replace(task, metadata=task.metadata | there) for task in tasks]
 
 
 def tasks_in(path: Path) -> list[Task]:
