@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from astune.data_generator.draft import Draft
 from astune.schema import UnusableAnswer, gathered
@@ -17,7 +17,7 @@ NOT_IN_FORM = "the helper model did not keep to the form"
 class Filter(Protocol):
     """One check. Where it is passed, it returns the draft, perhaps with what it found; else why not, in words."""
 
-    name: str
+    name: ClassVar[str]
 
     async def __call__(self, draft: Draft) -> Draft | str: ...
 

@@ -131,21 +131,21 @@ async def make_tasks(
     solver = Solver(model, config.tries)
     if material.worlds:
         walks = ExplorationSource(model, material.worlds, config.seed)
-        filters: list[Filter] = [WellFormed(passage_is_shown=True), new, Reproduced()]
-        kept += await _made(walks, filters, config.number, "explorations", stages, on_progress)
-    if examples and of_examples:
+        of_walks: list[Filter] = [WellFormed(passage_is_shown=True), new, Reproduced()]
+        kept += await _made(walks, of_walks, config.number, "explorations", stages, on_progress)
+    if of_examples:
         variations = VariationSource(model, examples, config.axes, config.seed, material.held_out)
-        answers = [example.answer for example in examples]
-        checked = Checked(model, solver, sandbox, config.tries, answers)
-        filters = [WellFormed(passage_is_shown=True), NoLeak(), new, checked]
-        kept += await _made(variations, filters, of_examples, "variations", stages, on_progress)
+        checked = Checked(model, solver, sandbox, config.tries, [example.answer for example in examples])
+        of_variations: list[Filter] = [WellFormed(passage_is_shown=True), NoLeak(), new, checked]
+        kept += await _made(variations, of_variations, of_examples, "variations", stages, on_progress)
     if passages and len(kept) < config.number:
         shown = [{"question": each.question, "answer": each.answer} for each in examples]
         questions = QuestionSource(model, passages, config.seed, shown)
-        filters = [WellFormed(passage_is_shown=config.show_passage), NoLeak(), Evidence(), new]
-        filters += [Answerable(solver), NeedsAllPassages(solver)]
-        filters += [ClosedBook(solver)] if config.closed_book else []
-        kept += await _made(questions, filters, config.number - len(kept), "questions", stages, on_progress)
+        of_questions: list[Filter] = [WellFormed(passage_is_shown=config.show_passage), NoLeak(), Evidence(), new]
+        of_questions += [Answerable(solver), NeedsAllPassages(solver)]
+        if config.closed_book:
+            of_questions.append(ClosedBook(solver))
+        kept += await _made(questions, of_questions, config.number - len(kept), "questions", stages, on_progress)
     if not kept:
         reasons = "; ".join(f"{n} x {why}" for stage in stages for why, n in stage.dropped.most_common(2))
         raise TaskReaderError(
