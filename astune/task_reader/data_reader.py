@@ -13,8 +13,6 @@ from astune.config.cache import cache_dir
 from astune.config.reader import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.config.schema import AstuneConfig
 from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks
-from astune.engine.model_files import resolve_model
-from astune.engine.tokenizer import ModelTokenizer
 from astune.env_service.base import text_of
 from astune.env_service.built_in import NO_ENV
 from astune.env_service.handle import ENV_URL
@@ -99,6 +97,9 @@ class TaskReaderDataGeneration(TaskReaderBase):
 
 def token_counter(experiment: AstuneConfig) -> Any:
     """What counts the tokens of a text as the experiment's model reads it."""
+    from astune.engine.model_files import resolve_model
+    from astune.engine.tokenizer import ModelTokenizer
+
     tokenizer = ModelTokenizer.load(resolve_model(experiment.model.path))
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
