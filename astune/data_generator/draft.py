@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astune.data_generator.passages import Passage
+from astune.env_service.objective import OBJECTIVE
 from astune.schema import Task, content_id
 
 ANSWER, CHECKER = "answer", "checker"
@@ -41,5 +42,6 @@ class Draft:
         metadata |= {CHECKER: self.checker} if self.checker else {}
         shown = [each.text for each in self.passages] if show_passage else []
         query = "\n\n".join([*shown, self.question])
-        name = content_id({"query": query, "answer": self.answer, "env_type": self.env_type})
+        world = self.made_of.get(OBJECTIVE)
+        name = content_id({"query": query, "answer": self.answer, "env_type": self.env_type, "world": world})
         return Task(f"made-{name}", main_query=query, env_type=self.env_type, metadata=metadata)

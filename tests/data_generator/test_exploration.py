@@ -11,6 +11,7 @@ import pytest
 from answering import answering
 from rule_models import command, use_own_cache
 
+from astune.data_generator import Draft
 from astune.env_service.base import Environment, EnvState, EnvStep
 from astune.env_service.handle import open_environment
 from astune.schema import EnvError, Message, Task
@@ -92,6 +93,15 @@ async def test_an_objective_is_reached_by_what_is_observed_and_not_by_what_is_sa
     found = await handle.step({"role": "assistant", "content": "open hall"})
     assert (found.reward, found.is_terminated, await handle.evaluate()) == (1.0, True, 1.0)
     await handle.release()
+
+
+def test_the_same_objective_in_two_worlds_is_two_tasks() -> None:
+    drafts = [
+        Draft("Open it.", "it is open", world, {"objective": {"world": {"task_id": world}, "reached": "it is open"}})
+        for world in ("h1", "h2")
+    ]
+    assert len({draft.task().task_id for draft in drafts}) == 2
+    assert drafts[0].task() == drafts[0].task()
 
 
 def test_an_objective_of_another_form_is_named() -> None:
