@@ -71,7 +71,10 @@ def _outside(agent: ProgramConfig) -> str:
 
 
 def known_when_asked(config: AstuneConfig) -> str:
-    """Tasks that a companion brings, which does not run yet."""
+    """Tasks that nobody has yet: a companion brings them, or the helper model makes them."""
+    reader = config.task_reader
+    if reader.type == "data_generation":
+        return f"tasks: {reader.data_generation.number} that the helper model makes, unless it has made them before"
     return f"tasks: known when {config.task_reader.env_service.env_url} answers"
 
 
@@ -91,7 +94,8 @@ def _loss_terms(config: AstuneConfig) -> Rows:
 
 def _measured(config: AstuneConfig, parts: UserParts) -> str:
     trainer = config.trainer
-    if not parts.training_tasks and config.task_reader.env_service.validation_split:
+    made = config.task_reader.type == "data_generation"
+    if not parts.training_tasks and (made or config.task_reader.env_service.validation_split):
         return known_when_asked(config)
     held_out = min(len(parts.validation_tasks), trainer.validation.max_tasks or len(parts.validation_tasks))
     if not held_out:

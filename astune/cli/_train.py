@@ -83,7 +83,8 @@ def _print_plan(experiment: Experiment, flags: CompanionFlags, console: Console,
 
     config, backbone, memory = experiment.config, experiment.backbone, []
     companions = companions_of(flags, config, experiment.folder.parent)
-    with_tasks = not (companions and _service_of_tasks_is_away(config))
+    costly = config.task_reader.type == "data_generation"
+    with_tasks = not costly and not (companions and _service_of_tasks_is_away(config))
     parts = load_checked(config, partial(experiment.load_parts, console, with_tasks=with_tasks))
     theirs = backbone.full_plan(config, parts, base_dir=experiment.base_dir)
     if backbone.trains:

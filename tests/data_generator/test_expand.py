@@ -107,6 +107,25 @@ def test_the_reader_makes_tasks_once_and_trains_on_the_examples_too(tmp_path: Pa
     assert sum("checker" not in task.metadata for task in first.training) == 16
 
 
+def test_a_plan_asks_the_helper_model_nothing(
+    tmp_path: Path, seeds: Path, capsys: pytest.CaptureFixture[str], tiny_folder: Path
+) -> None:
+    (tmp_path / "plain.py").write_text(
+        "from astune import Workflow\n\n\nclass Plain(Workflow):\n"
+        "    async def execute(self, task, proxy):\n        await proxy.achat(task.init_messages)\n"
+    )
+    with answering(SumModel()) as server:
+        conf = tmp_path / "exp.yaml"
+        conf.write_text(
+            f"astune:\n  model: {{path: {tiny_folder}}}\n  helper_model: {{base_url: '{server.url}'}}\n"
+            f"  rollout: {{workflow: plain.py->Plain}}\n  task_judge: {{judge_protocol: checker}}\n"
+            f"  task_reader: {{type: data_generation, data_generation: {{seeds: seeds.jsonl, number: 30}}}}\n"
+        )
+        assert command(["--conf", str(conf), "--dry-run"]) == 0
+        assert not server.bodies
+    assert "30 that the helper model makes" in capsys.readouterr().out
+
+
 def test_an_example_without_an_answer_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seeds = tmp_path / "seeds.jsonl"
     seeds.write_text('{"main_query": "How many?", "task_id": "lonely"}\n')
