@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,16 @@ from rule_models import ReadingModel, SumModel, command, use_own_cache
 from test_expand import solved, written_seeds
 
 from astune.data_generator.documents import read_documents
+from astune.runs import RunDirectory, resolve_run
+from tutorial.example_calculator.tasks import make_tasks
 
 pytestmark = pytest.mark.e2e
 
 DOCS = Path(__file__).parents[2] / "docs" / "en"
 PYTHON_DOCS = Path("/usr/share/doc/python3.11/html/library")
 KILLS = 20
+AXES = "axes=[wording,numbers,harder,easier]"
+CALCULATOR = Path(__file__).parents[2] / "tutorial" / "example_calculator" / "calculator.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +76,7 @@ def test_twenty_examples_become_five_hundred_tasks_that_a_solver_of_its_own_conf
     seeds = written_seeds(tmp_path / "seeds.jsonl", 20)
     out = tmp_path / "tasks.jsonl"
     with answering(model) as server:
-        axes = "task_reader.data_generation.axes=[wording,numbers,harder,easier]"
-        more = sets(f"helper_model.base_url={server.url}", axes)
+        more = sets(f"helper_model.base_url={server.url}", f"task_reader.data_generation.{AXES}")
         assert command(["data", "expand", str(seeds), "--out", str(out), "--num", "500", *more]) == 0
     tasks = lines_of(out)
     wrong = [task for task in tasks if int(task["metadata"]["answer"]) != solved(task)]
@@ -79,6 +84,30 @@ def test_twenty_examples_become_five_hundred_tasks_that_a_solver_of_its_own_conf
     assert len(tasks) == 500
     assert all("checker" in task["metadata"] for task in tasks)
     assert len(wrong) <= 0.02 * len(tasks)
+
+
+def test_training_on_what_twenty_examples_became_succeeds_on_the_problems_that_were_held_out_before(
+    tmp_path: Path,
+) -> None:
+    """The small real model and the calculator's tutorial, with the 500 tasks in place of its 1,000."""
+    seeds, out, held_out = (tmp_path / f"{name}.jsonl" for name in ("seeds", "tasks", "held_out"))
+    rows = [dict(json.loads(line), env_type="calculator") for line in written_seeds(seeds, 20).open()]
+    seeds.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held_out.write_text("".join(json.dumps(asdict(task)) + "\n" for task in make_tasks("validation", 96)))
+    reader = "task_reader.data_generation"
+    with answering(SumModel(planted=0.2, errs=0.05)) as server:
+        more = sets(f"helper_model.base_url={server.url}", f"{reader}.held_out=0", f"{reader}.{AXES}")
+        assert command(["data", "expand", str(seeds), "--out", str(out), "--num", "500", *more]) == 0
+    files = (f"task_reader.jsonl.training.file_path={out}", f"task_reader.jsonl.validation.file_path={held_out}")
+    settings = sets("task_reader.type=jsonl", "task_reader.params={}", "task_reader.stratify_by=null", *files)
+    words = ["--conf", str(CALCULATOR), *settings, "--set", f"record_dir={tmp_path / 'runs'}"]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run([sys.executable, "-m", "astune", *words], check=True, env=environment)
+    run = RunDirectory.open(resolve_run(tmp_path / "runs" / "calculator"))
+    rates = [line.metrics["reward/success_rate"] for line in run.metrics() if line.kind == "validation"]
+    print(f"\ntrained on 500 tasks from 20 examples: held-out success {rates[0]:.2f} -> {max(rates):.2f}")  # noqa: T201
+    assert rates[0] < 0.1
+    assert max(rates) >= 0.9
 
 
 def test_a_generation_that_is_killed_again_and_again_ends_with_the_same_file(
