@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from astune.config.schema import SandboxLimits
@@ -15,7 +16,8 @@ from astune.sandbox._interpreter import FOLDER, command, environment, readable_f
 from astune.sandbox._output import Output
 from astune.sandbox.base import EndedBy, SandboxResult, result_of
 from astune.sandbox.inside import family
-from astune.sandbox.inside.confine import SCRATCH
+from astune.sandbox.inside.confine import DEVICES, SCRATCH
+from astune.sandbox.inside.filling import MOST_FILES, Quota
 from astune.sandbox.inside.program import READY
 from astune.sandbox.inside.removal import remove_all
 from astune.schema import SandboxError, boundary
@@ -43,17 +45,18 @@ class _ProgramBackend:
         stopped: asyncio.Future[EndedBy] = asyncio.get_running_loop().create_future()
         output = Output(limits.output_kb << 10, when_full=lambda: _settle(stopped, "output"))
         ready_read, ready_write = os.pipe()
+        proc = family.open_proc() if sys.platform == "linux" else os.open(os.devnull, os.O_RDONLY)
         os.set_blocking(ready_read, False)
         scratch = tempfile.mkdtemp(prefix="astune-sandbox-")
         process: asyncio.subprocess.Process | None = None
         try:
-            words = [ready_write, self.name, scratch, limits.timeout_s, limits.memory_mb, limits.processes]
+            words = [proc, ready_write, self.name, scratch, limits.timeout_s, limits.memory_mb, limits.processes]
             program = [*map(str, words), *readable_folders()]
             async with boundary(SandboxError, f"starting {self.name}", timeout_s=_END_S):
-                process = await self._started(code, self._command(program, limits), output, ready_write)
+                process = await self._started(code, self._command(program, limits), output, [proc, ready_write])
             output.let_go()
             ended = asyncio.ensure_future(process.wait())
-            await _watch(process.pid, ended, stopped, limits)
+            await _watch(process.pid, ended, stopped, limits, self._outgrown(process.pid, scratch, limits))
             kill_group(process.pid)  # what left its group, only a PID namespace ends
             async with boundary(SandboxError, f"the end of {name} in the sandbox", timeout_s=_END_S):
                 await ended
@@ -66,6 +69,7 @@ class _ProgramBackend:
             output.close()
             os.close(ready_write)
             os.close(ready_read)
+            os.close(proc)
             remove_all(scratch)
         stdout, stderr = output.streams()
         why = stopped.result() if stopped.done() else None
@@ -76,7 +80,13 @@ class _ProgramBackend:
     def _command(self, program: list[str], limits: SandboxLimits) -> list[str]:
         return command("program", *program)
 
-    async def _started(self, code: str, words: list[str], output: Output, ready: int) -> asyncio.subprocess.Process:
+    def _outgrown(self, process: int, scratch: str, limits: SandboxLimits) -> Callable[[], bool]:
+        """Tells whether too much lies in the scratch folder."""
+        return Quota(scratch, limits.memory_mb << 20).is_exceeded
+
+    async def _started(
+        self, code: str, words: list[str], output: Output, passed: list[int]
+    ) -> asyncio.subprocess.Process:
         with tempfile.TemporaryFile() as file:
             file.write(code.encode("utf-8", "surrogatepass"))
             file.seek(0)
@@ -86,7 +96,7 @@ class _ProgramBackend:
                 stdout=output.write_ends[0],
                 stderr=output.write_ends[1],
                 env=environment(),
-                pass_fds=[ready],
+                pass_fds=passed,
                 start_new_session=True,
             )
 
@@ -105,6 +115,10 @@ class BubblewrapBackend(_ProgramBackend):
         words = command("program", *program, folder=_PROGRAM)
         return [str(self._bwrap), *_namespaces(), *_tree(limits), "--die-with-parent", "--chdir", "/", "--", *words]
 
+    def _outgrown(self, process: int, scratch: str, limits: SandboxLimits) -> Callable[[], bool]:
+        """Its bytes are bounded by its file system; bwrap cannot bound the number of files."""
+        return lambda: any(_files_of(inside) > MOST_FILES for inside in family.below(process))
+
 
 class RlimitsBackend(_ProgramBackend):
     """Limits and a clean environment, and no isolation: files, network and processes of the user are within reach."""
@@ -113,7 +127,11 @@ class RlimitsBackend(_ProgramBackend):
 
 
 async def _watch(
-    process: int, ended: asyncio.Future[int], stopped: asyncio.Future[EndedBy], limits: SandboxLimits
+    process: int,
+    ended: asyncio.Future[int],
+    stopped: asyncio.Future[EndedBy],
+    limits: SandboxLimits,
+    outgrown: Callable[[], bool],
 ) -> None:
     """Until the process ends by itself, or is to be stopped."""
     loop = asyncio.get_running_loop()
@@ -124,7 +142,9 @@ async def _watch(
             left = deadline - loop.time()
             if left <= 0:
                 _settle(stopped, "timeout")
-            elif proc is not None and family.resident_bytes(proc, str(process)) > limits.memory_mb << 20:
+            elif outgrown() or (
+                proc is not None and family.resident_bytes(proc, str(process)) > limits.memory_mb << 20
+            ):
                 _settle(stopped, "memory")
             else:
                 await asyncio.wait([ended, stopped], timeout=min(left, _WATCH_S), return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +176,17 @@ def _tree(limits: SandboxLimits) -> list[str]:
         tree += ["--ro-bind", str(path), str(path)]
     if not any(folder.startswith("/tmp/") for folder in folders):
         tree += ["--symlink", SCRATCH, "/tmp"]
-    return [*tree, "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
+    devices = [word for device in DEVICES for word in ("--dev-bind", device, device)]
+    return [*tree, *devices, "--remount-ro", "/"]
+
+
+def _files_of(process: str) -> int:
+    """Files in the scratch folder as a process sees it; 0 before it is there."""
+    try:
+        system = os.statvfs(f"/proc/{process}/root{SCRATCH}")
+    except OSError:
+        return 0
+    return system.f_files - system.f_ffree
 
 
 def _read_ready(descriptor: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -67,11 +68,17 @@ class ZygoteBackend:
         finally:
             ours.close()  # where nothing was reported yet, this ends the call
             output.close()
-        return self._result(json.loads(report or '{"failed": "its zygote has ended"}'), output, name)
+        return self._result(json.loads(report or self._unreported()), output, name)
 
     async def aclose(self) -> None:
         with self._starting:
             self._end()
+
+    def _unreported(self) -> str:
+        """What a call's warden would have said. The kernel ends one where memory runs out, and its call with it."""
+        if self._process is not None and self._process.poll() is None:
+            return json.dumps({"status": int(signal.SIGKILL), "stopped": ""})
+        return '{"failed": "its zygote has ended"}'
 
     def _result(self, report: dict[str, Any], output: Output, name: str) -> SandboxResult:
         if "failed" in report:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from astune.config.schema import SandboxConfig, SandboxLimits
+from astune.sandbox._budget import Budget, places_for
 from astune.sandbox._mending import mending
 from astune.sandbox._program import BubblewrapBackend, RlimitsBackend
 from astune.sandbox._zygote import ZygoteBackend
@@ -37,6 +38,7 @@ class Sandbox:
     def __init__(self, config: SandboxConfig, backend: Backend) -> None:
         self.config = config
         self._backend = backend
+        self._budget = Budget(places_for(config.memory_mb))
 
     @classmethod
     @asynccontextmanager
@@ -86,16 +88,21 @@ class Sandbox:
         """Run code as a program of its own, with nothing from calls before.
 
         Args:
-            timeout_s: seconds it may take, where that is less than the configuration allows.
+            timeout_s: seconds it may take, where that is less than the configuration allows; above 0. Waiting for other
+                calls to end, where all together might use half of the machine's memory, does not count.
             name: what errors call it, for instance the episode's task.
 
         Raises:
             SandboxError: the sandbox failed. Whatever the code does is a result.
+            ValueError: the time is not above 0.
         """
         limits = self.config
+        if timeout_s is not None and not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s}, and has to be above 0")
         if timeout_s is not None:
             limits = limits.model_copy(update={"timeout_s": min(timeout_s, limits.timeout_s)})
-        return await self._backend.run(code, limits, name=name)
+        async with self._budget.place():
+            return await self._backend.run(code, limits, name=name)
 
     async def aclose(self) -> None:
         await self._backend.aclose()

@@ -5,6 +5,7 @@ Each step raises OSError where it cannot be taken, and then no code is run.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 SCRATCH = "/scratch"
 """The code's own folder, where there is a mount namespace: its working, home and temporary folder."""
 
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: mapping it shared makes memory that no process is charged for."""
 NOBODY = 65534
 OPEN_FILES = 128
 """Each may hold a few hundred KiB of the kernel's memory, as sockets do."""
@@ -42,6 +44,20 @@ def limit(timeout_s: float, memory_mb: int) -> None:
     ):
         if hasattr(resource, name):  # not every system has each
             _lower(getattr(resource, name), soft, hard)
+
+
+def die_first(proc: int) -> None:
+    """Where memory runs out, the kernel ends this process, and whatever it starts, before any other.
+
+    Args:
+        proc: a descriptor of /proc.
+    """
+    with contextlib.suppress(OSError):  # a kernel without it
+        score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc)
+        try:
+            os.write(score, b"1000")
+        finally:
+            os.close(score)
 
 
 def limit_processes(processes: int) -> None:

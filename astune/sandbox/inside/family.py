@@ -16,6 +16,15 @@ def resident_bytes(proc: int, process: str) -> int:
     return sum(_own_bytes(proc, each) for each in _below(proc, process))
 
 
+def below(process: int) -> list[str]:
+    """All processes below one."""
+    proc = open_proc()
+    try:
+        return list(_below(proc, str(process)))
+    finally:
+        os.close(proc)
+
+
 def _below(proc: int, process: str) -> Iterator[str]:
     for thread in _names(proc, f"{process}/task"):
         for child in _read(proc, f"{process}/task/{thread}/children").split():
@@ -24,7 +33,8 @@ def _below(proc: int, process: str) -> Iterator[str]:
 
 
 def _own_bytes(proc: int, process: str) -> int:
-    """Memory that is no file of the machine's: private, and shared without a file or with one in the scratch folder."""
+    """Memory that is no file of the machine's: private, and of files in the scratch folder. There is no other: the
+    system call filter refuses shared memory without a file."""
     lines = [line.split() for line in _read(proc, f"{process}/status").splitlines()]
     return sum(int(words[1]) << 10 for words in lines if words[0] in ("RssAnon:", "RssShmem:"))
 

@@ -23,7 +23,9 @@ def run(source: str) -> NoReturn:
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
     sys.argv = [FILE_NAME]
-    reserve = mmap.mmap(-1, 1 << 20)  # so that the report of a MemoryError has room
+    reserve = mmap.mmap(
+        -1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )  # so that the report of a MemoryError has room
     try:
         exec(compile(source, FILE_NAME, "exec", dont_inherit=True), main.__dict__)
         status = 0

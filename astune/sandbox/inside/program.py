@@ -19,8 +19,10 @@ READY = b"ready"
 
 
 def main() -> NoReturn:
-    ready, backend, scratch, timeout_s, memory_mb, processes, *readable = sys.argv[1:]
+    proc, ready, backend, scratch, timeout_s, memory_mb, processes, *readable = sys.argv[1:]
     os.set_inheritable(int(ready), False)
+    confine.die_first(int(proc))
+    os.close(int(proc))
     source = _read_code()
     if backend == "bubblewrap":
         confine.settle(confine.SCRATCH)

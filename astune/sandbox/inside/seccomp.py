@@ -44,6 +44,8 @@ _AF_UNIX, _SOCK_STREAM = 1, 1
 _FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX = 0x5421, 0x541B, 0x5451, 0x5450
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 # A file's owner is told of events by a signal of any kind: a way to signal processes that kill() may not.
+_F_SETLK, _F_SETLKW, _F_OFD_SETLK, _F_OFD_SETLKW = 6, 7, 37, 38
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 1, 0x20, 0x40000
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
@@ -100,6 +102,7 @@ def _decisions(machine: str, processes: bool, threads: bool) -> dict[int, Progra
         syscalls.ATTRIBUTES: allow if processes else refuse,
         syscalls.EXTENDED: [_refusing(errno.ENOTSUP)],
         syscalls.NETWORK: refuse,
+        syscalls.LOCKS: [_refusing(0)],
     }
     decided = {number: what for group, what in groups.items() for number in syscalls.numbers(group, machine).values()}
     of_threads = _with_bit(0, _CLONE_THREAD) if threads else refuse
@@ -111,7 +114,17 @@ def _decisions(machine: str, processes: bool, threads: bool) -> dict[int, Progra
             *_only(1, [_SOCK_STREAM], errno.EPERM, mask=0xF),  # the other kinds can be sent anywhere
         ],
         "ioctl": _only(1, [_FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX], errno.ENOTTY),
-        "fcntl": _none_of(1, [_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY], errno.EPERM),
+        "fcntl": [
+            *_none_of(1, [_F_SETLK, _F_SETLKW, _F_OFD_SETLK, _F_OFD_SETLKW], 0, last=False),
+            *_none_of(1, [_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY], errno.EPERM),
+        ],
+        "mmap": [  # memory that no process is charged for
+            *_without_bits(3, _MAP_HUGETLB, last=False),
+            *_low_half(3, _MAP_SHARED | _MAP_ANONYMOUS),
+            (_EQUAL, 0, 1, _MAP_SHARED | _MAP_ANONYMOUS),
+            _refusing(errno.EPERM),
+            _returning(_ALLOW),
+        ],
         "prctl": _only(0, [_PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA], errno.EINVAL),
         "prlimit64": _only(0, [0], errno.EPERM),
     }
@@ -150,15 +163,18 @@ def _only(argument: int, values: list[int], refusal: int, *, mask: int = 0xFFFFF
     return [*program, _returning(_ALLOW)] if last else program
 
 
-def _none_of(argument: int, values: list[int], refusal: int) -> Program:
+def _none_of(argument: int, values: list[int], refusal: int, *, last: bool = True) -> Program:
+    """Refuse the call where the argument's low half is one of `values`; 0 as refusal says that all went well."""
     program: Program = [*_low_half(argument)]
     for index, value in enumerate(values):
         program.append((_EQUAL, len(values) - index, 0, value))
-    return [*program, _returning(_ALLOW), _refusing(refusal)]
+    skip: Program = [(_JUMP, 0, 0, 1), _refusing(refusal)]
+    return [*program, _returning(_ALLOW), _refusing(refusal)] if last else [*program, *skip]
 
 
-def _without_bits(argument: int, bits: int) -> Program:
-    return [*_low_half(argument, bits), (_EQUAL, 1, 0, 0), _refusing(errno.EPERM), _returning(_ALLOW)]
+def _without_bits(argument: int, bits: int, *, last: bool = True) -> Program:
+    program: Program = [*_low_half(argument, bits), (_EQUAL, 1, 0, 0), _refusing(errno.EPERM)]
+    return [*program, _returning(_ALLOW)] if last else program
 
 
 def _with_bit(argument: int, bit: int) -> Program:

@@ -14,8 +14,8 @@ stat/4/- lstat/6/- newfstatat/262/79 statx/332/291 access/21/- faccessat/269/48 
 readlinkat/267/78 getcwd/79/17 chdir/80/49 fchdir/81/50 getdents/78/- getdents64/217/61 rename/82/- renameat/264/38
 renameat2/316/276 mkdir/83/- mkdirat/258/34 rmdir/84/- link/86/- linkat/265/37 unlink/87/- unlinkat/263/35
 symlink/88/- symlinkat/266/36 ftruncate/77/46 fallocate/285/47 fsync/74/82 fdatasync/75/83 sync_file_range/277/84
-flock/73/32 dup/32/23 dup2/33/- dup3/292/24 pipe/22/- pipe2/293/59 umask/95/166 sendfile/40/71
-copy_file_range/326/285 fadvise64/221/223 statfs/137/43 fstatfs/138/44 close_range/436/436 mmap/9/222 munmap/11/215
+dup/32/23 dup2/33/- dup3/292/24 pipe/22/- pipe2/293/59 umask/95/166 sendfile/40/71
+copy_file_range/326/285 fadvise64/221/223 statfs/137/43 fstatfs/138/44 close_range/436/436 munmap/11/215
 mprotect/10/226 mremap/25/216 madvise/28/233 brk/12/214 msync/26/227 mlock/149/228 munlock/150/229
 membarrier/324/283 exit/60/93 exit_group/231/94 execve/59/221 execveat/322/281 wait4/61/260 waitid/247/95
 set_tid_address/218/96 set_robust_list/273/99 rseq/334/293 futex/202/98 futex_waitv/449/449 arch_prctl/158/-
@@ -52,13 +52,18 @@ llistxattr/195/12 flistxattr/196/13 removexattr/197/14 lremovexattr/198/15 fremo
 """
 """Extended attributes, which programs look for and do well without."""
 
+LOCKS = """
+flock/73/32
+"""
+"""Granted, and nothing is locked: a lock on a file that all calls may read would be a channel between them."""
+
 NETWORK = """
 socket/41/198 connect/42/203 bind/49/200 listen/50/201 accept/43/202 accept4/288/242
 """
 """The network: there is none."""
 
 BY_ARGUMENT = """
-clone/56/220 clone3/435/435 socketpair/53/199 ioctl/16/29 fcntl/72/25 prctl/157/167 prlimit64/302/261
+clone/56/220 clone3/435/435 socketpair/53/199 mmap/9/222 ioctl/16/29 fcntl/72/25 prctl/157/167 prlimit64/302/261
 """
 """Decided by their arguments."""
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 
 from . import family, libc
 from .confine import DEVICES, SCRATCH, become_nobody
+from .filling import MOST_FILES
 
-_FILES = 16384
-"""Files and folders in the scratch folder: empty ones cost memory too."""
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
 _RECURSIVE, _HERE = 0x8000, -100
@@ -78,7 +77,7 @@ class Walls:
         """A scratch folder that only this process, and whatever it starts, can see, and that ends with them."""
         libc.unshare(libc.CLONE_NEWNS)
         flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
-        libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m,nr_inodes={_FILES}")
+        libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m,nr_inodes={MOST_FILES}")
 
 
 def _show(path: str, base: str) -> None:

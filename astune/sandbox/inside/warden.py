@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 from . import confine, family, libc
+from .filling import Quota
 from .removal import remove_all
 from .walls import Walls
 
@@ -126,6 +127,8 @@ class Warden:
         poller = select.poll()
         poller.register(ended, select.POLLIN)
         poller.register(channel, select.POLLIN)  # the parent stops the call, or has ended
+        most = self._call.memory_mb << 20
+        quota = Quota(self._scratch, most)
         deadline = time.monotonic() + self._call.timeout_s
         while (left := deadline - time.monotonic()) > 0:
             happened = {descriptor for descriptor, _ in poller.poll(1000 * min(left, _WATCH_S))}
@@ -135,8 +138,10 @@ class Warden:
                 return "asked"
             if self._walls is not None:
                 _reap(guest)
-                if family.resident_bytes(self._walls.proc, "self") > self._call.memory_mb << 20:
+                if family.resident_bytes(self._walls.proc, "self") > most:
                     return "memory"
+            elif quota.is_exceeded():
+                return "memory"
         return "timeout"
 
     def _end_all(self, guest: int) -> int:

@@ -21,7 +21,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from . import guest, landlock, libc, seccomp
+from . import confine, family, guest, landlock, libc, seccomp
 from .removal import remove_all
 from .walls import Walls
 from .warden import Call, Warden
@@ -40,6 +40,9 @@ def main() -> NoReturn:
     spec = json.loads(sys.argv[1])
     control = socket.socket(fileno=os.dup(_CONTROL))
     parent = os.pidfd_open(os.getppid())
+    proc = family.open_proc()
+    confine.die_first(proc)
+    os.close(proc)
     for name in _READY_MADE.split():
         importlib.import_module(name)
     try:

@@ -1,0 +1,68 @@
+"""How much lies in a folder that untrusted code fills, where no file system of its own bounds it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+MOST_FILES = 16384
+"""Files and folders in a scratch folder: empty ones cost memory too."""
+_DEEPEST = 64
+"""Folders within folders; more would need more descriptors than there are."""
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SHARE = 10.0
+"""A look may take a tenth of the time."""
+
+
+class Quota:
+    """Looks at a folder now and then: the more lies there, the more seldom.
+
+    Args:
+        most_bytes: what all files together may hold on the disk.
+    """
+
+    def __init__(self, folder: str, most_bytes: int) -> None:
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._next = 0.0
+
+    def is_exceeded(self) -> bool:
+        """Whether the folder held too much when it was last looked at."""
+        began = time.monotonic()
+        if began < self._next:
+            return False
+        exceeded = holds_more(self._folder, self._most_bytes, MOST_FILES)
+        ended = time.monotonic()
+        self._next = ended + _SHARE * (ended - began)
+        return exceeded
+
+
+def holds_more(folder: str, most_bytes: int, most_files: int) -> bool:
+    """Whether a folder holds more bytes or files than these, or folders deeper than 64. Raises nothing."""
+    left = [most_bytes, most_files]
+    try:
+        return _exceeds(os.open(folder, _OPEN), left, _DEEPEST)
+    except OSError:  # it has gone
+        return False
+
+
+def _exceeds(folder: int, left: list[int], levels: int) -> bool:
+    """Subtract what lies in the folder, which is closed, from `left`."""
+    try:
+        for name in os.listdir(folder):
+            try:
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                inside = os.open(name, _OPEN, dir_fd=folder) if stat.S_ISDIR(found.st_mode) else None
+            except OSError:  # it has gone, or is closed to us
+                continue
+            left[0] -= found.st_blocks * 512
+            left[1] -= 1
+            if inside is not None and levels == 0:
+                os.close(inside)
+                return True
+            if (inside is not None and _exceeds(inside, left, levels - 1)) or min(left) < 0:
+                return True
+    finally:
+        os.close(folder)
+    return False
