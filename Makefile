@@ -32,7 +32,7 @@ format: install ## format the code and fix what lint can fix
 	@$(VENV)/ruff format .
 	@$(VENV)/ruff check --fix .
 
-docs: install ## the pages of docs/en that are made from the code: configuration, commands, API, memory
+docs: install ## the pages of docs/en that are made from the code: configuration, commands, API, memory, metrics
 	@$(VENV)/python scripts/make_docs.py
 
 site: ## the pages as a site in site/, in English and Chinese, with search; every link in it is checked

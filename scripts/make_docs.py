@@ -1,4 +1,5 @@
-"""Write the pages that are made from the code: configuration.md, commands.md, api.md and memory.md in docs/en."""
+"""Write the pages that are made from the code: configuration.md, commands.md, api.md,
+memory.md and metrics.md in docs/en."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 from api_page import api_page
 from commands_page import commands_page
 from memory_page import memory_page
+from metrics_page import metrics_page
 
 from astune.config._keys import ROOT as ROOT_KEY
 from astune.config._keys import Key, all_keys, keys_of
@@ -42,6 +44,7 @@ def pages() -> dict[Path, str]:
         DOCS / "commands.md": commands_page(),
         DOCS / "api.md": api_page(),
         DOCS / "memory.md": memory_page(),
+        DOCS / "metrics.md": metrics_page(),
     }
 
 

@@ -3,6 +3,7 @@
 from astune.runs._files import Stamp
 from astune.runs._limits import open_regular, read_regular
 from astune.runs._schema import stamps_of
+from astune.runs.catalogue import GROUPS, Metric, catalogue, described
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
 from astune.runs.directory import RunDirectory, is_run, outermost_run, resolve_run, runs_below
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
@@ -24,6 +25,7 @@ from astune.runs.salvage import salvage
 from astune.runs.texts import Snippet, find_text, message_text
 
 __all__ = [
+    "GROUPS",
     "Checkpoint",
     "CheckpointStore",
     "DamagedStoreError",
@@ -32,6 +34,7 @@ __all__ = [
     "EpisodeReader",
     "EpisodeRow",
     "EpisodeStore",
+    "Metric",
     "MetricKind",
     "MetricsFollower",
     "MetricsLine",
@@ -47,6 +50,8 @@ __all__ = [
     "StepSummary",
     "balance_metrics",
     "balance_of",
+    "catalogue",
+    "described",
     "find_text",
     "is_run",
     "message_text",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, MetricsLine, NoEpisodeError
+from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, MetricsLine, NoEpisodeError, catalogue
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import read_episode
@@ -31,9 +31,11 @@ class Api:
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    def open(self) -> dict[str, str]:
+    def open(self) -> dict[str, Any]:
+        """The folder, and what the names of metrics mean."""
         folder = self._library.folder
-        return {"root": str(folder.root), "level": folder.level, "version": version("astune")}
+        told = {"root": str(folder.root), "level": folder.level, "version": version("astune")}
+        return told | {"catalogue": catalogue()}
 
     def runs(self) -> list[dict[str, Any]]:
         return [run.info() for run in self._library.runs().values()]

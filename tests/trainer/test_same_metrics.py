@@ -13,7 +13,7 @@ from astune.backbone.cluster import trained
 from astune.backbone.cluster.messages import TrainedRow
 from astune.engine.base import EngineStats
 from astune.rollout import token_balance
-from astune.runs import MetricsLine, RunDirectory
+from astune.runs import MetricsLine, RunDirectory, described
 from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.ledger import RolloutResult, StepLedger, batch_of, drop_without_variance
 from astune.trainer.loss import PolicyLoss
@@ -95,6 +95,7 @@ def test_a_step_has_the_same_metrics_whichever_backbone_trains_it(small_folder: 
     assert set(ours) - ONLY_LOCAL == set(theirs)
     assert theirs == pytest.approx({name: ours[name] for name in theirs}, rel=1e-4, abs=1e-6)
     assert 0 < ours["train/importance_capped_fraction"] <= 1
+    assert [name for name in ours if described(name) is None] == [], "the catalogue of metrics has every name"
     assert ours["train/masked_fraction"] == 0
     assert ours["train/clip_fraction"] == 0
 

@@ -57,6 +57,38 @@ def test_every_curve_of_a_trained_run_is_there_and_tells_its_values(page, served
     page.locator('[data-chart="entropy"] .values-line', has_text=f"Step {step}").wait_for()
 
 
+def test_every_metric_of_a_run_has_a_chart_and_says_what_it_is(page, served, record, real):
+    page.goto(f"{served}#run={real}&view=dashboard")
+    page.locator("canvas").first.wait_for()
+    for group in page.locator(".chart-group summary").all():
+        group.click()
+    until(page, "[...document.querySelectorAll('.chart-group')].every(group => group.querySelector('canvas'))")
+    charts = page.locator("[data-chart]").evaluate_all("all => all.map(chart => chart.dataset.chart)")
+    lines = RunDirectory.look_at(record / real).metrics()
+    written = {name for line in lines for name in line.metrics}
+    named = page.locator(".chart-what code").all_text_contents()
+    assert set(named) >= written
+    assert len(charts) == len(set(charts))
+    assert "other" not in page.locator(".all-charts").inner_text().lower().split("\n")
+    title = page.locator('[data-chart="train/engine_correlation"] strong')
+    title.hover()
+    told = page.locator('[data-chart="train/engine_correlation"] [role=tooltip]')
+    told.wait_for()
+    assert "Above 0.99 is healthy." in told.inner_text()
+
+
+def test_a_metric_is_found_by_its_name_or_its_meaning(page, served, real):
+    page.goto(f"{served}#run={real}&view=dashboard&metric=correlation+engine")
+    page.locator("canvas").first.wait_for()
+    assert page.locator("[data-chart]").evaluate_all("all => all.map(chart => chart.dataset.chart)") == [
+        "train/engine_correlation"
+    ]
+    page.get_by_label("Find a metric").fill("no such thing")
+    page.get_by_text("No metric has this in its name or meaning").wait_for()
+    page.get_by_label("Find a metric").fill("")
+    page.locator('[data-chart="reward"]').wait_for()
+
+
 def test_a_curve_is_downloaded_as_table_and_picture(page, served, record, real):
     page.goto(f"{served}#run={real}&view=dashboard")
     table = list(csv.reader(io.StringIO(download(page, "reward", "CSV").decode())))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from viewer_stage import ODD, get, serving
 
-from astune.runs import RunDirectory
+from astune.runs import RunDirectory, described
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +152,15 @@ def test_metrics_are_those_of_the_file(viewer, name, trained):
     for line, stored in zip(answer["lines"], lines, strict=True):
         shown = {key: value for key, value in line["metrics"].items() if value is not None}
         assert shown == {key: value for key, value in stored.metrics.items() if math.isfinite(value)}
+
+
+def test_every_metric_that_a_run_writes_is_in_the_catalogue(viewer, trained):
+    named = {entry["name"] for entry in get(viewer, "open")["catalogue"]}
+    written = {name for line in RunDirectory.open(trained).metrics() for name in line.metrics}
+    assert len(written) > 60
+    entries = {name: described(name) for name in written}
+    assert [name for name, entry in entries.items() if entry is None or entry.name == "episodes/<name>_mean"] == []
+    assert {entry.name for entry in entries.values() if entry is not None} <= named
 
 
 @pytest.mark.parametrize("place", ["run", "rollout", "experiment"])

@@ -6,7 +6,7 @@ import { Empty, Failure, Loading } from './common/Notice'
 import { RunStatus } from './common/Status'
 import { Dashboard } from './dashboard/Dashboard'
 import { useMetrics } from './dashboard/useMetrics'
-import type { Open, Run } from './data/types'
+import type { Metric, Open, Run } from './data/types'
 import { Interaction } from './episode/Interaction'
 import { EpisodeList } from './episodes/EpisodeList'
 import { Help } from './Help'
@@ -21,6 +21,8 @@ import { useResource } from './state/resource'
 import { useSource } from './state/source'
 import { useStore } from './state/store'
 import { t } from './text/translate'
+
+const NO_CATALOGUE: Metric[] = []
 
 export function App() {
   const source = useSource()
@@ -85,7 +87,7 @@ export function App() {
           <RunPane open={open.data} runs={runs.data} run={run.data} />
           {view === 'episodes' && <EpisodeList run={run.data} written={written} />}
           {view === 'episodes' && <Interaction written={written} />}
-          {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} />}
+          {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} catalogue={open.data?.catalogue ?? NO_CATALOGUE} />}
           {view === 'setup' && (run.data ? <Setup run={run.data} /> : <Empty title={t('choose_run')} />)}
         </main>
       )}

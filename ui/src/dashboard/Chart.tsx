@@ -28,17 +28,17 @@ interface Props {
 
 export function Chart({ kind, all, axis, names }: Props) {
   const isDark = useStore(dark)
-  const title = t(kind.title)
+  const { title } = kind
   const lines = useMemo(() => all.map((curve) => lineOf(curve, kind, names, isDark)), [all, names, isDark, title])
   const wholeX = axis === 'step'
   const savePicture = async (): Promise<void> =>
-    download(`${kind.key}.png`, await picture(title, lines, kind.fromZero ?? false, wholeX, isDark ? DARK : LIGHT))
-  const saveTable = (): void => download(`${kind.key}.csv`, new Blob([csv(wholeX ? 'step' : 'minutes', lines)], { type: 'text/csv' }))
+    download(`${fileOf(kind)}.png`, await picture(title, lines, kind.fromZero, wholeX, isDark ? DARK : LIGHT))
+  const saveTable = (): void => download(`${fileOf(kind)}.csv`, new Blob([csv(wholeX ? 'step' : 'minutes', lines)], { type: 'text/csv' }))
   return (
     <figure class="chart" data-chart={kind.key}>
       <figcaption>
-        <strong>{title}</strong>
-        {kind.unit && <span class="faint"> {t(kind.unit)}</span>}
+        <Title kind={kind} />
+        {kind.unit && <span class="faint"> {term(kind.unit)}</span>}
         {kind.parts && names.length > 1 && <span class="faint"> {t('of_run', { run: names[0] ?? '' })}</span>}
         {lines.length > 0 && (
           <span class="chart-tools">
@@ -50,10 +50,32 @@ export function Chart({ kind, all, axis, names }: Props) {
       {lines.length === 0 ? (
         <p class="faint chart-none">{t('not_measured')}</p>
       ) : (
-        <Plot title={title} lines={lines} fromZero={kind.fromZero ?? false} wholeX={wholeX} isDark={isDark} />
+        <Plot title={title} lines={lines} fromZero={kind.fromZero} wholeX={wholeX} isDark={isDark} />
       )}
     </figure>
   )
+}
+
+/** What the metric means is shown while the pointer, or the keyboard's focus, is on its title. */
+function Title({ kind }: { kind: ChartKind }) {
+  const id = `what-${fileOf(kind)}`
+  const name = kind.metrics[0]?.name
+  return (
+    <span class="chart-title">
+      <strong tabIndex={0} aria-describedby={id}>
+        {kind.title}
+      </strong>
+      <span class="chart-what" role="tooltip" id={id}>
+        {kind.meaning}
+        {name && <code>{name}</code>}
+      </span>
+    </span>
+  )
+}
+
+/** The chart's key where a name of a file is needed. */
+function fileOf({ key }: ChartKind): string {
+  return key.replace(/[^\w.-]+/g, '-')
 }
 
 function Tool({ name, says, onClick }: { name: string; says: string; onClick: () => void }) {

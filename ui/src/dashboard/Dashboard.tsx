@@ -1,36 +1,40 @@
 /** The curves of the run on show, with other runs laid over it. Grows while the run goes on. */
 
-import { useMemo } from 'preact/hooks'
+import { useMemo, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Tabs } from '../common/Tabs'
-import type { Run, RunInfo, RunMetrics } from '../data/types'
-import { dark } from '../state/preferences'
-import { go, usePlace } from '../state/place'
+import type { Metric, Run, RunInfo, RunMetrics } from '../data/types'
+import { go, usePlace, type Axis } from '../state/place'
+import { dark, language } from '../state/preferences'
 import type { Resource } from '../state/resource'
 import { useSource } from '../state/source'
 import { useStore } from '../state/store'
 import { duration, integer, number } from '../text/format'
 import { t } from '../text/translate'
+import type { Word } from '../text/words'
 import { Chart, Swatch } from './Chart'
-import { CHARTS, curves } from './charts'
+import { curves, isMeant, others, overview, type ChartKind } from './charts'
 import { colourOf } from './palette'
 
 interface Props {
   metrics: Resource<RunMetrics[]>
   run: Run | null
   runs: RunInfo[]
+  catalogue: Metric[]
 }
 
-export function Dashboard({ metrics, run, runs }: Props) {
-  const { axis } = usePlace()
+export function Dashboard({ metrics, run, runs, catalogue }: Props) {
+  const { axis, metric } = usePlace()
+  const spoken = useStore(language)
   const report = useSource().reportAddress(run?.run ?? '', [])
   const isDark = useStore(dark)
   const names = useMemo(() => (metrics.data ?? []).map((item) => nameOf(item.run, runs)), [metrics.data, runs])
-  const charts = useMemo(
-    () => CHARTS.map((kind) => ({ kind, all: curves(kind, metrics.data ?? [], run, axis) })),
-    [metrics.data, run, axis],
-  )
+  const runsShown = useMemo(() => metrics.data ?? [], [metrics.data])
+  const first = useMemo(() => overview(catalogue), [catalogue, spoken])
+  const groups = useMemo(() => others(runsShown, catalogue), [runsShown, catalogue, spoken])
+  const found = [...first, ...groups.flatMap(({ kinds }) => kinds)].filter((kind) => isMeant(kind, metric.trim()))
+  const shown: Shown = { runs: runsShown, run, axis, names }
   return (
     <section class="pane dashboard" aria-label={t('dashboard')}>
       <header class="dashboard-heading">
@@ -50,6 +54,15 @@ export function Dashboard({ metrics, run, runs }: Props) {
             </li>
           ))}
         </ul>
+        <input
+          type="search"
+          data-search
+          class="find-metric"
+          value={metric}
+          placeholder={t('find_metric')}
+          aria-label={t('find_metric')}
+          onInput={(event) => go({ metric: event.currentTarget.value }, { replace: true })}
+        />
         {metrics.data && <Latest lines={metrics.data[0]} />}
         {report && (
           <a class="button" href={report} download title={t('export_curves')}>
@@ -64,13 +77,52 @@ export function Dashboard({ metrics, run, runs }: Props) {
       ) : metrics.data.every(({ lines }) => lines.length === 0) ? (
         <Empty title={t('no_metrics')} hint={t('no_metrics_hint')} />
       ) : (
-        <div class="charts scroller" tabIndex={0} role="region" aria-label={t('dashboard')}>
-          {charts.map(({ kind, all }) => (
-            <Chart key={kind.key} kind={kind} all={all} axis={axis} names={names} />
-          ))}
+        <div class="all-charts scroller" tabIndex={0} role="region" aria-label={t('dashboard')}>
+          {metric.trim() !== '' ? (
+            found.length > 0 ? <Charts kinds={found} {...shown} /> : <Empty title={t('no_metric_match')} hint={t('no_metric_match_hint')} />
+          ) : (
+            <>
+              <Charts kinds={first} {...shown} />
+              {groups.map(({ group, kinds }) => (
+                <Group key={group} title={t(`group_${group}` as Word)} kinds={kinds} {...shown} />
+              ))}
+            </>
+          )}
         </div>
       )}
     </section>
+  )
+}
+
+/** What every chart is drawn of. */
+interface Shown {
+  runs: RunMetrics[]
+  run: Run | null
+  axis: Axis
+  names: string[]
+}
+
+function Charts({ kinds, runs, run, axis, names }: Shown & { kinds: ChartKind[] }) {
+  const charts = useMemo(() => kinds.map((kind) => ({ kind, all: curves(kind, runs, run, axis) })), [kinds, runs, run, axis])
+  return (
+    <div class="charts">
+      {charts.map(({ kind, all }) => (
+        <Chart key={kind.key} kind={kind} all={all} axis={axis} names={names} />
+      ))}
+    </div>
+  )
+}
+
+/** Closed at first; its charts are drawn while it is open. */
+function Group({ title, kinds, ...shown }: Shown & { title: string; kinds: ChartKind[] }) {
+  const [open, setOpen] = useState(false)
+  return (
+    <details class="chart-group" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>
+        {title} <span class="faint count">{kinds.length}</span>
+      </summary>
+      {open && <Charts kinds={kinds} {...shown} />}
+    </details>
   )
 }
 

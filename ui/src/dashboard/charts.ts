@@ -1,19 +1,29 @@
 /** The dashboard's charts: which measurements each one shows, and the curves that runs have for it. */
 
-import type { MetricsLine, Run, RunMetrics, Split } from '../data/types'
+import type { Metric, MetricsLine, Run, RunMetrics, Split } from '../data/types'
 import type { Axis } from '../state/place'
+import { t } from '../text/translate'
 import type { Word } from '../text/words'
+import { described, placeOf } from './catalogue'
 
 export interface ChartKind {
   key: string
-  title: Word
-  unit?: Word
+  title: string
+  unit: string
+  /** What it shows, as the catalogue has it. */
+  meaning: string
   /** Curves that every run has at most once: a measurement, of training or held-out steps. */
   metrics: { name: string; split: Split }[]
   /** Or curves of one run only, one for each part that it has. */
   parts?: (run: RunMetrics, setup: Run | null) => Part[]
   /** The scale of the axis begins at 0. */
-  fromZero?: boolean
+  fromZero: boolean
+}
+
+/** The charts of metrics that have none of their own in the overview, by the catalogue's groups. */
+export interface ChartGroup {
+  group: string
+  kinds: ChartKind[]
 }
 
 interface Part {
@@ -38,23 +48,58 @@ const both = (name: string): ChartKind['metrics'] => [
   { name, split: 'train' },
   { name, split: 'validation' },
 ]
-const training = (name: string): ChartKind['metrics'] => [{ name, split: 'train' }]
 
-export const CHARTS: ChartKind[] = [
-  { key: 'reward', title: 'chart_reward', metrics: both('reward/mean') },
-  { key: 'success', title: 'chart_success', metrics: both('reward/success_rate'), fromZero: true },
-  { key: 'length', title: 'chart_length', unit: 'unit_tokens', metrics: both('episodes/sampled_tokens_mean'), fromZero: true },
-  { key: 'turns', title: 'chart_turns', metrics: both('episodes/turns_mean'), fromZero: true },
-  { key: 'entropy', title: 'chart_entropy', unit: 'unit_nats', metrics: training('train/entropy'), fromZero: true },
-  { key: 'loss', title: 'chart_loss', metrics: training('train/loss') },
-  { key: 'gradient', title: 'chart_gradient', metrics: training('train/grad_norm'), fromZero: true },
-  { key: 'lr', title: 'chart_lr', metrics: training('train/lr'), fromZero: true },
-  { key: 'mismatch', title: 'chart_mismatch', unit: 'unit_nats', metrics: training('train/logprob_diff_mean'), fromZero: true },
-  { key: 'speed', title: 'chart_speed', unit: 'unit_tokens', metrics: training('engine/tokens_per_s_out'), fromZero: true },
-  { key: 'phases', title: 'chart_phases', unit: 'unit_seconds', metrics: [], parts: phases, fromZero: true },
-  { key: 'balance', title: 'chart_balance', unit: 'unit_tokens', metrics: [], parts: balance, fromZero: true },
-  { key: 'errors', title: 'chart_errors', unit: 'unit_episodes', metrics: [], parts: errors, fromZero: true },
-]
+/** What most readers look at first, by the chart's key. */
+const OVERVIEW: { [key: string]: string } = {
+  reward: 'reward/mean',
+  success: 'reward/success_rate',
+  length: 'episodes/sampled_tokens_mean',
+  turns: 'episodes/turns_mean',
+  entropy: 'train/entropy',
+  loss: 'train/loss',
+  gradient: 'train/grad_norm',
+  lr: 'train/lr',
+  mismatch: 'train/logprob_diff_mean',
+  speed: 'engine/tokens_per_s_out',
+}
+const FROM_ZERO = ['train/lr', 'train/grad_norm']
+const TRAINING_ONLY = ['engine/tokens_per_s_out']
+
+/** The first charts, which every run has. */
+export function overview(catalogue: Metric[]): ChartKind[] {
+  const kinds = Object.entries(OVERVIEW).map(([key, name]) => ({ ...chartOf(name, catalogue), key }))
+  const parts: [key: string, title: Word, meaning: Word, unit: string, parts: ChartKind['parts']][] = [
+    ['phases', 'chart_phases', 'chart_phases_hint', 'seconds', phases],
+    ['balance', 'chart_balance', 'chart_balance_hint', 'tokens', balance],
+    ['errors', 'chart_errors', 'chart_errors_hint', 'episodes', errors],
+  ]
+  const ofParts = parts.map(([key, title, meaning, unit, made]) => ({ key, title: t(title), unit, meaning: t(meaning), metrics: [], parts: made, fromZero: true }))
+  return [...kinds, ...ofParts]
+}
+
+/** A chart for every other metric that one of the runs has: in the catalogue's order, and what it does not know last. */
+export function others(runs: RunMetrics[], catalogue: Metric[]): ChartGroup[] {
+  const shown = new Set(Object.values(OVERVIEW))
+  const names = new Set(runs.flatMap(({ lines }) => lines.flatMap(({ metrics }) => Object.keys(metrics))))
+  const placed = [...names]
+    .filter((name) => !shown.has(name))
+    .map((name) => ({ kind: chartOf(name, catalogue), ...placeOf(name, catalogue) }))
+    .sort((a, b) => a.at - b.at || (a.kind.key < b.kind.key ? -1 : 1))
+  const groups = [...new Set(placed.map(({ group }) => group))]
+  return groups.map((group) => ({ group, kinds: placed.filter((each) => each.group === group).map(({ kind }) => kind) }))
+}
+
+/** Whether a chart is meant by words that a reader looks for: all of them are in its name, title or meaning. */
+export function isMeant(kind: ChartKind, wanted: string): boolean {
+  const text = `${kind.key} ${kind.metrics[0]?.name ?? ''} ${kind.title} ${kind.meaning}`.toLowerCase()
+  return wanted.toLowerCase().split(/\s+/).every((word) => text.includes(word))
+}
+
+function chartOf(name: string, catalogue: Metric[]): ChartKind {
+  const { title, unit, meaning } = described(name, catalogue)
+  const metrics = TRAINING_ONLY.includes(name) ? both(name).slice(0, 1) : both(name)
+  return { key: name, title, unit, meaning, metrics, fromZero: unit !== '' || FROM_ZERO.includes(name) }
+}
 
 /** The curves of a chart; for one of parts those of the first run. */
 export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, axis: Axis): Curve[] {

@@ -1,8 +1,8 @@
 import { expect, it } from 'vitest'
 
 import { appended, Growing } from '../data/lines'
-import type { Run, RunMetrics } from '../data/types'
-import { CHARTS, curves } from './charts'
+import type { Metric, Run, RunMetrics } from '../data/types'
+import { curves, isMeant, others, overview } from './charts'
 import { csv } from './csv'
 import { pointAt, Scale, unbroken } from './plot'
 import { bounds, labels, ticks } from './ticks'
@@ -18,7 +18,7 @@ const RUNS: RunMetrics[] = [
   },
   { run: 'b', lines: [{ step: 1, kind: 'train', time: 0, elapsed_s: 60, metrics: { 'reward/mean': null } }] },
 ]
-const chart = (key: string) => CHARTS.find((kind) => kind.key === key)!
+const chart = (key: string) => overview([]).find((kind) => kind.key === key)!
 
 it('lays runs over each other, a step that was run again as it was last', () => {
   const all = curves(chart('reward'), RUNS, null, 'step')
@@ -138,4 +138,21 @@ it('writes ticks so that they tell each other apart', () => {
   expect(written(1.00002e-6, 1.00008e-6)).toBe('1.00002e-6 1.00004e-6 1.00006e-6 1.00008e-6')
   expect(written(-0.4, 1)).toBe('0 0.5 1')
   expect(labels([0.03125])).toEqual(['0.03125'])
+})
+
+const entry = (name: string, group: string, title: string): Metric => ({ name, group, title, title_zh: title, unit: '', meaning: `${title}.`, meaning_zh: '' })
+
+it('has a chart for every metric, those that the catalogue does not know last', () => {
+  const catalogue = [entry('reward/target_<target>_mean', 'reward', 'Reward of <target>'), entry('verl/<name>', 'engine_own', 'verl: <name>')]
+  const metrics = { 'my/own': 1, 'verl/actor/lr': 1, 'reward/mean': 1, 'reward/target_white_mean': 1 }
+  const runs: RunMetrics[] = [{ run: 'a', lines: [{ step: 1, kind: 'train', time: 0, elapsed_s: 0, metrics }] }]
+  const groups = others(runs, catalogue)
+  expect(groups.map(({ group, kinds }) => [group, ...kinds.map(({ title }) => title)])).toEqual([
+    ['reward', 'Reward of white'],
+    ['engine_own', 'verl: actor/lr'],
+    ['other', 'my/own'],
+  ])
+  const kinds = groups.flatMap(({ kinds }) => kinds)
+  expect(kinds.filter((kind) => isMeant(kind, 'ACTOR lr')).map(({ key }) => key)).toEqual(['verl/actor/lr'])
+  expect(curves(kinds[0]!, runs, null, 'step').map(({ split, points }) => [split, points])).toEqual([['train', [[1, 1]]]])
 })

@@ -9,6 +9,18 @@ export interface Open {
   root: string
   level: 'record' | 'experiment' | 'run'
   version: string
+  catalogue: Metric[]
+}
+
+/** An entry of the catalogue of metrics; `<part>` in a name stands for any text. */
+export interface Metric {
+  name: string
+  title: string
+  title_zh: string
+  unit: string
+  group: string
+  meaning: string
+  meaning_zh: string
 }
 
 export interface RunInfo {

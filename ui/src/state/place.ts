@@ -18,6 +18,8 @@ export interface Place extends EpisodeFilter {
   /** Runs that the dashboard lays over it. */
   over: string[]
   axis: Axis
+  /** Words that the dashboard's charts are looked for with. */
+  metric: string
   id: string
   face: Face
   timeline: number
@@ -55,6 +57,7 @@ export const START: Place = {
   run: null,
   over: [],
   axis: 'step',
+  metric: '',
   id: '',
   face: 'chat',
   timeline: 0,

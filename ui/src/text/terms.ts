@@ -29,11 +29,25 @@ const CHINESE: { [term: string]: string } = {
   trained: '参与训练',
   masked: '被屏蔽',
   dropped: '被丢弃',
+  tokens: 'token',
+  'tokens/s': 'token/秒',
+  nats: '奈特',
+  seconds: '秒',
+  episodes: '回合',
+  share: '比例',
+  turns: '轮',
+  steps: '步',
+  groups: '组',
+  answers: '次',
+  calls: '次',
+  messages: '条',
+  branches: '个',
 }
 
 /** Each part of `group incomplete: …` or `dropped/held out` that is known; in English as it was recorded. */
 export function term(recorded: string): string {
   if (language.value !== 'zh') return recorded
+  if (recorded in CHINESE) return CHINESE[recorded]!
   return recorded
     .split(/(: |\/)/)
     .map((part) => CHINESE[part] ?? part)
