@@ -55,16 +55,18 @@ def group_advantages(reward_BK: Tensor, *, normalise: bool) -> Tensor:
 def advantages_of(algorithm: Algorithm, groups: Sequence[EpisodeGroup]) -> list[list[Advantage]]:
     """The advantages of groups, which need not have the same number of episodes: [groups][episodes].
 
+    Where targets have rewards of their own, a target is compared with the same target alone: within its group, or,
+    with a baseline over the batch, over all groups of the step.
+
     Raises:
         TrainerError: a group has rewards per target and rewards per turn, or the algorithm returned another shape.
     """
     parts = [_parts_of(group, algorithm.shaping) for group in groups]
-    reward_XK = [row for part in parts for row in part.reward_XK]
+    labelled = [labelled for part in parts for labelled in zip(part.roles, part.reward_XK, strict=True)]
     if algorithm.baseline == "batch":
-        advantage_XK = _compared(algorithm, reward_XK)
+        rows = iter(_compared_by_role(algorithm, labelled))
     else:
-        advantage_XK = [_compared(algorithm, [row])[0] for row in reward_XK]
-    rows = iter(advantage_XK)
+        rows = (_compared(algorithm, [row])[0] for _, row in labelled)
     return [part.of_episodes([next(rows) for _ in part.reward_XK]) for part in parts]
 
 
@@ -83,6 +85,22 @@ def without_variance(algorithm: Algorithm, groups: Sequence[EpisodeGroup]) -> li
 def _teaches_nothing(advantages: Sequence[Advantage]) -> bool:
     values = [value for one in advantages for value in (one.values() if isinstance(one, dict) else (one,))]
     return all(value == 0 or isnan(value) for value in values)
+
+
+def _compared_by_role(algorithm: Algorithm, labelled: Sequence[tuple[str, Sequence[float]]]) -> list[list[float]]:
+    """Rows of all groups, each role's by themselves: a wolf that wins is no better for the farmers that lose.
+
+    group 1: wolf 1 1, farmer 0 0.   group 2: wolf 1 0, farmer 0 1.      less the mean, over the deviation:
+    wolf     1 1 1 0   mean 0.75   ->    0.58  0.58   0.58 -1.73
+    farmer   0 0 0 1   mean 0.25   ->   -0.58 -0.58  -0.58  1.73
+    """
+    advantage_XK: list[list[float]] = [[] for _ in labelled]
+    for role in dict.fromkeys(role for role, _ in labelled):
+        numbers = [number for number, (own, _) in enumerate(labelled) if own == role]
+        compared = _compared(algorithm, [labelled[number][1] for number in numbers])
+        for number, row in zip(numbers, compared, strict=True):
+            advantage_XK[number] = row
+    return advantage_XK
 
 
 def _compared(algorithm: Algorithm, reward_XK: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -109,9 +127,11 @@ def _compared(algorithm: Algorithm, reward_XK: Sequence[Sequence[float]]) -> lis
 class _Parts:
     """A group's rewards, a row for each part of its episodes that has a reward of its own.
 
-    `of_episodes` makes advantages of episodes out of the rows' advantages.
+    `roles` are the targets of the rows; "" where these are no targets'. `of_episodes` makes advantages of episodes out
+    of the rows' advantages.
     """
 
+    roles: list[str]
     reward_XK: list[list[float]]
     of_episodes: Callable[[list[list[float]]], list[Advantage]]
 
@@ -131,7 +151,7 @@ def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Part
     if per_turn:
         return _by_turn(group.episodes, added_K)
     shaped_K = [reward + added for reward, added in zip(group.rewards, added_K, strict=True)]
-    return _Parts([shaped_K], lambda advantage_XK: [*advantage_XK[0]])
+    return _Parts([""], [shaped_K], lambda advantage_XK: [*advantage_XK[0]])
 
 
 def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
@@ -159,7 +179,7 @@ def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
             for column, episode in enumerate(episodes)
         ]
 
-    return _Parts(reward_XK, of_episodes)
+    return _Parts(targets, reward_XK, of_episodes)
 
 
 def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
@@ -194,7 +214,7 @@ def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
             for column, episode in enumerate(episodes)
         ]
 
-    return _Parts(return_XK, of_episodes)
+    return _Parts([""] * n_turns, return_XK, of_episodes)
 
 
 def _spread(reward_BK: Tensor) -> Tensor:

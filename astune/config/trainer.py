@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from astune.config.samples import SampleRule
 from astune.config.strict import StrictModel
 from astune.schema import ConstrainedTokens
 
@@ -118,5 +119,8 @@ class TrainerConfig(StrictModel):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optim: OptimConfig = OptimConfig()
     loss: LossConfig = LossConfig()
+    samples: list[SampleRule] = Field(default_factory=list[SampleRule])
+    """Rules on what is trained of finished episodes, in this order: messages of an agent, a phase, a length or an
+    outcome are dropped, capped, weighted or deduplicated (docs/en/algorithms.md). Empty trains everything."""
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     validation: ValidationConfig = ValidationConfig()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,10 +51,18 @@ class Episode:
     constrained_tokens: ConstrainedTokens = "replay"
     """What its timelines do with tokens that were sampled under a grammar."""
 
+    left_out: dict[int, str] = field(default_factory=dict[int, str])
+    """Sampled messages that `trainer.samples` keeps out of training, by node id, and the cause; not recorded."""
+
     @cached_property
     def timelines(self) -> list[Timeline]:
         """Flattened once; the forest of a finished episode does not change."""
-        return self.forest.timelines(self.constrained_tokens)
+        return self.forest.timelines(self.constrained_tokens, self.left_out)
+
+    def leave_out(self, node_id: int, cause: str) -> None:
+        """Keep a sampled message out of training; its tokens are masked with the cause."""
+        self.left_out[node_id] = cause
+        self.__dict__.pop("timelines", None)
 
     @property
     def n_trained(self) -> int:
@@ -105,3 +114,5 @@ class TrainingBatch:
     advantages: list[list[Advantage]]
     """[groups][episodes of the group]"""
     n_without_variance: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Sampled tokens that `trainer.samples` left out, by account."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -154,7 +154,9 @@ class Forest:
         parents = {node.parent for node in self.nodes}
         return [node.node_id for node in self.nodes if node.node_id not in parents and heard[node.node_id]]
 
-    def timelines(self, constrained_tokens: ConstrainedTokens = "replay") -> list[Timeline]:
+    def timelines(
+        self, constrained_tokens: ConstrainedTokens = "replay", left_out: Mapping[int, str] | None = None
+    ) -> list[Timeline]:
         """Flatten each root-to-leaf path that holds a sampled message.
 
             nodes    S -> U1 -> A1 -> U2 -> A2        and the agent edited U1:
@@ -164,16 +166,21 @@ class Forest:
 
         A sampled message is trained exactly once, in the first timeline that passes through it; in later
         ones it is masked as "trained in another timeline". One that is no training target is masked everywhere,
-        and so is one that was sampled under a grammar where `constrained_tokens` is "mask".
+        and so is one that was sampled under a grammar where `constrained_tokens` is "mask", or that is in `left_out`,
+        with the reason that stands there.
         """
-        first = self.first_timelines()
+        first, left_out = self.first_timelines(), left_out or {}
         return [
-            _flatten(self.path(leaf), number, first, constrained_tokens) for number, leaf in enumerate(self.leaves())
+            _flatten(self.path(leaf), number, first, constrained_tokens, left_out)
+            for number, leaf in enumerate(self.leaves())
         ]
 
-    def timeline(self, number: int, constrained_tokens: ConstrainedTokens = "replay") -> Timeline:
+    def timeline(
+        self, number: int, constrained_tokens: ConstrainedTokens = "replay", left_out: Mapping[int, str] | None = None
+    ) -> Timeline:
         """One of `timelines`, without flattening the others."""
-        return _flatten(self.path(self.leaves()[number]), number, self.first_timelines(), constrained_tokens)
+        path, first = self.path(self.leaves()[number]), self.first_timelines()
+        return _flatten(path, number, first, constrained_tokens, left_out or {})
 
     def first_timelines(self) -> dict[int, int]:
         """The number of the first timeline that passes through each node, by the node's id."""
@@ -214,14 +221,18 @@ def _masked_everywhere(node: MessageNode, constrained_tokens: ConstrainedTokens)
 
 
 def _flatten(
-    path: list[MessageNode], number: int, first: dict[int, int], constrained_tokens: ConstrainedTokens
+    path: list[MessageNode],
+    number: int,
+    first: dict[int, int],
+    constrained_tokens: ConstrainedTokens,
+    left_out: Mapping[int, str],
 ) -> Timeline:
     """Join the path of timeline `number`; `first` is `Forest.first_timelines`."""
     timeline = Timeline(token_ids=[], loss_mask=[], logprobs=[], agent=path[-1].agent, spans=[])
     for node in path:
         reason: str | None = None
         if node.sampled:
-            reason = _masked_everywhere(node, constrained_tokens)
+            reason = _masked_everywhere(node, constrained_tokens) or left_out.get(node.node_id)
             if reason is None and first[node.node_id] != number:
                 reason = "trained in another timeline"
         _append(timeline, node, node.prompt_delta, sampled=False, reason=None)

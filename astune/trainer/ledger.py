@@ -12,12 +12,14 @@ and imports no torch: a debug run has none where its model is behind a server.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astune.algorithm import Algorithm, advantages_of, without_variance
+from astune.config.samples import SampleRule
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
@@ -27,11 +29,13 @@ from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, su
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
 from astune.trainer.reward_watch import RewardWatch
+from astune.trainer.sample_rules import apply_rules
 
 if TYPE_CHECKING:
     from astune.trainer.step_report import StepReport
 
 NO_VARIANCE = "group has no variance"
+NOTHING_LEFT = "trainer.samples leaves nothing of the group"
 OnRecord = Callable[[int, Split, dict[str, float]], None]
 """Receives (step, split, metrics) of each line of metrics when it is on disk."""
 
@@ -60,11 +64,25 @@ def drop_without_variance(groups: Iterable[EpisodeGroup], algorithm: Algorithm) 
         group.dropped = NO_VARIANCE
 
 
-def batch_of(step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> TrainingBatch:
-    """The groups of a step that are trained, with their advantages."""
+def batch_of(
+    step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm, rules: Sequence[SampleRule] = ()
+) -> TrainingBatch:
+    """The groups of a step that are trained, with their advantages; `rules` are those of `trainer.samples`.
+
+    A group of which the rules leave nothing is dropped, and its tokens are in the accounts of the rules.
+    """
     used = [group for group in groups if group.dropped is None]
     n_without_variance = sum(group.dropped == NO_VARIANCE for group in groups)
-    return TrainingBatch(step, used, advantages_of(algorithm, used), n_without_variance=n_without_variance)
+    batch = TrainingBatch(step, [], [], n_without_variance=n_without_variance)
+    for group, advantages in zip(used, advantages_of(algorithm, used), strict=True):
+        ruled, left_out = apply_rules(rules, group, advantages) if rules else (advantages, Counter[str]())
+        batch.left_out += left_out
+        if left_out and not any(timeline.n_trained for episode in group.episodes for timeline in episode.timelines):
+            group.dropped = NOTHING_LEFT
+        else:
+            batch.groups.append(group)
+            batch.advantages.append(ruled)
+    return batch
 
 
 def is_measured(config: AstuneConfig, step: int) -> bool:
@@ -140,14 +158,19 @@ class StepLedger:
         """Return whether validation tasks are run with the weights of `step`."""
         return self._n_validation_tasks > 0 and is_measured(self._config, step)
 
-    def batch(self, step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> TrainingBatch:
+    def batch(self, step: int, rollouts: RolloutResult, algorithm: Algorithm) -> TrainingBatch:
         """The batch that a step trains, of all groups that were rolled out for it.
+
+        What `trainer.samples` leaves out of it goes into accounts of its own.
 
         Raises:
             TrainerError: no episode finished, in the first step or in several one after the other.
         """
-        self._empty_steps.look_at(groups, at_start=step == 1)
-        return batch_of(step, groups, algorithm)
+        self._empty_steps.look_at(rollouts.groups, at_start=step == 1)
+        batch = batch_of(step, rollouts.groups, algorithm, self._config.trainer.samples)
+        rollouts.balance.trained -= batch.left_out.total()
+        rollouts.balance.masked += batch.left_out
+        return batch
 
     def record_step(
         self,

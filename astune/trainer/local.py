@@ -96,8 +96,8 @@ class LocalTrainer:
         before = self._engine.stats()
         with self._clock.phase("rollout"):
             groups = await self._collect(step)
-        batch = self._ledger.batch(step, groups, self._policy.algorithm)
         rollouts = self._rolled_out(groups, before, "rollout")
+        batch = self._ledger.batch(step, rollouts, self._policy.algorithm)
         _, cancelled = await to_the_end(self._learn_and_record(batch, rollouts))
         if cancelled:
             raise asyncio.CancelledError

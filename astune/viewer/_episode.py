@@ -13,6 +13,8 @@ from astune.viewer._answers import plain, plain_text
 from astune.viewer._revision import episode_revision, group_of
 from astune.viewer._rows import advantage_of, row_json
 
+LEFT_OUT = "left out by trainer.samples"
+
 
 def read_episode(
     reader: EpisodeReader, row: EpisodeRow, episode: Episode, vocabulary: Vocabulary | None
@@ -42,6 +44,17 @@ def messages_of(episode: Episode, row: EpisodeRow, vocabulary: Vocabulary | None
 
 def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> dict[int, float]:
     """The advantage of each trained message: the episode's one number, or its own; empty where they are not known."""
+    return {node: value for node, value in _by_node(episode, advantages).items() if not math.isnan(value)}
+
+
+def left_out(episode: Episode, advantages: Sequence[float] | None) -> dict[int, str]:
+    """The messages that `trainer.samples` left out: those without an advantage in an episode with a reward."""
+    if episode.reward is None:
+        return {}
+    return {node: LEFT_OUT for node, value in _by_node(episode, advantages).items() if math.isnan(value)}
+
+
+def _by_node(episode: Episode, advantages: Sequence[float] | None) -> dict[int, float]:
     trained = [node.node_id for node in episode.trained_messages]
     if not advantages:
         return {}
@@ -51,10 +64,12 @@ def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> 
 def timelines_of(episode: Episode, row: EpisodeRow) -> list[dict[str, Any]]:
     """Each root-to-leaf path."""
     forest, first = episode.forest, episode.forest.first_timelines()
+    without = left_out(episode, row.advantages)
     found: list[dict[str, Any]] = []
     for number, leaf in enumerate(forest.leaves()):
         path = forest.path(leaf)
-        trained = (node for node in path if first[node.node_id] == number and row.untrained is None)
+        own = (node for node in path if first[node.node_id] == number and row.untrained is None)
+        trained = (node for node in own if node.node_id not in without)
         found.append(
             {
                 "agent": path[-1].agent,

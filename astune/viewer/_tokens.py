@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from astune.runs import EpisodeRow
 from astune.schema import Episode, Timeline, Vocabulary
 from astune.viewer._answers import Refusal
-from astune.viewer._episode import advantages_by_node
+from astune.viewer._episode import advantages_by_node, left_out
 from astune.viewer._revision import tokens_revision
 
 Floats = NDArray[np.float32]
@@ -36,7 +36,7 @@ def read_tokens(
     n_timelines = len(episode.forest.leaves())
     if number >= n_timelines:
         raise Refusal(404, f"the episode has {n_timelines} timelines, there is no number {number}")
-    timeline = episode.forest.timeline(number, episode.constrained_tokens)
+    timeline = episode.forest.timeline(number, episode.constrained_tokens, left_out(episode, row.advantages))
     sampled = [span for span in timeline.spans if span.sampled]
     known = advantages_by_node(episode, row.advantages)
     return {

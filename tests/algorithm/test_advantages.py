@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
-from astune.algorithm import GRPO, advantages_of, group_advantages, without_variance
+from astune.algorithm import GRPO, ReinforcePlusPlus, advantages_of, group_advantages, without_variance
 from astune.schema import Advantage, Episode, TrainerError
 
 NAN = float("nan")
@@ -141,6 +141,17 @@ def test_an_episode_without_a_reward_has_no_advantage_and_no_place_in_a_finer_ba
     row = by_message([talk(["agent"], **finer), talk(["agent"], reward=None), talk(["agent"], **other)])
     assert (row[0], row[2]) == ([-1.0], [1.0])
     assert math.isnan(row[1][0])
+
+
+def test_with_a_baseline_over_the_batch_a_wolf_is_compared_with_wolves_alone() -> None:
+    def game(wolf: float, farmer: float) -> Episode:
+        return talk(["wolf", "farmer"], per_target={"wolf": wolf, "farmer": farmer})
+
+    groups = [group([game(1.0, 0.0), game(1.0, 0.0)]), group([game(1.0, 0.0), game(0.0, 1.0)])]
+    rows = [one for row in advantages_of(ReinforcePlusPlus(), groups) for one in row if isinstance(one, dict)]
+    wolf, farmer = zip(*([*one.values()] for one in rows), strict=True)
+    assert wolf == pytest.approx([0.5773503, 0.5773503, 0.5773503, -1.7320508])
+    assert farmer == pytest.approx([-0.5773503, -0.5773503, -0.5773503, 1.7320508])
 
 
 def test_a_group_with_two_kinds_of_rewards_is_refused() -> None:

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from astune.algorithm import advantages_of
 from astune.backbone.cluster.engine import BorrowedEngine
 from astune.backbone.cluster.messages import GroupFinished, RunFailed
 from astune.backbone.cluster.reports import ReportingObserver, reports
@@ -21,7 +20,7 @@ from astune.config.schema import AstuneConfig
 from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
-from astune.trainer.ledger import NO_VARIANCE, drop_without_variance
+from astune.trainer.ledger import NO_VARIANCE, NOTHING_LEFT, batch_of, drop_without_variance
 
 
 class Groups:
@@ -71,7 +70,7 @@ class Groups:
             task_id=group.task.task_id,
             episodes=[episode.episode_id for episode in group.episodes],
             failed=[episode.episode_id for episode in group.failed_attempts],
-            dropped=group.dropped,
+            dropped=None if group.dropped == NOTHING_LEFT else group.dropped,  # the ledger finds out as well
             stats=engine.stats(),
         )
         await asyncio.to_thread(self._reports.send, finished)
@@ -86,8 +85,10 @@ class Groups:
         drop_without_variance([group], self._parts.algorithm)
         if group.dropped is not None:
             return [self._standing(step, dropped=group.dropped != NO_VARIANCE)]
-        [advantages] = advantages_of(self._parts.algorithm, [group])
-        return rows_of(group, advantages, self._parts.algorithm) or [self._standing(step)]
+        batch = batch_of(step, [group], self._parts.algorithm, self.config.trainer.samples)
+        if not batch.groups:
+            return [self._standing(step, dropped=True)]
+        return rows_of(group, batch.advantages[0], self._parts.algorithm) or [self._standing(step)]
 
     def _standing(self, step: int, *, dropped: bool = False) -> Row:
         return quiet_row(self._token_id, max(0, step - 1), dropped=dropped)

@@ -107,7 +107,7 @@ class RunWriter:
                 f"{self.job.engine} reported step {step} after step {ledger.step}", hint="this is a defect of astune"
             )
         rollouts = self._collected.take(message.groups)
-        batch = ledger.batch(step, rollouts.groups, self._loss.algorithm)
+        batch = ledger.batch(step, rollouts, self._loss.algorithm)
         rollouts.balance.trained = trained.n_tokens(message.rows)
         require_zero(rollouts.balance)
         report: StepReport | None = None
