@@ -5,10 +5,11 @@ Nothing here imports torch before something is computed.
 """
 
 from astune.algorithm.advantages import advantages_of, group_advantages, without_variance
-from astune.algorithm.base import Algorithm, TokenLoss, Tokens, TokenWeights
+from astune.algorithm.base import Algorithm, LearnsFrom, Preference, TokenLoss, Tokens, TokenWeights
 from astune.algorithm.cispo import CISPO
 from astune.algorithm.clipped import ClippedAlgorithm, token_loss_is_clipped
 from astune.algorithm.dapo import DAPO
+from astune.algorithm.dpo import DPO
 from astune.algorithm.grpo import GRPO, DrGRPO
 from astune.algorithm.gspo import GSPO
 from astune.algorithm.loading import ALGORITHMS, load_algorithm
@@ -20,12 +21,15 @@ __all__ = [
     "ALGORITHMS",
     "CISPO",
     "DAPO",
+    "DPO",
     "GRPO",
     "GSPO",
     "RLOO",
     "Algorithm",
     "ClippedAlgorithm",
     "DrGRPO",
+    "LearnsFrom",
+    "Preference",
     "ReinforcePlusPlus",
     "Supervised",
     "TokenLoss",

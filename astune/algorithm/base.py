@@ -15,8 +15,23 @@ from astune.schema import Episode, TrainerError
 if TYPE_CHECKING:
     from torch import Tensor
 
-TokenWeights = Literal["episode", "timeline", "token", "constant"]
+TokenWeights = Literal["episode", "timeline", "token", "constant", "group"]
 """What has the same weight in a batch's loss; `astune.trainer.samples.weigh` has the worked example."""
+
+LearnsFrom = Literal["rollouts", "demonstrations", "preferences"]
+"""`demonstrations` are the tasks' own answers, `preferences` a chosen and a rejected one of each: nothing is sampled,
+and nothing corrects for how it was sampled."""
+
+
+class Preference(NamedTuple):
+    """What is known of the pair that each of E tokens is in, without a gradient.
+
+    `margin_E` is log policy - log starting policy, summed over the chosen answer's tokens, less the same of the
+    rejected one's; `n_tokens_E` the number of both answers' tokens.
+    """
+
+    margin_E: Tensor
+    n_tokens_E: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +41,14 @@ class Tokens:
     Only `logprob_E`, the policy's log-probabilities, has a gradient. `old_logprob_E` are the trainer's own before the
     step's first update. `mean_log_ratio_E` is, for each token, the mean of log policy - log old policy over its
     sequence, which is a timeline's trained tokens; None unless the algorithm has `needs_sequence_ratio`.
+    `preference` is None unless the algorithm learns from preferences.
     """
 
     logprob_E: Tensor
     old_logprob_E: Tensor
     advantage_E: Tensor
     mean_log_ratio_E: Tensor | None = None
+    preference: Preference | None = None
 
     @property
     def ratio(self) -> Tensor:
@@ -72,8 +89,8 @@ class Algorithm(ABC):
     """What has the same weight in the loss; `trainer.loss.token_weights` overrides it."""
     baseline: Literal["group", "batch"] = "group"
     """True where an episode is compared with the episodes of its task, or with all of a step."""
-    learns_from: Literal["rollouts", "demonstrations"] = "rollouts"
-    """`demonstrations` are the tasks' own answers: nothing is sampled, and nothing corrects for how it was sampled."""
+    learns_from: LearnsFrom = "rollouts"
+    """Where training episodes come from."""
     needs_sequence_ratio: bool = False
     """True where `token_loss` reads `Tokens.sequence_ratio`."""
     max_response_tokens: int = 512

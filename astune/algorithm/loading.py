@@ -9,6 +9,7 @@ from typing import Any
 from astune.algorithm.base import Algorithm
 from astune.algorithm.cispo import CISPO
 from astune.algorithm.dapo import DAPO
+from astune.algorithm.dpo import DPO
 from astune.algorithm.grpo import GRPO, DrGRPO
 from astune.algorithm.gspo import GSPO
 from astune.algorithm.reinforce_plus_plus import ReinforcePlusPlus
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "cispo": CISPO,
     "dapo": DAPO,
     "sft": Supervised,
+    "dpo": DPO,
 }
 """By their names in the configuration."""
 
@@ -55,8 +57,22 @@ def load_algorithm(config: AstuneConfig, base_dir: Path | None = None) -> Algori
     with boundary_now(ConfigError, f"{_KEY}: making {chosen.__name__}", hint=hint):
         algorithm: Algorithm = chosen(**values)
     algorithm.max_response_tokens = config.rollout.max_response_length_in_one_turn
+    if algorithm.learns_from == "preferences":
+        _require_no_terms(config)
     algorithm.token_weights = config.trainer.loss.token_weights or algorithm.token_weights
     return algorithm
+
+
+def _require_no_terms(config: AstuneConfig) -> None:
+    """Refuse what weighs or adds to single tokens, where the loss is one of whole pairs."""
+    loss = config.trainer.loss
+    given = {"token_weights": loss.token_weights, "kl_coef": loss.kl_coef, "entropy_coef": loss.entropy_coef}
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                f"trainer.loss.{name} is {value}, and the loss of {config.trainer.algorithm.type} is one of pairs",
+                hint=f"leave it out; {_KEY}.params.beta holds the policy to the starting model",
+            )
 
 
 def _class_of(config: AstuneConfig, base_dir: Path | None) -> Any:

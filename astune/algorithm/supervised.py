@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from astune.algorithm.base import Algorithm, TokenLoss, Tokens, TokenWeights
+from astune.algorithm.base import Algorithm, LearnsFrom, TokenLoss, Tokens, TokenWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ class Supervised(Algorithm):
     """
 
     token_weights: TokenWeights = "token"
-    learns_from: Literal["rollouts", "demonstrations"] = "demonstrations"
+    learns_from: LearnsFrom = "demonstrations"
 
     def advantages(self, reward_BK: Tensor) -> Tensor:
         return reward_BK.double().clamp(min=1.0, max=1.0)  # NaN stays

@@ -16,7 +16,7 @@ from astune.feedback.trace_files import is_trace_file
 from astune.schema import TaskReaderError
 
 _SHOWN = 10
-What = Literal["labelled", "accepted", "failures"]
+What = Literal["labelled", "accepted", "preferences", "failures"]
 
 
 @dataclass
@@ -119,6 +119,9 @@ def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
         if what == "accepted" and (opinion.corrected_answer is not None or (rating is not None and rating > 0)):
             answered = answer if opinion.corrected_answer is None else _corrected(opinion.corrected_answer)
             yield {"messages": [*asked, answered], "tools": interaction.tools}
+        if what == "preferences" and opinion.corrected_answer not in (None, text_of(answer)):
+            tools = {"tools": interaction.tools} if interaction.tools else {}
+            yield {"prompt": asked, "chosen": opinion.corrected_answer, "rejected": text_of(answer), **tools}
         if what == "failures" and rating is not None and rating < 0 and opinion.corrected_answer is None:
             yield {"main_query": question, "metadata": {"interaction": interaction.interaction_id, "rating": rating}}
 

@@ -18,7 +18,7 @@ from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
 from astune.engine.remote.publication import PublishedWeights
-from astune.rollout import DemonstrationPool, RolloutObserver, RolloutPool
+from astune.rollout import DEMONSTRATIONS, PREFERENCES, DemonstrationPool, RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
 from astune.task_reader import TaskOrder, how_to_hold_out
@@ -200,10 +200,10 @@ def check_settings(config: AstuneConfig) -> None:
 
 def require_groups(config: AstuneConfig, algorithm: Algorithm) -> None:
     """Refuse groups of one, where episodes are compared, and a temperature, where they are learned as they are."""
-    if algorithm.learns_from == "demonstrations":
+    if algorithm.learns_from != "rollouts":
         if config.rollout.temperature != 1.0:
             raise ConfigError(
-                f"rollout.temperature is {config.rollout.temperature:g}, and demonstrations are learned as they are",
+                f"rollout.temperature is {config.rollout.temperature:g}, and given answers are learned as they are",
                 hint="set it to 1; trainer.validation.temperature says how held-out tasks are measured",
             )
     elif config.rollout.num_repeat < 2:
@@ -247,7 +247,8 @@ def _training(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> 
     pool = _rollouts(model, parts, observer)
     if parts.algorithm.learns_from == "rollouts":
         return pool
-    return DemonstrationPool(pool, model.renderer, model.config, observer)
+    episodes_of = PREFERENCES if parts.algorithm.learns_from == "preferences" else DEMONSTRATIONS
+    return DemonstrationPool(pool, model.renderer, model.config, observer, episodes_of)
 
 
 def _rollouts(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> RolloutPool:

@@ -389,6 +389,30 @@ def sft(
 
 
 @app.command()
+def dpo(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring pairs of answers.")],
+    overrides: Set = None,
+    plan: Plan = None,
+    with_: With = None,
+) -> None:
+    """Learn to prefer one answer to another, by direct preference optimisation; held-out tasks are played as ever.
+
+    A task brings metadata.chosen, or a reference answer, and metadata.rejected. Go on with `astune --resume`.
+    """
+
+    def work() -> int:
+        from astune.cli._train import Request, train_or_plan
+        from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), False, False)
+        over = {"trainer": {"algorithm": "dpo"}, "task_reader": {"feedback_tracing": {"only_pairs": True}}}
+        request = Request(conf, overrides or [], plan=_plan_of(plan), companions=companions, over=over)
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@app.command()
 def worker(
     command: Annotated[
         list[str],

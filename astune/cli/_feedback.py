@@ -71,11 +71,12 @@ def show(store: Store = DEFAULT_STORE) -> None:
 def export(
     to: Annotated[Path, typer.Option("--to", metavar="FILE.jsonl", help="The file to write.")],
     what: Annotated[
-        Literal["labelled", "accepted", "failures"],
+        Literal["labelled", "accepted", "preferences", "failures"],
         typer.Option(
             "--what",
             help="labelled: answers with scores, for `astune rubrics learn`. accepted: conversations that end with the "
-            "accepted answer. failures: questions whose answers were rated badly, as tasks.",
+            "accepted answer. preferences: corrected answers, each with the one that it replaces. failures: questions "
+            "whose answers were rated badly, as tasks.",
         ),
     ] = "labelled",
     store: Store = DEFAULT_STORE,

@@ -73,6 +73,8 @@ class FeedbackReaderConfig(StrictModel):
     """Answers with this rating or a better one are references; corrected answers always are."""
     held_out: float = Field(default=0.2, ge=0, lt=1)
     """The part of the sessions whose tasks are held out."""
+    only_pairs: bool = False
+    """Train on those tasks alone that also have an answer that was rejected; `astune dpo` sets it."""
 
 
 class TaskReaderConfig(StrictModel):

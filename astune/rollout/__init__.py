@@ -1,14 +1,16 @@
 """Running one episode, and many at once: deadlines, retries, failure policy."""
 
 from astune.rollout.balance import token_balance
-from astune.rollout.demonstrations import DemonstrationPool
+from astune.rollout.demonstrations import DEMONSTRATIONS, PREFERENCES, DemonstrationPool
 from astune.rollout.episode import INTERRUPTED
 from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.pool import RolloutPool
 from astune.rollout.verdict import Judge
 
 __all__ = [
+    "DEMONSTRATIONS",
     "INTERRUPTED",
+    "PREFERENCES",
     "DemonstrationPool",
     "Judge",
     "NullObserver",

@@ -1,12 +1,14 @@
-"""Episodes that nobody sampled: the conversations that tasks bring, tokenised as the model would have written them.
+"""Episodes that nobody sampled: the answers that tasks bring, tokenised as the model would have written them.
 
-A task's `metadata.messages` is such a conversation, with `metadata.tools`; without one the task's opening and its
-reference answer are. The assistant's tokens are trained, the others are read.
+A demonstration is a task's `metadata.messages`, a whole conversation, with `metadata.tools`; without one the task's
+opening with its reference answer. A preference is two answers to a task's opening: `metadata.chosen`, or else the
+reference answer, and `metadata.rejected`. The assistant's tokens are trained, the others are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from astune.config.schema import AstuneConfig
@@ -34,21 +36,38 @@ from astune.schema import (
 from astune.workflow.agent_model import DEFAULT_AGENT
 
 _GOOD = Reward(raw_reward=1.0, is_success=True, metadata={"demonstration": True})
+_BAD = Reward(raw_reward=0.0, is_success=False, metadata={"demonstration": True})
+
+
+@dataclass(frozen=True, slots=True)
+class GivenEpisodes:
+    """How a task's answers become the episodes of its group, and what such a group is called."""
+
+    name: str
+    of: Callable[[EpisodeRequest, Renderer, AstuneConfig], list[Episode]]
 
 
 class DemonstrationPool:
-    """Makes training episodes of the tasks' own conversations, and runs held-out tasks as `pool` does."""
+    """Makes training episodes of the answers that tasks bring, and runs held-out tasks as `pool` does."""
 
-    def __init__(self, pool: RolloutPool, renderer: Renderer, config: AstuneConfig, observer: RolloutObserver) -> None:
+    def __init__(
+        self,
+        pool: RolloutPool,
+        renderer: Renderer,
+        config: AstuneConfig,
+        observer: RolloutObserver,
+        given: GivenEpisodes | None = None,
+    ) -> None:
         self._pool = pool
         self._renderer = renderer
         self._config = config
         self._observer = observer
+        self._given = given or DEMONSTRATIONS
 
     async def run_groups(
         self, tasks: Sequence[Task], *, step: int, split: Split, num_repeat: int, temperature: float
     ) -> list[EpisodeGroup]:
-        """One episode a training task; `num_repeat` counts for held-out tasks alone."""
+        """One demonstration, or one pair, a training task; `num_repeat` counts for held-out tasks alone."""
         if split != "train":
             return await self._pool.run_groups(
                 tasks, step=step, split=split, num_repeat=num_repeat, temperature=temperature
@@ -56,19 +75,20 @@ class DemonstrationPool:
         return [self._group(EpisodeRequest(task, split, step, at, temperature)) for at, task in enumerate(tasks)]
 
     def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-        """The assistant's tokens of demonstrations stand for those that an engine samples."""
+        """The assistant's tokens of given answers stand for those that an engine samples."""
         balance = token_balance(groups, before, after)
-        balance.sampled += sum(_tokens_in(group) for group in groups if _is_demonstration(group))
+        balance.sampled += sum(_tokens_in(group) for group in groups if _is_given(group))
         return balance
 
     def _group(self, request: EpisodeRequest) -> EpisodeGroup:
         self._observer.on_started(request.episode_id, request.task)
         try:
-            episode = demonstration(request, self._renderer, self._config)
+            episodes = self._given.of(request, self._renderer, self._config)
         except AstuneError as failure:
-            return EpisodeGroup(request.task, [], [], f"no demonstration: {failure.message}")
-        self._observer.on_finished(episode)
-        return EpisodeGroup(request.task, [episode])
+            return EpisodeGroup(request.task, [], [], f"no {self._given.name}: {failure.message}")
+        for episode in episodes:
+            self._observer.on_finished(episode)
+        return EpisodeGroup(request.task, episodes)
 
 
 def demonstration(request: EpisodeRequest, renderer: Renderer, config: AstuneConfig) -> Episode:
@@ -79,38 +99,87 @@ def demonstration(request: EpisodeRequest, renderer: Renderer, config: AstuneCon
         WorkflowError: the chat template cannot express it, or writes answers otherwise than it lets a model begin them.
         ContextOverflow: it is longer than `rollout.max_model_len`.
     """
+    messages, n_read = messages_of(request.task, config.task_judge.reference_field)
+    return _given(request, messages, n_read, _GOOD, renderer, config)
+
+
+def preference(request: EpisodeRequest, renderer: Renderer, config: AstuneConfig) -> list[Episode]:
+    """A task's chosen and its rejected answer as episodes, in this order.
+
+    Raises:
+        TaskReaderError: one of them is missing, or they are the same.
+        WorkflowError, ContextOverflow: as `demonstration` says.
+    """
     task = request.task
-    messages = messages_of(task, config.task_judge.reference_field)
-    tools: list[dict[str, Any]] = list(task.metadata.get("tools") or ())
+    opening = opening_of(task)
+    chosen, rejected = (_answer(task, name) for name in ("chosen", "rejected"))
+    chosen = chosen or _answer(task, config.task_judge.reference_field)
+    if not chosen or not rejected or chosen == rejected:
+        raise TaskReaderError(
+            f"task {task.task_id} prefers nothing",
+            hint="give it two different answers, metadata.chosen and metadata.rejected",
+        )
+    repeat = 2 * request.repeat
+    return [
+        _given(replace(request, repeat=repeat + at), [*opening, *answer], len(opening), reward, renderer, config)
+        for at, (answer, reward) in enumerate([(chosen, _GOOD), (rejected, _BAD)])
+    ]
+
+
+def _given(
+    request: EpisodeRequest,
+    messages: list[Message],
+    n_read: int,
+    reward: Reward,
+    renderer: Renderer,
+    config: AstuneConfig,
+) -> Episode:
+    """An episode whose assistant said what stands in `messages`; the first `n_read` of them are read, not trained."""
+    tools: list[dict[str, Any]] = list(request.task.metadata.get("tools") or ())
     tracker = ContextTracker(renderer, config.rollout.max_model_len, Comparison("text", ignore_tools=False))
     for at, message in enumerate(messages):
-        if message.get("role") == "assistant":
+        if at >= n_read and message.get("role") == "assistant":
             pending = tracker.prepare(messages[:at], tools, agent=DEFAULT_AGENT, trainable=True)
             answer_ids = _answer_ids(renderer, messages[: at + 1], tools)
             # They were given, and so with certainty; an algorithm that learns from them does not read this.
             tracker.commit(pending, Completion(answer_ids, [0.0] * len(answer_ids), "stop", 0))
     episode = request.episode(seed=0, forest=tracker.forest, status="success")
-    episode.reward = _GOOD
+    episode.reward = reward
     episode.metrics = {"demonstrated_tokens": float(tracker.forest.sampled_tokens())}
     return episode
 
 
-def messages_of(task: Task, reference_field: str) -> list[Message]:
-    """The conversation that a task demonstrates.
+DEMONSTRATIONS = GivenEpisodes("demonstration", lambda *given: [demonstration(*given)])
+PREFERENCES = GivenEpisodes("preference", preference)
+
+
+def messages_of(task: Task, reference_field: str) -> tuple[list[Message], int]:
+    """The conversation that a task demonstrates, and how many messages of it are only read.
+
+    Those are the opening's, where only the answer to it is given.
 
     Raises:
         TaskReaderError: there is none, or it has no answer of an assistant.
     """
-    messages = task.metadata.get("messages")
-    reference = task.metadata.get(reference_field)
-    if messages is None and reference is not None:
-        messages = [*opening_of(task), {"role": "assistant", "content": str(reference)}]
-    if not isinstance(messages, list) or not any(each.get("role") == "assistant" for each in messages):
+    messages, n_read = task.metadata.get("messages"), 0
+    answer = _answer(task, reference_field)
+    if messages is None and answer:
+        opening = opening_of(task)
+        messages, n_read = [*opening, *answer], len(opening)
+    if not isinstance(messages, list) or not any(each.get("role") == "assistant" for each in messages[n_read:]):
         raise TaskReaderError(
             f"task {task.task_id} demonstrates nothing",
             hint=f"give it metadata.messages with an answer of the assistant, or metadata.{reference_field}",
         )
-    return messages
+    return messages, n_read
+
+
+def _answer(task: Task, field: str) -> list[Message]:
+    """What a field of the metadata answers: a text, or messages that follow the opening; empty where there is none."""
+    value = task.metadata.get(field)
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        return value
+    return [] if value is None else [{"role": "assistant", "content": str(value)}]
 
 
 def _answer_ids(renderer: Renderer, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
@@ -129,7 +198,7 @@ def _answer_ids(renderer: Renderer, messages: Sequence[Message], tools: Sequence
     return answer_ids[: ends[0] + 1]
 
 
-def _is_demonstration(group: EpisodeGroup) -> bool:
+def _is_given(group: EpisodeGroup) -> bool:
     return any(episode.reward is _GOOD for episode in group.episodes)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from astune.env_service.base import text_of
@@ -14,11 +15,15 @@ from astune.task_reader.reader import TaskReaderBase
 
 
 @dataclass(frozen=True, slots=True)
-class _Accepted:
-    """An answer that somebody accepted or wrote, to what was asked in `messages`."""
+class _Opined:
+    """What was asked in `messages`, the answer that somebody accepted or wrote, and the one that was rejected.
+
+    An empty text is none.
+    """
 
     messages: list[Message]
     reference: str
+    rejected: str
     weight: float
     interaction: Interaction
     opinion: Opinion
@@ -28,12 +33,16 @@ class TaskReaderFeedback(TaskReaderBase):
     """Rated interactions of a store. A task is the conversation up to the last question; its reference, in
     `metadata.answer`, is the corrected answer where a user gave one, and else the answer that was rated well enough.
 
+    An answer that somebody corrected or rated below 0 is `metadata.rejected`, where it is not the reference.
+
     Of several references to one question the one with the most weight is taken. What is held out is decided by session,
     so that no conversation is on both sides, and stays as it is when more feedback comes.
     """
 
     def training_tasks(self) -> list[Task]:
-        return [task for task, held_out in self._tasks() if not held_out]
+        only_pairs = self.config.feedback_tracing.only_pairs
+        tasks = [task for task, held_out in self._tasks() if not held_out]
+        return [task for task in tasks if "rejected" in task.metadata] if only_pairs else tasks
 
     def validation_tasks(self) -> list[Task]:
         return [task for task, held_out in self._tasks() if held_out]
@@ -41,13 +50,15 @@ class TaskReaderFeedback(TaskReaderBase):
     def _tasks(self) -> Iterator[tuple[Task, bool]]:
         config = self.config.feedback_tracing
         path = self.find(config.path, key="task_reader.feedback_tracing.path")
-        best: dict[str, _Accepted] = {}
+        best, rejected = dict[str, _Opined](), defaultdict[str, list[_Opined]](list)
         store = FeedbackStore(path)
         try:
-            for accepted in _accepted(store, config.min_rating):
-                digest = digest_of([(m["role"], text_of(m)) for m in accepted.messages])
-                if digest not in best or accepted.weight > best[digest].weight:
-                    best[digest] = accepted
+            for opined in _opined(store, config.min_rating):
+                digest = digest_of([(m["role"], text_of(m)) for m in opined.messages])
+                if opined.rejected:
+                    rejected[digest].append(opined)
+                if opined.reference and (digest not in best or opined.weight > best[digest].weight):
+                    best[digest] = opined
         finally:
             store.close()
         if not best:
@@ -56,10 +67,13 @@ class TaskReaderFeedback(TaskReaderBase):
                 hint="`astune feedback show` counts what is there; lower task_reader.feedback_tracing.min_rating",
             )
         for digest, accepted in best.items():
-            yield _task(digest, accepted), _share(accepted.interaction.session or digest) < config.held_out
+            yield (
+                _task(digest, accepted, rejected[digest]),
+                _share(accepted.interaction.session or digest) < config.held_out,
+            )
 
 
-def _accepted(store: FeedbackStore, min_rating: float) -> Iterator[_Accepted]:
+def _opined(store: FeedbackStore, min_rating: float) -> Iterator[_Opined]:
     opinions = store.opinions()
     for interaction in store.interactions():
         opinion = opinions.get(interaction.interaction_id)
@@ -68,21 +82,30 @@ def _accepted(store: FeedbackStore, min_rating: float) -> Iterator[_Accepted]:
         asked = [i for i, message in enumerate(interaction.messages) if message.get("role") == "user"]
         if not asked:
             continue
+        answer, rating = text_of(interaction.messages[-1]), opinion.rating
         reference = opinion.corrected_answer
-        if reference is None and opinion.rating is not None and opinion.rating >= min_rating:
-            reference = text_of(interaction.messages[-1])
-        if reference:
-            yield _Accepted(interaction.messages[: asked[-1] + 1], reference, opinion.weight, interaction, opinion)
+        if reference is None and rating is not None and rating >= min_rating:
+            reference = answer
+        unwanted = opinion.corrected_answer is not None or (rating is not None and rating < 0)
+        rejected = answer if unwanted and answer != reference else ""
+        if reference or rejected:
+            yield _Opined(
+                interaction.messages[: asked[-1] + 1], reference or "", rejected, opinion.weight, interaction, opinion
+            )
 
 
-def _task(digest: str, accepted: _Accepted) -> Task:
+def _task(digest: str, accepted: _Opined, rejected: Sequence[_Opined]) -> Task:
     of = accepted.interaction
+    worse = [each for each in rejected if each.rejected != accepted.reference]
+    # what was said in the place of the reference comes first, then what counts most
+    worse.sort(key=lambda each: (each is not accepted, -each.weight))
     return Task(
         task_id=f"feedback-{digest[:16]}",
         main_query=text_of(accepted.messages[-1]),
         init_messages=accepted.messages,
         metadata={
             "answer": accepted.reference,
+            **({"rejected": worse[0].rejected} if worse else {}),
             "corrected": accepted.opinion.corrected_answer is not None,
             "rating": accepted.opinion.rating,
             "interaction": of.interaction_id,

@@ -14,6 +14,7 @@ from astune.task_reader.rows import json_object
 TASK_FIELDS = tuple(field.name for field in fields(Task))
 QUERY_FIELD = "main_query"
 _CONVERSATION = {"messages", "tools"}
+_PREFERENCE = {"prompt", "chosen", "rejected", "tools"}
 
 
 class TaskReaderJsonl(TaskReaderBase):
@@ -57,6 +58,8 @@ def _task_of_line(line: bytes, where: str, query_field: str) -> Task:
     row = json_object(line, where)
     if query_field == QUERY_FIELD and set(row) <= _CONVERSATION and "messages" in row:
         return _task_of_conversation(row, where)
+    if query_field == QUERY_FIELD and set(row) <= _PREFERENCE and {"prompt", "chosen", "rejected"} <= set(row):
+        return _task_of_preference(row, where)
     if query_field == QUERY_FIELD:
         return _task_of_task_row(row, where)
     return task_of_raw_row(row, where=where, query_field=query_field, key="task_reader.jsonl.query_field")
@@ -74,6 +77,23 @@ def _task_of_conversation(row: dict[str, Any], where: str) -> Task:
         return Task(content_id(row), init_messages=messages[: answers[0]], metadata=row)
     except ValueError as cause:
         raise TaskReaderError(f"{where}: {cause}", hint='{"messages": [{"role": ..., "content": ...}, ...]}') from cause
+
+
+def _task_of_preference(row: dict[str, Any], where: str) -> Task:
+    """Two answers to a prompt, as `astune dpo` learns them; each is a text or a list of messages."""
+    for name in ("prompt", "chosen", "rejected"):
+        value = row[name]
+        if not value or not isinstance(value, str | list) or not all(isinstance(m, str | dict) for m in value):
+            raise TaskReaderError(
+                f"{where}: {name!r} is neither a text nor a list of messages",
+                hint='{"prompt": "...", "chosen": "...", "rejected": "..."}',
+            )
+    prompt = row["prompt"]
+    asked: dict[str, Any] = {"main_query": prompt} if isinstance(prompt, str) else {"init_messages": prompt}
+    try:
+        return Task(content_id(row), **asked, metadata={name: row[name] for name in row if name != "prompt"})
+    except ValueError as cause:
+        raise TaskReaderError(f"{where}: {cause}", hint='{"prompt": [{"role": ..., "content": ...}], ...}') from cause
 
 
 def _task_of_task_row(row: dict[str, Any], where: str) -> Task:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from astune.algorithm import Algorithm, Tokens
+from astune.algorithm import Algorithm, Preference, Tokens
 from astune.config.schema import LossConfig
 from astune.trainer.mismatch import Limits, Mismatch
 
@@ -26,7 +26,8 @@ class LossInputs:
     All are float32 but `version_E`, the weights version that sampled each token, and `sequence_E`, the number of its
     timeline. `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
     the first; `start_logprob_E` those of the starting weights, None without a KL term. `mean_log_ratio_E` is None where
-    the algorithm does not ask for it: see `with_sequence_ratios`.
+    the algorithm does not ask for it: see `with_sequence_ratios`. `margin_E` and `pair_tokens_E` are None where it does
+    not learn from preferences: see `astune.trainer.preferences`.
     """
 
     advantage_E: Tensor
@@ -37,6 +38,14 @@ class LossInputs:
     old_logprob_E: Tensor | None = None
     start_logprob_E: Tensor | None = None
     mean_log_ratio_E: Tensor | None = None
+    margin_E: Tensor | None = None
+    pair_tokens_E: Tensor | None = None
+
+    @property
+    def preference(self) -> Preference | None:
+        if self.margin_E is None or self.pair_tokens_E is None:
+            return None
+        return Preference(self.margin_E, self.pair_tokens_E)
 
     def select(self, where: slice) -> LossInputs:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -65,7 +74,7 @@ class PolicyLoss:
 
     loss = sum of weight * (importance * the algorithm's loss + kl_coef * KL - entropy_coef * entropy)
     importance = min(old policy / engine, importance_cap): the engine sampled, with other arithmetic; not trained, and 1
-                 for demonstrations, which no engine sampled
+                 for answers that were given, which no engine sampled
     KL         = exp(d) - d - 1 with d = log start - log policy: see `kl_to_start`
     """
 
@@ -81,10 +90,10 @@ class PolicyLoss:
         """
         terms = self.terms
         old_E = inputs.old_logprob_E if inputs.old_logprob_E is not None else logprob_E.detach()
-        of_tokens = Tokens(logprob_E, old_E, inputs.advantage_E, inputs.mean_log_ratio_E)
+        of_tokens = Tokens(logprob_E, old_E, inputs.advantage_E, inputs.mean_log_ratio_E, inputs.preference)
         algorithm_loss_E, clipped_E = self.algorithm.token_loss(of_tokens)
-        demonstrated = self.algorithm.learns_from == "demonstrations"
-        engine_E = old_E if demonstrated else inputs.engine_logprob_E
+        given = self.algorithm.learns_from != "rollouts"
+        engine_E = old_E if given else inputs.engine_logprob_E
         correction_E = (old_E - engine_E).exp()
         importance_E, capped_E = torch.ones_like(correction_E), torch.zeros_like(correction_E, dtype=torch.bool)
         if terms.importance_cap is not None:

@@ -29,6 +29,7 @@ from astune.trainer.loss import LossSums, PolicyLoss
 from astune.trainer.microbatch import MicroBatch, pack, split
 from astune.trainer.own_logprobs import by_message
 from astune.trainer.policy_model import PolicyModel
+from astune.trainer.preferences import add_margins
 from astune.trainer.samples import WeightedTimeline, weigh
 from astune.trainer.step_report import StepReport
 
@@ -49,7 +50,8 @@ class PolicyTrainer:
         self._grammars = Grammars(folder, model.vocab_size)
         self._version = 0
         self.fingerprints = Fingerprints(folder, max_tokens=config.rollout.max_model_len - 1)
-        if config.trainer.loss.kl_coef > 0:
+        self._needs_start = algorithm.learns_from == "preferences" or config.trainer.loss.kl_coef > 0
+        if self._needs_start:
             model.keep_start()
         if config.trainer.loss.importance_cap is None:
             _log.warning(
@@ -120,7 +122,10 @@ class PolicyTrainer:
         counts: Counter[str] = Counter()
         total: LossSums | None = None
         norms: list[float] = []
+        margins: dict[str, float] = {}
         for microbatches in self._with_old_logprobs(updates):
+            if self.algorithm.learns_from == "preferences":
+                margins = add_margins(microbatches, self._logprobs)
             sums = accumulate_gradient(self._model, microbatches, self._loss, self._config.rollout.temperature)
             norm = self._model.masters.step(self._config.trainer.optim, lr)
             if not norms:  # from the first update on, the weights are others
@@ -143,6 +148,7 @@ class PolicyTrainer:
             grad_norm=math.fsum(norms) / len(norms),
             lr=lr,
             **counts,
+            **margins,
         )
 
     def save_model(self, folder: Path) -> None:
@@ -194,7 +200,7 @@ class PolicyTrainer:
 
     def _with_start(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
         microbatches = self.packed(timelines)
-        if self._config.trainer.loss.kl_coef > 0:
+        if self._needs_start:
             for microbatch in microbatches:
                 start_logprob_E = self._model.start_logprobs(microbatch, self._config.rollout.temperature)
                 microbatch.inputs = replace(microbatch.inputs, start_logprob_E=start_logprob_E)
@@ -207,9 +213,11 @@ class PolicyTrainer:
         """
         if len(updates) > 1:
             for microbatch in (microbatch for update in updates for microbatch in update):
-                old_logprob_E = self._model.logprobs(microbatch, self._config.rollout.temperature)
-                microbatch.inputs = replace(microbatch.inputs, old_logprob_E=old_logprob_E)
+                microbatch.inputs = replace(microbatch.inputs, old_logprob_E=self._logprobs(microbatch))
         return updates
+
+    def _logprobs(self, microbatch: MicroBatch) -> Tensor:
+        return self._model.logprobs(microbatch, self._config.rollout.temperature)
 
 
 def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:

@@ -75,13 +75,14 @@ def weigh(
     share: float = 1.0,
     constant: int = 1,
 ) -> list[WeightedTimeline]:
-    """Flatten groups into timelines whose token weights sum to 1, unless the scheme is "constant".
+    """Flatten groups into timelines whose token weights sum to 1, unless the scheme is "constant" or "group".
 
         a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, a token weighs
         episode    1/2 of a group, 1/2 of an episode: 1/40, 1/120, 1/80, 1/160
         timeline   1/4 of a timeline: the same here; an episode of two timelines would weigh twice
         token      1/100, all of them
         constant   1/2 of a group, 1/2 of an episode, divided by `constant`, 50: 1/200, all of them
+        group      1/2 of a group, all of them: the loss of a group is the sum of its tokens'
 
     An episode without a reward (NaN advantage) weighs nothing and is left out of its group's count.
 
@@ -112,6 +113,7 @@ def weigh(
                     "timeline": n_timelines * timeline.n_trained,
                     "token": n_tokens,
                     "constant": n_groups * len(episodes) * constant,
+                    "group": n_groups,
                 }
                 timelines.append(_weighted(timeline, episode, advantage, share, 1 / parts[scheme], group))
     return timelines

@@ -11,8 +11,8 @@ from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, EpisodeGroup
 
 REFUSED = {
-    "verl": {"gspo", "cispo", "reinforce_plus_plus", "sft"},
-    "trinity": {"reinforce_plus_plus", "sft"},
+    "verl": {"gspo", "cispo", "reinforce_plus_plus", "sft", "dpo"},
+    "trinity": {"reinforce_plus_plus", "sft", "dpo"},
     "local": set[str](),
 }
 

@@ -49,6 +49,7 @@ RUN_ELSEWHERE = {
     "astune data expand": "tests/data_generator/test_expand.py",
     "astune optimize-prompt": "tests/backbone/test_e2e_prompt_search.py, among the tests marked e2e",
     "astune sft": "tests/cli/test_sft.py",
+    "astune dpo": "tests/cli/test_dpo.py",
     "astune serve": "tests/feedback/test_serve.py",
     "astune feedback import": "tests/feedback/test_feedback.py",
     "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",

@@ -289,18 +289,29 @@ def test_accepted_and_corrected_answers_become_tasks_that_no_session_shares(tmp_
     store.rate(Rating("i0", corrected_answer="better 0"))
     store.add(said("again", "question 1", "another answer", session="elsewhere"))
     store.rate(Rating("again", 1.0, weight=0.2))
+    store.add(said("bad", "question 1", "a bad answer", session="elsewhere"))
+    store.rate(Rating("bad", -1.0))
     store.close()
-    config = {"type": "feedback_tracing", "feedback_tracing": {"path": str(tmp_path / "feedback.sqlite3")}}
+    config: dict[str, Any] = {
+        "type": "feedback_tracing",
+        "feedback_tracing": {"path": str(tmp_path / "feedback.sqlite3")},
+    }
     splits = open_task_reader(TaskReaderConfig.model_validate(config)).read()
     tasks = {task.main_query: task for task in (*splits.training, *splits.validation)}
     assert len(tasks) == 40 + 1
     assert tasks["question 0"].metadata["answer"] == "better 0"
     assert tasks["question 1"].metadata["answer"] == "answer 1", "the one with more weight"
+    assert tasks["question 0"].metadata["rejected"] == "answer 0", "it was corrected"
+    assert tasks["question 1"].metadata["rejected"] == "a bad answer", "somebody rated it badly"
+    assert "rejected" not in tasks["question 2"].metadata
     assert "question 3" not in tasks
     sessions = [{task.metadata["session"] for task in split} for split in (splits.training, splits.validation)]
     assert sessions[0].isdisjoint(sessions[1])
     assert 2 <= len(splits.validation) <= 18
     assert all(task.init_messages[-1]["role"] == "user" for task in tasks.values())
+    config["feedback_tracing"] |= {"only_pairs": True, "held_out": 0}
+    pairs = open_task_reader(TaskReaderConfig.model_validate(config)).read().training
+    assert {task.main_query for task in pairs} == {"question 0", "question 1"}
 
 
 def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[..., str], tmp_path: Path) -> None:
@@ -311,11 +322,12 @@ def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[
     store.rate(Rating("i2", corrected_answer="better"))
     store.close()
     rows: dict[str, list[dict[str, Any]]] = {}
-    for what in ("labelled", "accepted", "failures"):
+    for what in ("labelled", "accepted", "preferences", "failures"):
         astune("feedback", "export", "--what", what, "--to", "out.jsonl")
         rows[what] = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["metadata"]["score"] for row in rows["labelled"]] == [1.0, -1.0, -1.0]
     assert [row["messages"][-1]["content"] for row in rows["accepted"]] == ["answer 0", "better"]
+    assert [(row["chosen"], row["rejected"]) for row in rows["preferences"]] == [("better", "answer 2")]
     assert [row["main_query"] for row in rows["failures"]] == ["question 1"]
 
 

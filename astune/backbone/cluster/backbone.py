@@ -52,8 +52,8 @@ class ClusterBackbone(Backbone):
         why = f"{name} compares the episodes of a whole step, and a worker of {self.engine}'s knows one group"
         value = "grpo or another one with a baseline by group, or train with backbone local"
         self._require("trainer.algorithm", Refusal(algorithm.baseline == "batch", why, value))
-        why = f"{name} learns from demonstrations, and {self.engine} samples its episodes"
-        self._require("trainer.algorithm", Refusal(algorithm.learns_from == "demonstrations", why, value))
+        why = f"{name} learns from answers that tasks bring, and {self.engine} samples its episodes"
+        self._require("trainer.algorithm", Refusal(algorithm.learns_from != "rollouts", why, value))
 
     def _require(self, key: str, refused: Refusal) -> None:
         if refused.given:

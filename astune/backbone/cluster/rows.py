@@ -49,7 +49,7 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], algorithm: Alg
     scheme = algorithm.token_weights
     timelines = weigh([group], [advantages], scheme, constant=algorithm.max_response_tokens)
     n_tokens = sum(len(one.positions) for one in timelines)
-    counted = {"episode": 1, "timeline": len(timelines), "token": n_tokens, "constant": 1}[scheme]
+    counted = {"episode": 1, "timeline": len(timelines), "token": n_tokens, "constant": 1, "group": 1}[scheme]
     for timeline in timelines:
         first, end = timeline.positions[0], timeline.positions[-1] + 1
         length = end - first
@@ -107,5 +107,5 @@ class BatchScale:
 
     def of_weights(self, scheme: TokenWeights) -> float:
         """What the weights of tokens are multiplied by, so that they are those of the whole batch."""
-        counts = {"episode": self.groups, "timeline": self.timelines, "token": self.tokens, "constant": self.groups}
-        return 1 / max(1, counts[scheme])
+        counts = {"timeline": self.timelines, "token": self.tokens}
+        return 1 / max(1, counts.get(scheme, self.groups))
