@@ -11,7 +11,7 @@ import torch
 from astune_command import astune
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from astune.runs import RunDirectory, resolve_run
+from astune.runs import RunDirectory, described, resolve_run
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +83,7 @@ def test_a_model_prefers_what_was_chosen(folder: Path, tiny_folder: Path) -> Non
     assert lines[0]["train/loss"] == pytest.approx(0.693147, rel=1e-5)
     assert lines[-1]["train/loss"] < 0.2
     assert (lines[0]["train/chosen_preferred"], lines[-1]["train/chosen_preferred"]) == (0.0, 1.0)
+    assert all(described(name) for name in lines[0])
     assert min(line["balance/trained"] for line in lines) > 0
     assert "every one replays token for token" in astune(folder, "replay", str(run.path), "--check")
     held_out = [json.loads(line) for line in (folder / "held_out.jsonl").read_text().splitlines()]
