@@ -12,6 +12,13 @@ Every step writes one line into the run's `metrics.jsonl`, and every measurement
 are the names in it, the same with every backbone. The [log viewer](viewer.md#curves) draws each and says what it
 is when the pointer is on its title; [trackers](trackers.md) get them under the same names. A name in angle brackets
 stands for any part of a name, and a unit of `share` is a part of 1.
+
+```bash
+astune export-metrics launcher_record/calculator --to csv --out metrics.csv
+```
+
+writes them as a table, a row for each step and split; `--to parquet` needs pyarrow. In Python they are
+[`Run.metrics`](python_api.md#what-a-run-left) as plain rows and `Run.metrics_frame` as a pandas frame.
 """
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from astune.config import AstuneConfig, load_config
-from astune.runs import Checkpoint, RunDirectory, RunStatus, resolve_run
-from astune.schema import Episode, RunStoreError, Split
+from astune.runs import Checkpoint, Row, RunDirectory, RunStatus, columns_of, resolve_run, rows_of
+from astune.schema import ConfigError, Episode, RunStoreError, Split
 
 
 class Run:
@@ -39,17 +41,29 @@ class Run:
         """The resolved configuration."""
         return load_config(self._directory.config_path)
 
-    def metrics(self, split: Split | None = None) -> list[dict[str, float | int | str]]:
+    def metrics(self, split: Split | None = None) -> list[Row]:
         """One row a step and split, with `step`, `split`, `elapsed_s` and every metric under its name.
 
         Args:
             split: `train` or `validation`; None gives both.
         """
-        return [
-            {"step": line.step, "split": line.kind, "elapsed_s": line.elapsed_s, **line.metrics}
-            for line in self._directory.metrics()
-            if split in (None, line.kind)
-        ]
+        return rows_of(line for line in self._directory.metrics() if split in (None, line.kind))
+
+    def metrics_frame(self, split: Split | None = None) -> Any:
+        """The rows of `metrics` as a `pandas.DataFrame`; a metric that a row does not have is NaN.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as cause:
+            raise ConfigError(
+                "Run.metrics_frame needs pandas, which is not installed",
+                hint="pip install pandas; Run.metrics() has the same rows as plain dictionaries",
+            ) from cause
+        rows = self.metrics(split)
+        return pandas.DataFrame(rows, columns=columns_of(rows))
 
     def episodes(self, *, step: int | None = None, split: Split | None = None) -> list[Episode]:
         """The recorded episodes, oldest first: of one step or of all, of one split or of both."""

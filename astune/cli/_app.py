@@ -269,6 +269,25 @@ def export(
     exit_with(work)
 
 
+@app.command("export-metrics")
+def export_metrics(
+    run: Run,
+    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="The format of the table: csv or parquet.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", metavar="FILE", help="Where to write it; metrics.csv or metrics.parquet by default."),
+    ] = None,
+) -> None:
+    """Write the metrics of a run as a table: one row a step and split, one column a metric."""
+
+    def work() -> int:
+        from astune.cli._export_metrics import export_metrics
+
+        return export_metrics(run, to, out)
+
+    exit_with(work)
+
+
 @app.command()
 def replay(
     run: Run,

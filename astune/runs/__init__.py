@@ -22,6 +22,7 @@ from astune.runs.metrics import (
     total_balance,
 )
 from astune.runs.salvage import salvage
+from astune.runs.table import Row, TableFormat, columns_of, rows_of, write_table
 from astune.runs.texts import Snippet, find_text, message_text
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "MetricsLine",
     "MetricsLog",
     "NoEpisodeError",
+    "Row",
     "RunDirectory",
     "RunInfo",
     "RunKind",
@@ -48,9 +50,11 @@ __all__ = [
     "SortKey",
     "Stamp",
     "StepSummary",
+    "TableFormat",
     "balance_metrics",
     "balance_of",
     "catalogue",
+    "columns_of",
     "described",
     "find_text",
     "is_run",
@@ -61,8 +65,10 @@ __all__ = [
     "read_metrics",
     "read_regular",
     "resolve_run",
+    "rows_of",
     "runs_below",
     "salvage",
     "stamps_of",
     "total_balance",
+    "write_table",
 ]

@@ -36,6 +36,7 @@ RUN_ELSEWHERE = {
     "astune demo": "tests/install, shortened",
     "astune --resume": "tests/cli/test_a_whole_run.py",
     "astune report": "tests/cli/test_a_whole_run.py",
+    "astune export-metrics": "tests/cli/test_export_metrics.py",
     "astune export": "tests/cli/test_a_whole_run.py",
     "astune chat": "tests/cli/test_a_whole_run.py",
     "astune eval": "tests/cli/test_a_whole_run.py",

@@ -1,0 +1,69 @@
+"""A run's metrics as a table: one row a step and split, one column a metric, as rows, CSV or parquet."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from astune.runs._files import write_atomic
+from astune.runs.metrics import MetricsLine
+from astune.schema import ConfigError
+
+Row = dict[str, float | int | str]
+TableFormat = Literal["csv", "parquet"]
+_FIRST = ("step", "split", "elapsed_s")
+
+
+def rows_of(lines: Iterable[MetricsLine]) -> list[Row]:
+    """One row a line, with `step`, `split`, `elapsed_s` and every metric of it under its name."""
+    return [{"step": line.step, "split": line.kind, "elapsed_s": line.elapsed_s, **line.metrics} for line in lines]
+
+
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """`step`, `split`, `elapsed_s`, then every metric by its name."""
+    return [*_FIRST, *sorted({name for row in rows for name in row}.difference(_FIRST))]
+
+
+def write_table(rows: Sequence[Row], path: Path, form: TableFormat) -> None:
+    """Write the table into a file, which appears only when it is whole.
+
+    A metric that a row does not have is an empty field, or null in parquet; `nan` and `inf` were measured.
+
+    Raises:
+        ConfigError: parquet is asked for, and pyarrow is not installed.
+        RunStoreError: the file cannot be written.
+    """
+    write_atomic(path, _csv(rows) if form == "csv" else _parquet(rows))
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    pyarrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
+    kinds = {"step": pyarrow.int64(), "split": pyarrow.string()}
+    columns = {
+        name: pyarrow.array([row.get(name) for row in rows], kinds.get(name, pyarrow.float64()))
+        for name in columns_of(rows)
+    }
+    data = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), data)
+    return data.getvalue()
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as cause:
+        raise ConfigError(
+            "writing parquet needs pyarrow, which is not installed", hint="pip install pyarrow, or use --to csv"
+        ) from cause
