@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -19,12 +19,13 @@ import httpx
 from astune.processes.program import ProgramEnd
 from astune.schema import ConfigError, WorkflowError, described, is_loopback
 from astune.workflow.agent_result import AgentResult
-from astune.workflow.program import require_success, run_once, variables_of
+from astune.workflow.program import run_once, variables_of
 
 _WAIT_S = 20.0
 _PAUSE_S = 2.0
 _CALL_S = 30.0
 _GOODBYE_S = 2.0
+_TOO_MUCH_MEMORY = 1
 _REFUSED = (httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE)
 _HEARTBEATS = 3
 """Heartbeats in the time of a lease."""
@@ -183,7 +184,11 @@ def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_i
     """The path and the body of what is to be said."""
     try:
         ended = running.result()
-        require_success(ended, command, task_id)
+        if ended.memory:  # whether the model had been asked is known where the episode is
+            held = f"it held {ended.memory >> 20} MiB of memory and was ended"
+            ended = replace(ended, status=_TOO_MUCH_MEMORY, stderr=f"{ended.stderr}\n{held}")
+        if ended.status is None:
+            raise WorkflowError(f"the program {command[0]} ended on task {task_id}, and nobody knows how")
     except WorkflowError as failure:
         return "/abort", {"error": f"{failure.message}: {failure.hint}" if failure.hint else failure.message}
     except Exception as failure:  # such as a full disk: this episode fails, and the worker goes on

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +14,23 @@ from astune.schema import Task
 from astune.workflow.base import WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
+_SHOWN_FAILURES = 3
+_count = itertools.count()
+_log = logging.getLogger(__name__)
+
 
 def given_task(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[str, Any]:
     """The task as the agent may know it: of its metadata the named fields, since it may hold the reference answer."""
     known = {name: task.metadata[name] for name in fields if name in task.metadata}
     return known | {"task_id": task.task_id, "main_query": task.main_query, "init_messages": proxy.init_messages}
+
+
+def warn_of_failure(failure: str, said: str) -> None:
+    """Say that an agent failed after it asked the model; every time in the debug log, and the first times aloud."""
+    level = logging.WARNING if next(_count) < _SHOWN_FAILURES else logging.DEBUG
+    _log.log(
+        level, "%s: %s. It had asked the model, so this is judged and no error (metric agent_failed)", failure, said
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +49,13 @@ class AgentResult:
                 return cls(result)
         return cls({"final_answer": text.strip()})
 
-    def conclude(self, proxy: AstuneProxy, *, trusted: bool) -> WorkflowOutput:
-        """Register the final answer for the judge; the reward counts where it is `trusted`."""
+    def conclude(self, proxy: AstuneProxy, *, trusted: bool, failed: bool) -> WorkflowOutput:
+        """Register the final answer for the judge; the reward counts where it is `trusted`, and is 0 if it `failed`."""
         if "final_answer" in self.values:
             proxy.update_judge_input_dictionary(final_answer=self.values["final_answer"])
-        output = WorkflowOutput(metrics=self.values.get("metrics") or {})
-        if trusted and "reward" in self.values:
+        output = WorkflowOutput(metrics={**(self.values.get("metrics") or {}), "agent_failed": float(failed)})
+        if trusted and failed:
+            output.reward, output.is_success = 0.0, False
+        elif trusted and "reward" in self.values:
             output.reward, output.is_success = self.values["reward"], self.values.get("is_success")
         return output

@@ -17,7 +17,7 @@ import httpx
 
 from astune.config.schema import ProgramConfig
 from astune.schema import ConfigError, Task, WorkflowError, is_loopback, retry_after_s
-from astune.workflow.agent_result import AgentResult, given_task
+from astune.workflow.agent_result import AgentResult, given_task, warn_of_failure
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
@@ -49,15 +49,23 @@ class AgentServerWorkflow(Workflow):
                 "api_key": api_key,
                 "model": proxy.model_name,
             }
-            answer = await self._answer(client, body, f"the agent at {self.url}, asked for task {task.task_id},")
-        proxy.update_judge_input_dictionary(stdout=answer)
-        return AgentResult.printed(answer).conclude(proxy, trusted=self.config.rollout.trust_program_reward)
+            who = f"the agent at {self.url}, asked for task {task.task_id},"
+            status, answer = await self._answer(client, body, who)
+        if failed := status != httpx.codes.OK:
+            how, hint = f"{who} answered with status {status}", answer.strip()[:_SHOWN_CHARACTERS]
+            if status != httpx.codes.INTERNAL_SERVER_ERROR or proxy.answers == 0:
+                raise WorkflowError(how, hint=hint or "it said nothing more")
+            warn_of_failure(how, hint)
+        proxy.update_judge_input_dictionary(stdout=answer, exit_status=int(failed))
+        trusted = self.config.rollout.trust_program_reward
+        return AgentResult.printed(answer).conclude(proxy, trusted=trusted, failed=failed)
 
-    async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any], who: str) -> str:
-        """What the agent answers. Asked again only while it says that it has not begun, or nobody is there.
+    async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any], who: str) -> tuple[int, str]:
+        """Status and text of what the agent answers. Asked again only while it says that it has not begun, or nobody is
+        there.
 
         Raises:
-            WorkflowError: it failed, or cannot be reached.
+            WorkflowError: it broke off, or cannot be reached.
         """
         pause_s = _FIRST_PAUSE_S
         for last in (*[False] * (_TRIES - 1), True):
@@ -65,13 +73,8 @@ class AgentServerWorkflow(Workflow):
                 async with client.stream("POST", self.url, json=body) as response:
                     text = await _read(response, who)
                     wait_s = retry_after_s(response.headers) if response.status_code in _BUSY else None
-                    if response.status_code == httpx.codes.OK:
-                        return text
                     if wait_s is None or last:
-                        raise WorkflowError(
-                            f"{who} answered with status {response.status_code}",
-                            hint=text.strip()[:_SHOWN_CHARACTERS] or "it said nothing more",
-                        )
+                        return response.status_code, text
             except (httpx.ConnectError, httpx.ConnectTimeout) as cause:
                 if last:
                     raise WorkflowError(f"{who} cannot be reached: {cause}", hint="is it running?") from cause

@@ -111,6 +111,7 @@ class EpisodeModel:
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._asked: Counter[int] = Counter()
         self.n_calls = 0
+        self.n_answers = 0
         self.seconds = 0.0
         self.cut: EpisodeCut | None = None
         """The first prompt that did not fit, or answer that ends the episode."""
@@ -249,6 +250,7 @@ class EpisodeModel:
             raise
         usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
         message = self._tracker.commit(pending, completion, params.constraint)
+        self.n_answers += 1
         self._check_calls(self._tracker.forest.nodes[-1].malformed_calls)
         return Answer(message, usage, completion)
 

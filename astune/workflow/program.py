@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from astune.config.schema import ProgramConfig
 from astune.processes.ending import how_it_ended
 from astune.processes.program import ProgramEnd, run_program
 from astune.schema import ConfigError, Task, WorkflowError
-from astune.workflow.agent_result import AgentResult, given_task
+from astune.workflow.agent_result import AgentResult, given_task, warn_of_failure
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
@@ -31,6 +32,11 @@ _SHOWN_CHARACTERS = 800
 _FIELD = re.compile(r"\{(\w+)\}")
 _SECRETS = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 """Names of variables that the program does not inherit."""
+TRY_AGAIN = 75
+"""The exit status that says so: EX_TEMPFAIL of `sysexits.h`."""
+_NOT_STARTED = (126, 127)
+_SENT = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+"""Signals that come from somebody else; the kernel sends the second last where memory runs out."""
 
 
 class ProgramWorkflow(Workflow):
@@ -46,10 +52,10 @@ class ProgramWorkflow(Workflow):
         variables = variables_of(address.base_url, address.api_key, proxy.model_name)
         ended = await run_once(self.command, given, variables, memory=self.memory)
         proxy.update_judge_input_dictionary(stdout=ended.stdout, stderr=ended.stderr, exit_status=ended.status)
-        if proxy.cut is None:
-            require_success(ended, self.command, task.task_id)
+        asked = proxy.answers > 0
+        failed = proxy.cut is None and has_failed(ended, self.command, task.task_id, asked=asked)
         result = AgentResult.printed(ended.stdout)
-        return result.conclude(proxy, trusted=self.config.rollout.trust_program_reward)
+        return result.conclude(proxy, trusted=self.config.rollout.trust_program_reward, failed=failed)
 
 
 def program_workflow(config: ProgramConfig, base_dir: Path | None = None) -> type[ProgramWorkflow]:
@@ -129,8 +135,16 @@ async def run_once(
             raise WorkflowError(f"the program {command[0]} could not be started: {cause}") from cause
 
 
-def require_success(ended: ProgramEnd, command: Sequence[str], task_id: str) -> None:
-    """Raise WorkflowError where the program failed."""
+def has_failed(ended: ProgramEnd, command: Sequence[str], task_id: str, *, asked: bool) -> bool:
+    """Whether the program failed after it asked the model: its text may have brought that about, so it is judged.
+
+    Args:
+        asked: whether the model has answered it.
+
+    Raises:
+        WorkflowError: it failed for another cause. It never asked the model, somebody else ended it, or it says itself
+            (exit status 75) that it is to be tried again.
+    """
     if ended.memory:
         how = f"held {ended.memory >> 20} MiB of memory and was ended"
         hint = "raise rollout.workflow.memory_mb if it may hold as much"
@@ -138,8 +152,20 @@ def require_success(ended: ProgramEnd, command: Sequence[str], task_id: str) -> 
         how = how_it_ended(ended.status)
         hint = (ended.stderr or ended.stdout).strip()[-_SHOWN_CHARACTERS:] or "it printed nothing"
     else:
-        return
-    raise WorkflowError(f"the program {command[0]} {how} on task {task_id}", hint=hint)
+        return False
+    failure = f"the program {command[0]} {how} on task {task_id}"
+    if asked and (ended.memory or _of_its_own(ended.status)):
+        warn_of_failure(failure, hint)
+        return True
+    raise WorkflowError(failure, hint=hint)
+
+
+def _of_its_own(status: int | None) -> bool:
+    """Whether a program ended so by itself; shells say 128 + n of a command that the signal n ended."""
+    if status is None:
+        return False
+    number = -status if status < 0 else status - 128
+    return status not in (TRY_AGAIN, *_NOT_STARTED) and number not in _SENT
 
 
 def _found(argument: str, folders: Sequence[Path]) -> str:

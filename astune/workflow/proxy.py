@@ -123,6 +123,11 @@ class AstuneProxy(AgentModel):
         return self._model.cut
 
     @property
+    def answers(self) -> int:
+        """How often the model has answered in this episode."""
+        return self._model.n_answers
+
+    @property
     def failure(self) -> AstuneError | None:
         """The first failure of engine or environment, also where the workflow swallowed it."""
         return self._model.failure or self._failure

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from astune.config.schema import ProgramConfig
 from astune.gateway.lease_board import Offer
 from astune.gateway.server import GatewayServer, worker_gateway
+from astune.processes.program import ProgramEnd
 from astune.schema import ConfigError, Task, WorkflowError
 from astune.workflow.agent_result import AgentResult, given_task
 from astune.workflow.base import Workflow, WorkflowOutput
+from astune.workflow.program import has_failed
 from astune.workflow.proxy import AstuneProxy
 
 TOKEN_VARIABLE = "ASTUNE_WORKER_TOKEN"
@@ -45,7 +47,9 @@ class WorkersWorkflow(Workflow):
             return None
         said = {name: result[name] for name in ("stdout", "stderr", "exit_status") if name in result}
         proxy.update_judge_input_dictionary(**said)
-        return AgentResult(result).conclude(proxy, trusted=self.config.rollout.trust_program_reward)
+        ended = ProgramEnd(result.get("stdout") or "", result.get("stderr") or "", result.get("exit_status") or 0, 0)
+        failed = proxy.cut is None and has_failed(ended, ["of a worker"], task.task_id, asked=proxy.answers > 0)
+        return AgentResult(result).conclude(proxy, trusted=self.config.rollout.trust_program_reward, failed=failed)
 
     @classmethod
     def server(cls) -> GatewayServer:

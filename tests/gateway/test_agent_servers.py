@@ -108,6 +108,15 @@ async def test_a_busy_server_is_asked_again_and_a_failing_one_is_not(renderer: R
     assert "no such tool" in (episode.error or "")
     assert len(calls) == 3
 
+    async def failing_later(given: dict[str, Any]) -> Response:
+        await asked(given)
+        return PlainTextResponse("a traceback", status_code=500)
+
+    episode = await played(renderer, failing_later)  # what the model answered may be the reason
+    assert episode.error is None
+    assert episode.reward is not None
+    assert (episode.judge_inputs["exit_status"], episode.metrics["agent_failed"]) == (1, 1.0)
+
 
 async def test_a_server_that_never_answers_meets_the_episodes_deadline(renderer: Renderer) -> None:
     let_go = asyncio.Event()

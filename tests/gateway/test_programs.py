@@ -44,9 +44,9 @@ echo "the answer is $2"
 """
 
 
-def play(renderer: Renderer, command: list[str], **rollout: Any) -> Episode:
+def play(renderer: Renderer, command: list[str], *, memory_mb: int | None = None, **rollout: Any) -> Episode:
     """The only episode of a program."""
-    settings = ProgramConfig(command=command)
+    settings = ProgramConfig(command=command, memory_mb=memory_mb)
     ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
     stage = build_stage(renderer, program_workflow(settings), replies=lambda *_: ids, **rollout)
     (group,) = asyncio.run(stage.play([task_of(metadata={"answer": "SECRET", "repo": "a/b"})]))
@@ -97,6 +97,48 @@ def test_a_program_that_fails_says_with_what(renderer: Renderer) -> None:
     assert episode.status == "error"
     assert "exit status 3" in (episode.error or "")
     assert "it broke" in (episode.error or "")
+
+
+FAILS = """
+import json, os, resource, signal, sys
+from openai import OpenAI
+OpenAI().chat.completions.create(model="any", messages=[{"role": "user", "content": "Hi"}])
+print(json.dumps({"final_answer": "Four", "reward": 7.0}), flush=True)
+"""
+OWN_ENDS = {
+    "an exception": "json.loads('what the model wrote')",
+    "a status": "sys.exit(3)",
+    "a segmentation fault": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "too much memory": "kept = bytearray(900 << 20); import time; time.sleep(60)",
+}
+ENDS_OF_OTHERS = {
+    "told to try again": "sys.exit(75)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "terminated, in a shell": "sys.exit(143)",
+}
+
+
+@pytest.mark.parametrize("how", OWN_ENDS)
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_program_that_fails_after_it_asked_the_model_is_judged(
+    renderer: Renderer, tmp_path: Path, how: str, trusted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a model writes can make a program fail, and must not get its episode thrown away."""
+    agent = written(tmp_path / "agent.py", FAILS + OWN_ENDS[how])
+    episode = play(renderer, [sys.executable, agent], memory_mb=600, trust_program_reward=trusted)
+    assert episode.error is None
+    assert episode.reward is not None
+    assert episode.reward.raw_reward == (0.0 if trusted else 1.0)  # the judge goes by the answer
+    assert episode.judge_inputs["exit_status"] != 0
+    assert episode.metrics["agent_failed"] == 1.0
+
+
+@pytest.mark.parametrize("how", ENDS_OF_OTHERS)
+def test_a_program_that_others_ended_is_a_failed_attempt(renderer: Renderer, tmp_path: Path, how: str) -> None:
+    agent = written(tmp_path / "agent.py", FAILS + ENDS_OF_OTHERS[how])
+    episode = play(renderer, [sys.executable, agent])
+    assert episode.status == "error"
+    assert "agent.py" in (episode.error or "") or sys.executable in (episode.error or "")
 
 
 def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Renderer, tmp_path: Path) -> None:

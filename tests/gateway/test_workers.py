@@ -163,6 +163,16 @@ def test_a_program_that_fails_is_named_and_a_wrong_token_ends_the_worker(
 
 
 @pytest.mark.slow
+def test_a_program_that_fails_after_it_asked_the_model_is_judged(
+    renderer: Renderer, start: Start, tmp_path: Path
+) -> None:
+    start(sys.executable, written(tmp_path / "agent.py", AGENT + "\nsys.exit(3)"))
+    (episode,) = asyncio.run(played(renderer))
+    assert episode.error is None
+    assert (episode.judge_inputs["exit_status"], episode.metrics["agent_failed"]) == (3, 1.0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("result", ['{"reward": NaN}', '{"metrics": {"a": "b"}}', '{"reward": "1"}'])
 def test_a_result_that_is_none_fails_the_episode_and_the_worker_goes_on(
     renderer: Renderer, start: Start, tmp_path: Path, result: str

@@ -14,7 +14,7 @@ HEADERS = {
     "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
     "aarch64": "/usr/include/asm-generic/unistd.h",
 }
-GROUPS = ("ALWAYS", "PROCESSES", "ATTRIBUTES", "EXTENDED", "NETWORK", "BY_ARGUMENT")
+GROUPS = ("ALWAYS", "PROCESSES", "ATTRIBUTES", "EXTENDED", "NETWORK", "LOCKS", "BY_ARGUMENT")
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x50000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -68,6 +68,7 @@ def test_every_number_is_decided_as_its_group_says(machine, walled):
         "ATTRIBUTES": ALLOW if walled else ERRNO | 1,
         "EXTENDED": ERRNO | 95,
         "NETWORK": ERRNO | 1,
+        "LOCKS": ERRNO | 0,
     }
     expected = {
         number: fate
@@ -102,6 +103,11 @@ def test_calls_are_decided_by_their_arguments(machine):
     assert decided("ioctl", 3, 0x5412) == ERRNO | 25
     assert decided("fcntl", 3, 2) == ALLOW
     assert decided("fcntl", 3, 8) == decided("fcntl", 3, 10) == ERRNO | 1
+    assert [decided("fcntl", 3, lock) for lock in (6, 7, 37, 38)] == [ERRNO | 0] * 4
+    shared, private, anonymous, huge = 1, 2, 0x20, 0x40000
+    assert [decided("mmap", 0, 4096, 3, flags) for flags in (shared, private, private | anonymous)] == [ALLOW] * 3
+    refused = (shared | anonymous, 3 | anonymous, private | anonymous | huge, shared | huge)
+    assert [decided("mmap", 0, 4096, 3, flags) for flags in refused] == [ERRNO | 1] * 4
     assert decided("prctl", 15) == ALLOW
     assert decided("prctl", 1) == ERRNO | 22
     assert decided("prlimit64", 0) == ALLOW
