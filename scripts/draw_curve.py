@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from astune.cli._plots import reward_picture
-from astune.cli._report_data import read_report
 from astune.runs import RunDirectory
+from astune.runs.report import read_report
 from astune.schema import AstuneError
 
 USAGE = "usage: python scripts/draw_curve.py RUN PICTURE.svg|PICTURE.png\n"

@@ -17,12 +17,12 @@ from rich.console import Console
 from astune.app.beside import made_ready
 from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
-from astune.app.interval import wilson_interval
 from astune.app.run import Run, best_checkpoint
 from astune.config import AstuneConfig
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
 from astune.runs import resolve_run
+from astune.runs.interval import wilson_interval
 from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
 
 if TYPE_CHECKING:

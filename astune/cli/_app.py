@@ -231,13 +231,18 @@ def demo(plan: Plan = None, overrides: Set = None) -> None:
 
 
 @app.command()
-def report(run: Run) -> None:
+def report(
+    run: Run,
+    html: Annotated[
+        bool, typer.Option("--html", metavar=" ", help="Write it as one page, plots/report.html in the run's folder.")
+    ] = False,
+) -> None:
     """Print the report of a run again: before and after, the reward curve, the token balance."""
 
     def work() -> int:
-        from astune.cli._past_runs import show_report
+        from astune.cli._past_runs import show_report, write_report_page
 
-        return show_report(run)
+        return write_report_page(run) if html else show_report(run)
 
     exit_with(work)
 

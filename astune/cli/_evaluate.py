@@ -13,9 +13,9 @@ from rich.table import Table
 from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
-from astune.cli._report_data import mean_baseline
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import RolloutObserver
+from astune.runs.report import mean_baseline
 from astune.schema import Episode, Task
 
 

@@ -14,12 +14,12 @@ from rich.table import Table
 from astune.app.beside import telling_the_end
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
-from astune.app.interval import wilson_interval
 from astune.backbone.prompt_search import BEST, MINIBATCH, REFERENCE
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._train import Request, train_or_plan
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory
+from astune.runs.interval import wilson_interval
 from astune.trainer.measures import SUCCESS
 
 

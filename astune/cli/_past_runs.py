@@ -19,6 +19,14 @@ def show_report(run: str) -> int:
     return 0
 
 
+def write_report_page(run: str) -> int:
+    from astune.cli._report_html import write_html
+
+    written = write_html(RunDirectory.open(resolve_run(run, prefer="training")))
+    Console().print(written, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
 def clean_run(run: str, *, dry_run: bool) -> int:
     """Remove what only resuming a run needs, or say what would be removed."""
     directory, console = RunDirectory.open(resolve_run(run, prefer="training")), Console()

@@ -8,9 +8,9 @@ from typing import Literal
 
 from rich.text import Text
 
-from astune.app.interval import wilson_interval
 from astune.cli._chart import Series, draw_chart
-from astune.cli._report_data import RunReport
+from astune.runs.interval import wilson_interval
+from astune.runs.report import RunReport
 
 
 def terminal_curve(report: RunReport, *, width: int, ascii_only: bool) -> Text:

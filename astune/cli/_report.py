@@ -19,10 +19,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from astune.app.interval import wilson_interval
 from astune.cli._plots import reward_picture, terminal_curve
-from astune.cli._report_data import Comparison, RunReport, Transcript, read_report
 from astune.runs import RunDirectory, StepSummary
+from astune.runs.interval import wilson_interval
+from astune.runs.report import Comparison, RunReport, Transcript, read_report
 from astune.schema import RunStoreError, TokenBalance, visible
 
 SVG_WIDTH = 110

@@ -103,11 +103,7 @@ class RewardWatch:
 
     def _jumped(self, name: str, value: float, step: int) -> bool:
         history = self._history.get(name, [])
-        if len(history) < _FIRST or step - self._warned.get(name, -_LAST) < _LAST:
-            return False
-        return any(
-            value > fmean(steps) + max(_RISE, 3 * pstdev(steps)) for steps in (history[:_FIRST], history[-_LAST:])
-        )
+        return step - self._warned.get(name, -_LAST) >= _LAST and has_jumped(history, value)
 
     def _warn(self, name: str, value: float, step: int, episodes: Sequence[tuple[float, Episode]]) -> None:
         self._warned[name] = step
@@ -121,6 +117,13 @@ class RewardWatch:
             fmean(self._history[name][:_FIRST]),
             ", ".join(episode.episode_id for _, episode in most),
         )
+
+
+def has_jumped(history: Sequence[float], value: float) -> bool:
+    """Whether a sign rose against the steps before, `history`: its first ones, or its last ones."""
+    if len(history) < _FIRST:
+        return False
+    return any(value > fmean(steps) + max(_RISE, 3 * pstdev(steps)) for steps in (history[:_FIRST], history[-_LAST:]))
 
 
 def _sampled(episode: Episode) -> list[MessageNode]:

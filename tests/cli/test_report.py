@@ -13,11 +13,11 @@ import draw_curve
 import pytest
 from rich.console import Console
 
-from astune.app.interval import wilson_interval
 from astune.cli._chart import Series, draw_chart
 from astune.cli._report import draw_report, measured_lines, report_run, report_svg, summary_line
-from astune.cli._report_data import counted, read_report, transcript
 from astune.runs import RunDirectory, balance_metrics, message_text
+from astune.runs.interval import wilson_interval
+from astune.runs.report import counted, read_report, transcript
 from astune.schema import Episode, Forest, MessageNode, Reward, Split, Task, TokenBalance
 
 NASTY = "[bold]not bold[/bold] [/] \x1b[31mred\x1b[0m \x07 \u202e 图表 [link=http://x]"

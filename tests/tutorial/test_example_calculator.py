@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 from tutorial_stage import ROOT, Play, tutorial_config
 
-from astune.cli._report_data import mean_baseline
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
+from astune.runs.report import mean_baseline
 from astune.schema import Task, TaskReaderError
 from astune.scoring.arithmetic import calculate, format_number
 from astune.task_reader import open_task_reader

@@ -8,9 +8,9 @@ import sys
 import pytest
 from tutorial_stage import ROOT, Play, tutorial_config
 
-from astune.cli._report_data import mean_baseline
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.environments.frozenlake import FrozenLake, shortest_way
+from astune.runs.report import mean_baseline
 from astune.schema import Task, TaskReaderError
 from astune.task_reader import open_task_reader
 from tutorial.example_frozen_lake import tasks

@@ -1,0 +1,231 @@
+"""`astune report --html`: what a run came to as one page that holds everything, needs no script and can be printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from astune.cli._report import measured_lines, summary_line
+from astune.cli._svg import Line, shown, svg_chart
+from astune.runs import MetricsLine, RunDirectory, StepSummary, described, read_regular
+from astune.runs.interval import wilson_interval
+from astune.runs.report import Comparison, RunReport, Transcript, read_report
+from astune.schema import TokenBalance, visible
+from astune.viewer.warnings import warnings_of
+
+FILE = "report.html"
+_CURVES = (
+    *("reward/mean", "reward/success_rate", "episodes/sampled_tokens_mean", "episodes/turns_mean"),
+    *("train/entropy", "train/grad_norm", "train/logprob_diff_mean", "engine/tokens_per_s_out"),
+)
+"""The metrics that have a curve of their own; all others stand in a table."""
+_CONFIG_BYTES = 2**20
+_TURN_CHARACTERS = 4000
+_LEFT = ' class="left"'
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_STYLE = """
+:root{--paper:#fff;--ink:#1c2128;--faint:#5b6470;--line:#e1e4e9;--desk:#f6f7f9;--blue:#0072b2;--orange:#b84e00;
+--good:#10653c;--bad:#a02a12;--warn:#7a5200;--warn-paper:#fdf1d3;color-scheme:light dark}
+@media(prefers-color-scheme:dark){:root{--paper:#14181f;--ink:#e4e7ec;--faint:#9aa4b2;--line:#262c36;--desk:#0e1116;
+--blue:#5db4ea;--orange:#f2884a;--good:#6fd6a0;--bad:#ff9d85;--warn:#eec05f;--warn-paper:#33270c}}
+*{box-sizing:border-box}body{margin:0 auto;max-width:1000px;padding:24px 16px 60px;background:var(--paper);
+color:var(--ink);font:15px/1.5 ui-sans-serif,system-ui,sans-serif}
+h1{font-size:22px;margin:0}h2{font-size:17px;margin:34px 0 8px}.faint{color:var(--faint)}p{margin:6px 0}
+.answer{font-size:26px;margin:14px 0 4px;font-variant-numeric:tabular-nums}.warn{background:var(--warn-paper);
+color:var(--warn);border-radius:8px;padding:8px 14px;margin:8px 0}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{text-align:right;padding:4px 12px 4px 0;
+border-bottom:1px solid var(--line);font-weight:400;vertical-align:top}thead th{color:var(--faint)}
+td{white-space:nowrap}th:first-child,td.left{text-align:left;white-space:normal}.wide{overflow-x:auto}
+.grid2{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,430px),1fr));gap:14px}
+figure,.half{margin:0;border:1px solid var(--line);border-radius:10px;padding:10px 12px;min-width:0}
+figcaption{font-size:14px}svg{width:100%;height:auto;display:block}svg text{font-size:11px;fill:var(--faint)}
+svg .grid{stroke:var(--line)}svg .line{fill:none;stroke-width:2}
+svg .train{stroke:var(--blue)}svg .held{stroke:var(--orange)}
+svg .band{stroke:none}svg .band.held{fill:var(--orange);opacity:.16}circle.train{fill:var(--blue);stroke:none}
+circle.held{fill:var(--orange);stroke:none}.train-key{color:var(--blue)}.held-key{color:var(--orange)}
+.turn{margin:6px 0;padding:4px 10px;border-left:3px solid var(--line);white-space:pre-wrap;overflow-wrap:anywhere;
+font-size:13.5px}.written{border-color:var(--blue)}.good{color:var(--good)}.bad{color:var(--bad)}
+pre{background:var(--desk);padding:12px;border-radius:8px;overflow-x:auto;font-size:12.5px}
+summary{cursor:pointer}@media print{details>*{display:block}}
+"""
+
+
+def write_html(run: RunDirectory) -> str:
+    """Write `plots/report.html` into the run's folder; returns the line that says so.
+
+    Raises:
+        RunStoreError: a file of the run cannot be read, or the page cannot be written.
+    """
+    report = read_report(run)
+    config = read_regular(run.config_path, _CONFIG_BYTES).decode(errors="replace") if run.config_path.is_file() else ""
+    page = report_page(report, run.metrics(), config)
+    path = run.save_plot(FILE, page.encode(errors="replace"))
+    return f"{path}: {len(page) / 1e3:,.0f} kB, opens in any browser without a network"
+
+
+def report_page(report: RunReport, lines: Sequence[MetricsLine], config: str) -> str:
+    """The page, from its answer to the configuration."""
+    parts = [
+        f"<h1>{_text(report.experiment)}</h1>",
+        f'<p class="faint">{_text(report.path.name)} · {_status(report)}</p>',
+        f'<p class="answer">{_sentence(summary_line(report).replace("->", "→"))}</p>',
+        *(f'<p class="faint">{_sentence(line)}.</p>' for line in measured_lines(report)),
+        *(f'<p class="warn">{_sentence(each.text)}.</p>' for each in warnings_of(lines)),
+        *_before_and_after(report),
+        *_curves(report, lines),
+        *_examples(report.comparisons),
+        *_account(report.balance),
+        *_all_metrics(lines),
+        *(["<h2>Configuration</h2>", f"<pre>{_text(config)}</pre>"] if config else []),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<title>{_text(report.experiment)} · ASTuner</title><style>{_STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>"
+    )
+
+
+def _status(report: RunReport) -> str:
+    reason = f": {report.message}" if report.message else ""
+    return _text(f"{report.status} after step {report.last_step}{reason}")
+
+
+def _before_and_after(report: RunReport) -> Iterable[str]:
+    before, after = report.before, report.after
+    if before is None or after is None:
+        return
+    rows = [
+        ("success, 95 % interval", _success(before), _success(after)),
+        ("reward", _number(before.reward), _number(after.reward)),
+        ("tokens written an episode", _number(before.answer_tokens), _number(after.answer_tokens)),
+        ("turns an episode", _number(before.turns), _number(after.turns)),
+        ("attempts in error", str(before.errors), str(after.errors)),
+    ]
+    yield "<h2>Before and after, on held-out tasks</h2>"
+    yield _table(["", f"before (step {before.step})", f"after (step {after.step})"], rows)
+    (_, high), (low, _) = _interval(before), _interval(after)
+    if low <= high and after.success_rate > before.success_rate:
+        yield '<p class="faint">The intervals overlap: chance alone may explain the difference.</p>'
+
+
+def _curves(report: RunReport, lines: Sequence[MetricsLine]) -> Iterable[str]:
+    figures = [_figure(name, report, lines) for name in _CURVES]
+    if any(figures):
+        yield (
+            '<h2>Curves</h2><p class="faint">By step: <span class="train-key">■ training</span>, '
+            '<span class="held-key">■ held-out tasks</span>; the band is the 95 % interval of success.</p>'
+        )
+        yield f'<div class="grid2">{"".join(figures)}</div>'
+
+
+def _figure(name: str, report: RunReport, lines: Sequence[MetricsLine]) -> str:
+    entry = described(name)
+    if entry is None:
+        return ""
+    band = [(summary.step, *_interval(summary)) for summary in report.validation]
+    curves = [
+        Line("training", "train", _values(lines, "train", name)),
+        Line("held-out", "held", _values(lines, "validation", name), band if name == "reward/success_rate" else ()),
+    ]
+    picture = svg_chart(entry.title, curves, from_zero=name != "reward/mean")
+    unit = f' <span class="faint">{entry.unit}</span>' if entry.unit else ""
+    caption = f'<b title="{escape(entry.meaning)}">{entry.title}</b>{unit}'
+    return f"<figure><figcaption>{caption}</figcaption>{picture}</figure>" if picture else ""
+
+
+def _values(lines: Sequence[MetricsLine], kind: str, name: str) -> list[tuple[float, float]]:
+    found = {line.step: line.metrics[name] for line in lines if line.kind == kind and name in line.metrics}
+    return sorted(found.items())
+
+
+def _examples(comparisons: Sequence[Comparison]) -> Iterable[str]:
+    if comparisons:
+        yield '<h2>Examples</h2><p class="faint">The first held-out tasks by their ids, whatever became of them.</p>'
+    for one in comparisons:
+        asked = next((turn.text for turn in one.before.turns if not turn.written), "")
+        yield f"<p><b>{_text(one.task_id)}</b> {_text(_cut(asked))}</p>"
+        yield f'<div class="grid2">{_half("before", one.before)}{_half("after", one.after)}</div>'
+
+
+def _half(name: str, transcript: Transcript) -> str:
+    style = "good" if transcript.success else "bad"
+    verdict = {True: "success", False: "failed", None: "no reward"}[transcript.success]
+    reward = "" if transcript.reward is None else f", reward {transcript.reward:g}"
+    turns = transcript.turns[1:] if transcript.turns and not transcript.turns[0].written else transcript.turns
+    said = "".join(
+        f'<div class="turn{" written" if turn.written else ""}"><span class="faint">{_text(turn.role)}</span> '
+        f"{_text(_cut(turn.text.strip() or '(nothing)'))}</div>"
+        for turn in turns
+    )
+    return f'<div class="half"><b class="{style}">{name}: {verdict}{reward}</b>{said}</div>'
+
+
+def _account(balance: TokenBalance) -> Iterable[str]:
+    if not balance.sampled:
+        return
+    accounts = [("trained", balance.trained)]
+    accounts += [(f"masked: {reason}", count) for reason, count in balance.masked.most_common()]
+    accounts += [(f"dropped: {reason}", count) for reason, count in balance.dropped.most_common()]
+    rows = [(account, f"{count:,}", f"{count / balance.sampled:.1%}") for account, count in accounts]
+    rows += [("sampled", f"{balance.sampled:,}", ""), ("unaccounted for", f"{balance.difference:,}", "")]
+    yield "<h2>Token account</h2>"
+    yield _table(["tokens sampled in training", "count", "part"], rows)
+
+
+def _all_metrics(lines: Sequence[MetricsLine]) -> Iterable[str]:
+    kinds: Mapping[str, str] = {"train": "training", "validation": "held-out"}
+    rows: list[tuple[str, ...]] = []
+    for kind, title in kinds.items():
+        names = sorted({name for line in lines if line.kind == kind for name in line.metrics})
+        for name in names:
+            values = [value for _, value in _values(lines, kind, name) if math.isfinite(value)]
+            if values:
+                ends = (shown(values[0]), shown(values[-1]), shown(min(values)), shown(max(values)))
+                rows.append((name, title, *ends, entry.meaning if (entry := described(name)) is not None else ""))
+    if rows:
+        table = _table(["metric", "", "first", "last", "least", "greatest", "what it is"], rows, left=(0, 1, 6))
+        yield f"<h2>All metrics</h2><details><summary>{len(rows)} series</summary>{table}</details>"
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    head = "".join(f'<th scope="col">{_text(each)}</th>' for each in heading)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{_text(cell)}</th>' if at == 0 else f"<td{_LEFT if at in left else ''}>{_text(cell)}</td>"
+            for at, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _interval(summary: StepSummary) -> tuple[float, float]:
+    return wilson_interval(summary.successes, summary.episodes)
+
+
+def _success(summary: StepSummary) -> str:
+    low, high = _interval(summary)
+    return f"{summary.success_rate:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else shown(value)
+
+
+def _cut(text: str) -> str:
+    hidden = len(text) - _TURN_CHARACTERS
+    return text if hidden <= 0 else f"{text[:_TURN_CHARACTERS]} … ({hidden:,} more characters)"
+
+
+def _sentence(text: str) -> str:
+    return _text(text[:1].upper() + text[1:])
+
+
+def _text(text: str) -> str:
+    """Text of a run in a page: markup and control characters are shown, not obeyed."""
+    return escape(visible(text))

@@ -1,0 +1,111 @@
+"""The report as a page, of runs that were generated as a trainer writes them."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from astune_command import astune
+from test_report import NASTY, episode, generated
+
+from astune.cli._report_html import write_html
+from astune.cli._svg import Line, svg_chart
+from astune.runs import RunDirectory
+
+__all__ = ["generated"]
+
+
+class Read(HTMLParser):
+    """The page's text, and the tags that it is made of."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onload", "onerror"}
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+
+def page_of(path: Path) -> str:
+    write_html(RunDirectory.open(path))
+    return (path / "plots" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_command_writes_a_page_with_the_answer_the_curves_the_examples_and_the_configuration(generated, tmp_path):
+    path = generated()
+    (path / "config.yaml").write_text("astune:\n  seed: 7\n", encoding="utf-8")
+    with RunDirectory.open(path, write=True) as run, run.open_metrics() as metrics:
+        metrics.append(5, "train", {"train/entropy": 1.5, "my/own": 0.25})
+    said = astune(tmp_path, "report", "--html", str(path))
+    assert said.startswith(str(path / "plots" / "report.html"))
+    page = Read((path / "plots" / "report.html").read_text(encoding="utf-8"))
+    for expected in (
+        "Held-out success 0.12 → 0.88 in 4 steps",
+        "0.12 (0.02–0.47)",
+        "0.88 (0.53–0.98)",
+        "before (step 0)",
+        "after: success, reward 1",
+        "dropped: group has no variance",
+        "Entropy",
+        "my/own",
+        "seed: 7",
+    ):
+        assert expected in page.text, expected
+    assert not page.tags & {"script", "img", "link", "iframe", "form"}
+
+
+def test_markup_and_control_characters_of_a_run_are_shown_and_not_obeyed(generated):
+    bad = f"<script>alert(1)</script><img src=x onerror=alert(1)>{NASTY}"
+    page = page_of(generated(bad))
+    assert "script" not in Read(page).tags
+    assert "<script>alert(1)</script>" in Read(page).text
+    assert "\x1b" not in page
+
+
+def test_intervals_that_overlap_are_said_to_leave_room_for_chance(tmp_path):
+    with RunDirectory.create(tmp_path, "chance") as run:
+        with run.open_episodes() as episodes, run.open_metrics() as metrics:
+            for step, successes in ((0, 3), (2, 4)):
+                for task in range(8):
+                    episodes.append(episode(step, task, "validation", success=task < successes, answer="64"))
+                metrics.append(step, "validation", {"reward/success_rate": successes / 8})
+        run.finish("finished")
+    assert "chance alone may explain the difference" in page_of(run.path)
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_every_picture_is_a_picture(generated, validate):
+    path = generated(validate=validate)
+    with RunDirectory.open(path, write=True) as run, run.open_metrics() as metrics:
+        for step, value in ((5, float("nan")), (6, 1e-7), (7, 3e9)):
+            metrics.append(step, "train", {"reward/mean": value, "reward/success_rate": value})
+    pictures = re.findall(r"<svg.*?</svg>", page_of(path), re.S)
+    assert len(pictures) >= 2
+    for picture in pictures:
+        assert "nan" not in ElementTree.fromstring(picture).attrib["viewBox"]
+        assert "nan" not in picture
+
+
+def test_a_chart_has_its_points_where_the_axes_say(tmp_path):
+    line = Line("held-out", "held", [(0, 0.0), (10, 1.0)], [(0, 0.0, 0.3), (10, 0.7, 1.0)])
+    drawn = svg_chart("Success", [line], from_zero=True)
+    first, last = [
+        (float(circle.attrib["cx"]), float(circle.attrib["cy"]))
+        for circle in ElementTree.fromstring(drawn).iter("circle")
+    ]
+    assert first == (48, 176)
+    assert last == (450, 10)
+    assert svg_chart("Nothing", [Line("x", "train", [(1, float("nan"))])], from_zero=False) == ""
