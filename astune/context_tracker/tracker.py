@@ -140,6 +140,7 @@ class ContextTracker:
         plain = conversation.plain
         with self._lock:
             parent, n_known = self._last_answer(conversation, tip)
+        self._require_short(plain[n_known:])
         known, path_ids = self._path(parent, tip)
         offered = tools
         if parent is not None and self._comparison.ignore_tools and not must_call:
@@ -151,10 +152,7 @@ class ContextTracker:
             rendered = self._renderer.render(plain, tools)
         prompt_ids = [*path_ids, *rendered.token_ids]
         if len(prompt_ids) >= self._max_model_len:
-            raise ContextOverflow(
-                f"the prompt has {len(prompt_ids)} tokens, and the context ends at {self._max_model_len}",
-                hint="raise rollout.max_model_len, or shorten what the agent puts into its messages",
-            )
+            raise self._overflow(f"the prompt has {len(prompt_ids)} tokens")
         return PendingCall(
             prompt_ids,
             agent,
@@ -168,6 +166,19 @@ class ContextTracker:
             conversation,
             form=self._renderer.call_grammar(must_call) if must_call else grammar,
             literal=grammar is not None,
+        )
+
+    def _require_short(self, new: Sequence[Message]) -> None:
+        """Raise ContextOverflow at once for a message that is megabytes long: its tokens would hold up all episodes."""
+        for message in new:
+            content = message["content"]
+            if message["role"] != "assistant" and self._renderer.is_longer(content, self._max_model_len):
+                raise self._overflow(f"a message of {len(content):,} characters does not fit")
+
+    def _overflow(self, what: str) -> ContextOverflow:
+        return ContextOverflow(
+            f"{what}, and the context ends at {self._max_model_len}",
+            hint="raise rollout.max_model_len, or shorten what the agent puts into its messages",
         )
 
     def commit(self, pending: PendingCall, completion: Completion, constraint: Constraint | None = None) -> Message:

@@ -98,6 +98,10 @@ class Renderer(Protocol):
         """
         ...
 
+    def is_longer(self, text: str, tokens: int) -> bool:
+        """Whether text surely has more tokens than that, found out at the price of not many more than that."""
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, special ones included, for people to read."""
         ...

@@ -22,6 +22,9 @@ from astune.renderers.jinja import CLOCK, compiled
 from astune.renderers.renderer import Tool
 from astune.schema import ConfigError, Message
 
+_CHARACTERS_OF_TOKEN = 8
+"""More than most tokens have. A text of fewer characters is tokenised whole."""
+
 
 class ChatTemplate:
     """Text and tokens of chat messages by a model's tokenizer; safe to call from several threads."""
@@ -157,6 +160,18 @@ class ChatTemplate:
             token_ids += self.encode(text[start : match.start() + 1])
             start = match.start() + 1
         return token_ids + self.encode(text[start:])
+
+    def is_longer(self, text: str, tokens: int) -> bool:
+        """Whether text surely has more than so many tokens: some beginning of it has twice as many.
+
+        A beginning may end in other tokens than the whole has there, of which twice as many makes nothing.
+        """
+        length = _CHARACTERS_OF_TOKEN * tokens
+        while length < len(text):
+            if len(self.encode_plain(text[:length])) > 2 * tokens:
+                return True
+            length *= 2
+        return False
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=False)

@@ -171,6 +171,9 @@ class TemplateRenderer:
             return [*self._template.encode(answer.removesuffix(self._end)), self._end_ids[0]]
         return self._template.encode(answer)
 
+    def is_longer(self, text: str, tokens: int) -> bool:
+        return self._template.is_longer(text, tokens)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._template.decode(token_ids)
 

@@ -60,6 +60,9 @@ class TextRenderer:
     def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
         return Grammar("call", json.dumps([tool["function"]["name"] for tool in tools]))
 
+    def is_longer(self, text: str, tokens: int) -> bool:
+        return len(text) > tokens
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
 

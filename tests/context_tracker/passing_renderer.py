@@ -40,6 +40,9 @@ class PassingRenderer:
     def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
         return self.inner.call_grammar(tools)
 
+    def is_longer(self, text: str, tokens: int) -> bool:
+        return self.inner.is_longer(text, tokens)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)
 
