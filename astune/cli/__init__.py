@@ -9,10 +9,16 @@ def main() -> None:
     """The installed command, and what `python launcher.py` calls; ends the process with the exit status."""
     let_openmp_spin_briefly()
     from astune.cli._app import run
+    from astune.cli._ending import bound_ending, refuse_exits
     from astune.cli._standard_streams import outlive_readers
 
     outlive_readers()
-    run()
+    refuse_exits()
+    try:
+        run()
+    except SystemExit as end:
+        bound_ending(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
 
 
 def beast_logger_go() -> None:

@@ -1,4 +1,4 @@
-"""Standard output and standard error that may lose their reader: the display ends then, and the run goes on."""
+"""Standard output and standard error that an agent may close and that may lose their reader: the run goes on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ from typing import Any, TextIO
 
 
 def outlive_readers() -> None:
-    """Have `sys.stdout` and `sys.stderr` written to nowhere once nobody reads them, as behind `| head -1`."""
-    sys.stdout, sys.stderr = _Outliving(sys.stdout), _Outliving(sys.stderr)
+    """Have `sys.stdout` and `sys.stderr` written to nowhere once nobody reads them, as behind `| head -1`.
+
+    They write to descriptors of their own: an agent that closes 1 or 2 has whatever is opened next take the number.
+    """
+    sys.stdout, sys.stderr = _Outliving(_copy(sys.stdout)), _Outliving(_copy(sys.stderr))
+
+
+def _copy(stream: TextIO) -> TextIO:
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):  # it is none of the system's
+        return stream
+    stream.flush()
+    return os.fdopen(
+        descriptor, "w", encoding=stream.encoding, errors=stream.errors, buffering=1 if stream.isatty() else -1
+    )
 
 
 class _Outliving:

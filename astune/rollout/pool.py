@@ -18,6 +18,7 @@ from astune.context_tracker.agentscope import quieten
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.renderers import Renderer
 from astune.rollout.balance import token_balance
+from astune.rollout.blocked_loop import watched_loop
 from astune.rollout.episode import EpisodeInterrupted, run_episode
 from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.overflow import is_overflow
@@ -124,7 +125,8 @@ class RolloutPool:
             first = first_repeat + self._first_repeat(task, split, step, num_repeat)
             for repeat in range(first, first + num_repeat):
                 waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
-        out_of_time = await self._work_off(waiting, num_repeat)
+        with watched_loop(self._config.rollout.episode_timeout_s / 2):
+            out_of_time = await self._work_off(waiting, num_repeat)
         for slot in slots:
             self._fail_unranked(slot, "JudgeError: its group is not complete, and is judged only as a whole")
         groups = [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]

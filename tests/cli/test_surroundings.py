@@ -24,13 +24,8 @@ class Talks(Workflow):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "reads"),
-    [("pass", False), ("sys.stdout.close(), sys.stderr.close()", True), ("os.chdir('/')", True)],
-    ids=["| head -1", "the agent closes sys.stdout", "the agent goes to another folder"],
-)
-def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_path: Path):
+def started(before: str, tiny_folder: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    """A training of three steps, with an agent that first does `before`."""
     (tmp_path / "agent.py").write_text(AGENT.format(before=before))
     (tmp_path / "tasks.jsonl").write_text("\n".join(f'{{"main_query": "Say {n}."}}' for n in range(8)))
     settings = {
@@ -45,7 +40,7 @@ def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_pat
         "trainer": {"tasks_per_step": 2, "total_steps": 3},
     }
     (tmp_path / "conf.yaml").write_text(yaml.safe_dump({"astune": settings}))
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "astune", "--conf", "conf.yaml"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -53,6 +48,21 @@ def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_pat
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "reads"),
+    [
+        ("pass", False),
+        ("sys.stdout.close(), sys.stderr.close()", True),
+        ("os.close(1), os.close(2), open('taken-1', 'w'), open('taken-2', 'w')", True),
+        ("os.chdir('/')", True),
+    ],
+    ids=["| head -1", "the agent closes sys.stdout", "the agent closes 1 and 2", "the agent goes to another folder"],
+)
+def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_path: Path):
+    process = started(before, tiny_folder, tmp_path)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("run ")
     if reads:
@@ -66,3 +76,28 @@ def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_pat
     assert "Traceback" not in err
     run = RunDirectory.open(resolve_run(tmp_path / "launcher_record" / "conf"))
     assert [line.step for line in run.metrics() if line.kind == "train"] == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_an_agent_that_ends_the_process_fails_its_episode(tiny_folder: Path, tmp_path: Path):
+    process = started("os._exit(0)", tiny_folder, tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "os._exit(0) of the whole process" in err
+    assert "agent.py" in err
+
+
+@pytest.mark.slow
+def test_an_agent_may_fork_a_child_that_ends_so(tiny_folder: Path, tmp_path: Path):
+    process = started("os.fork() or os._exit(0)", tiny_folder, tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+
+
+@pytest.mark.slow
+def test_threads_of_an_agent_are_named_and_do_not_keep_the_process_alive(tiny_folder: Path, tmp_path: Path):
+    before = "import threading, time; threading.Thread(target=time.sleep, args=(600,), name='keeper').start()"
+    process = started(before, tiny_folder, tmp_path)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert "threads of an agent's own: keeper" in err

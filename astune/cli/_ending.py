@@ -1,0 +1,58 @@
+"""How the command's process ends: by the command alone. An agent can neither end it before nor keep it alive after."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from astune.schema import is_users
+
+_NAMED_AFTER_S = 5.0
+_ENDED_AFTER_S = 30.0
+_exit_now = os._exit
+
+
+def refuse_exits() -> None:
+    """From now on `os._exit` raises SystemExit in code of the user's, as `sys.exit` does, which fails the episode.
+
+    It would end the run in the middle of a step, with the status of its choosing. A forked child ends by it as ever.
+    """
+    process = os.getpid()
+
+    def refused(status: int) -> NoReturn:
+        if os.getpid() == process and is_users(sys._getframe(1).f_code.co_filename):
+            raise SystemExit(f"os._exit({status}) of the whole process")
+        _exit_now(status)
+
+    os._exit = refused
+
+
+def bound_ending(status: int) -> None:
+    """End the process at the latest 30 s from now: an agent's threads that are no daemons would keep it alive."""
+
+    def wait() -> None:
+        time.sleep(_NAMED_AFTER_S)
+        others = [thread for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+        names = ", ".join(
+            f"{thread.name}{_place(thread)}" for thread in others if thread is not threading.main_thread()
+        )
+        if not names:
+            return
+        left_s = _ENDED_AFTER_S - _NAMED_AFTER_S
+        sys.stderr.write(f"the command is done; waiting {left_s:.0f} s for threads of an agent's own: {names}\n")
+        time.sleep(left_s)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        _exit_now(status)
+
+    threading.Thread(target=wait, name="astune-ending", daemon=True).start()
+
+
+def _place(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})" if frame is not None else ""

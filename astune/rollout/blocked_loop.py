@@ -1,0 +1,109 @@
+"""Code of an agent or a judge that blocks the event loop, on which all episodes run: named, and ended at its deadline.
+
+No deadline of asyncio's comes while the loop is blocked. A thread asks the loop every second whether it still answers;
+where it does not, a signal interrupts the first thread, also in a `time.sleep`, and its handler raises in the user's
+code, which the stack shows to be running. A loop in another thread cannot be interrupted, and is only named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from astune.debug import is_at_prompt
+from astune.schema import DeadlineExceeded, is_users
+
+_LOOKS_S = 1.0
+_NAMED_AFTER_S = 5.0
+_SIGNAL = getattr(signal, "SIGURG", None)
+"""Ignored by whoever does not ask for it."""
+_HINT = "await what takes long, or write the function without async: it then runs in a thread of its own"
+_log = logging.getLogger(__name__)
+_one = threading.Lock()
+
+
+@contextmanager
+def watched_loop(deadline_s: float) -> Iterator[None]:
+    """Watch this thread's running loop; where somebody watches already, that one does."""
+    if not _one.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _Watch(asyncio.get_running_loop(), min(deadline_s, threading.TIMEOUT_MAX)).on():
+            yield
+    finally:
+        _one.release()
+
+
+class _Watch:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self._loop = loop
+        self._deadline_s = deadline_s
+        self._thread = threading.get_ident()
+        self._can_end = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
+        self._over = threading.Event()
+        self._answered_at = time.monotonic()
+        self._named = False
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        former = signal.signal(_SIGNAL, self._on_signal) if self._can_end and _SIGNAL is not None else None
+        threading.Thread(target=self._look, name="astune-blocked-loop", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            if self._can_end and _SIGNAL is not None:
+                signal.signal(_SIGNAL, former if former is not None else signal.SIG_DFL)
+
+    def _look(self) -> None:
+        asked_at = 0.0
+        while not self._over.wait(min(_LOOKS_S, self._deadline_s / 4)):
+            if asked_at <= self._answered_at:
+                asked_at = time.monotonic()
+                self._loop.call_soon_threadsafe(self._answer)
+            blocked_s = time.monotonic() - max(asked_at, self._answered_at)
+            if blocked_s > min(_NAMED_AFTER_S, self._deadline_s) and not self._named:
+                self._name(blocked_s)
+            if blocked_s > self._deadline_s and self._can_end and _SIGNAL is not None:
+                signal.pthread_kill(self._thread, _SIGNAL)
+
+    def _answer(self) -> None:
+        self._answered_at = time.monotonic()
+        self._named = False
+
+    def _name(self, blocked_s: float) -> None:
+        place = users_place(sys._current_frames().get(self._thread))
+        if place is not None:
+            self._named = True
+            _log.warning("%s has blocked the event loop for %.0f s, and all episodes wait; %s", place, blocked_s, _HINT)
+
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
+        place = users_place(frame)
+        if place is None or self._over.is_set():
+            return
+        self._answered_at = time.monotonic()  # it gets as long again for what it does about this
+        raise DeadlineExceeded(f"{place} blocked the event loop for more than {self._deadline_s:g} s", hint=_HINT)
+
+
+def users_place(frame: FrameType | None) -> str | None:
+    """`agent.py:12, in execute`: where the loop runs code of the user's; None where it does not, or is debugged."""
+    place = None
+    while frame is not None and not _is_loops(frame):
+        if is_at_prompt(frame) or frame.f_globals.get("__name__", "").startswith(("pydevd", "debugpy", "_pydevd")):
+            return None
+        if place is None and is_users(frame.f_code.co_filename):
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name},"
+        frame = frame.f_back
+    return place if frame is not None else None
+
+
+def _is_loops(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "_run" and frame.f_globals.get("__name__") == "asyncio.events"
