@@ -122,6 +122,7 @@ def _in_process(config: AstuneConfig) -> OpenModel:
             engine=config.engine,
             max_model_len=config.rollout.max_model_len,
             deterministic=config.deterministic,
+            policies=config.models,
         )
     return OpenModel(engine, load_renderer(folder, config.model.path), config)
 

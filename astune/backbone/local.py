@@ -65,6 +65,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     from astune.trainer.handover_proof import prove_handover
     from astune.trainer.ledger import StepLedger
     from astune.trainer.local import LocalTrainer
+    from astune.trainer.policies import Policies
     from astune.trainer.policy import PolicyTrainer
     from astune.trainer.resume_point import ResumePoint
 
@@ -73,18 +74,19 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     order = task_order(config, parts)
     async with open_model(config, PublishedWeights(run.path / "weights"), own=parts.engine) as model:
         require_trainable(model)
-        policy = PolicyTrainer.load(model_folder(config), config, parts.algorithm)
+        several = bool(config.models)
+        policy = (Policies if several else PolicyTrainer).load(model_folder(config), config, parts.algorithm)
         engine = model.engine
         checkpoint, resumed = run.checkpoints.resume_point(observer.on_note), None
         if checkpoint is not None:
             resumed = ResumePoint.read(checkpoint)
             policy.load_state(checkpoint.state)
             order.load_state_dict(resumed.order)
-        if model.apart:
+        if model.apart and isinstance(policy, PolicyTrainer):
             observer.on_phase("proving that weights reach the engine")
             await prove_handover(engine, policy)
-        elif resumed is not None:
-            await engine.load_weights(policy.weights)
+        elif resumed is not None or several:
+            await policy.publish(engine)
         # Nothing that was recorded is moved before everything needed to resume is known to be there.
         superseded = run.rewind(-1 if resumed is None else resumed.step)
         if superseded is not None:
@@ -136,6 +138,8 @@ async def check_numerics(
     from astune.trainer.policy import PolicyTrainer
 
     check_trainable(config, parts)
+    if config.models:
+        raise ConfigError("the comparison is of one policy, and `models` has several", hint="leave `models` out for it")
     if tasks * steps > len(parts.training_tasks):
         raise ConfigError(
             f"{steps} steps of {tasks} tasks need more than the {len(parts.training_tasks)} training tasks",
@@ -190,6 +194,12 @@ def check_tasks(config: AstuneConfig, parts: UserParts) -> None:
 def check_settings(config: AstuneConfig) -> None:
     """Refuse what could run but not train, whatever the tasks are."""
     if config.engine.type != "in_process":
+        if config.models:
+            raise ConfigError(
+                f"astune.models is set, and engine.type is {config.engine.type}: several policies are answered by the "
+                "engine in this process",
+                hint="set engine.type to in_process, or train one policy",
+            )
         _require_what_servers_can(config)
     if config.rollout.top_p < 1:
         raise ConfigError(

@@ -125,7 +125,7 @@ def engine_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_b
 def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
     """Trainer and engine, which share one device."""
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
-    rank = config.model.lora.rank
+    rank = config.adapter_rank
     trained = shape.adapters(rank) if rank else shape.parameters
     all_tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     tokens = min(config.trainer.tokens_per_microbatch, all_tokens)

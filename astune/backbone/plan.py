@@ -37,6 +37,8 @@ def training_plan(
     if n_tasks := len(parts.training_tasks):
         tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
+    if config.models:
+        trained = f"{_policies(config)}, adapters"
     rows: Rows = [
         ("backbone", f"{config.backbone}, {trained} of {config.model.path}"),
         *agent(config),
@@ -54,6 +56,10 @@ def training_plan(
     if trainer.validation.stop_at_success is not None and parts.validation_tasks:
         rows.append(("ends early", f"at {trainer.validation.stop_at_success:.0%} held-out success"))
     return rows
+
+
+def _policies(config: AstuneConfig) -> str:
+    return ", ".join(f"{name}{'' if policy.train else ' (frozen)'}" for name, policy in config.models.items())
 
 
 def agent(config: AstuneConfig) -> Rows:

@@ -15,6 +15,7 @@ from astune.config.engine import ENGINES, EngineConfig, VllmConfig
 from astune.config.helper import HelperModelConfig
 from astune.config.judge import TaskJudgeConfig, WeightedJudgeConfig
 from astune.config.model import LoraConfig, ModelConfig
+from astune.config.policies import DEFAULT_POLICY, PolicyConfig, require_consistent, targets_of
 from astune.config.prompt_search import PromptSearchConfig
 from astune.config.reader import (
     READER_ALIASES,
@@ -154,6 +155,10 @@ class AstuneConfig(StrictModel):
     and resumed, agree bit for bit; rollouts take about a third longer.
     A resume point then has 12 bytes a parameter instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
+    models: dict[str, PolicyConfig] = Field(default_factory=dict)
+    """Several policies in one run, by name: adapters on the model of `model.path`, each for agents of its own
+    (docs/en/multiagent_workflow.md). Empty is the one policy that `model` describes. Where there are some, agents whose
+    target none of them names are answered by `default`, or else by the model itself, which is not trained then."""
     engine: EngineConfig = EngineConfig()
     task_reader: TaskReaderConfig = TaskReaderConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -200,7 +205,22 @@ class AstuneConfig(StrictModel):
     def _can_train(self) -> AstuneConfig:
         if self.rollout.max_response_length_in_one_turn >= self.rollout.max_model_len:
             raise ValueError("rollout.max_response_length_in_one_turn must be smaller than rollout.max_model_len")
+        require_consistent(self.models, self.model.lora.rank)
         return self
+
+    def policy_of(self, target: str) -> str:
+        """The name of the adapter that answers for a target; "" is the model without one."""
+        name = targets_of(self.models).get(target, DEFAULT_POLICY)
+        return name if name in self.models and self.models[name].adapts else ""
+
+    def is_trained(self, policy: str) -> bool:
+        """Return whether the tokens of a policy, as `policy_of` names it, can be trained."""
+        return not self.models or (policy in self.models and self.models[policy].train)
+
+    @property
+    def adapter_rank(self) -> int:
+        """Rank of all adapters that are trained, together; 0 where every weight is."""
+        return self.model.lora.rank + sum(policy.lora.rank for policy in self.models.values() if policy.train)
 
     @property
     def constrained_tokens(self) -> ConstrainedTokens:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from astune.engine.adapters import AdapterSource
 from astune.engine.fingerprint import Fingerprint
 from astune.schema import Completion, EngineError, SamplingParams
 
@@ -94,6 +95,15 @@ class InferenceEngine(Protocol):
     def stats(self) -> EngineStats: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class AdapterEngine(InferenceEngine, Protocol):
+    """An engine of several policies, which are adapters on one model."""
+
+    async def load_adapters(self, source: AdapterSource) -> int:
+        """Take new adapters, as `load_weights` does weights, and return their version."""
+        ...
 
 
 @runtime_checkable

@@ -104,6 +104,7 @@ class Attempt:
             timeout_s=rollout.call_timeout_s,
             on_wait=self._wait,
             split=self._request.split,
+            policies=self._config,
             rng=random.Random(self._world_seed),
         )
         self._wait("workflow")

@@ -17,7 +17,8 @@ class SamplingParams:
 
     `temperature` 0 means the most likely token. `seed` fixes the request's own random stream,
     whatever else runs beside it. A completion ends with the first of `stop_token_ids`, which it includes.
-    `grammar` is what its text must be; None leaves the model free.
+    `grammar` is what its text must be; None leaves the model free. `policy` is the one of `models` that samples;
+    "" is the model without an adapter, or the one policy of a run that has no `models`.
     """
 
     max_tokens: int
@@ -27,6 +28,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     grammar: Grammar | None = None
+    policy: str = ""
 
     @property
     def truncates(self) -> bool:

@@ -14,6 +14,7 @@ from astune.engine.base import EngineStats, InferenceEngine
 from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainingBatch, to_the_end
 from astune.trainer.ledger import RolloutResult, StepLedger, drop_without_variance
 from astune.trainer.measures import PhaseClock
+from astune.trainer.policies import Policies
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.step_report import StepReport
 
@@ -56,7 +57,7 @@ class LocalTrainer:
         self,
         config: AstuneConfig,
         *,
-        policy: PolicyTrainer,
+        policy: PolicyTrainer | Policies,
         engine: InferenceEngine,
         rollouts: Rollouts,
         order: TaskSource,
@@ -109,7 +110,7 @@ class LocalTrainer:
             with self._clock.phase("train"):
                 report = await asyncio.to_thread(self._policy.step, batch)
             with self._clock.phase("sync"):
-                await self._engine.load_weights(self._policy.weights)
+                await self._policy.publish(self._engine)
         order = self._order.state_dict()
         self._ledger.record_step(batch, rollouts, report, seconds=self._clock.seconds, order=order)
         self._recorded_version = self._policy.version

@@ -13,25 +13,87 @@ import torch
 from torch import Tensor, nn
 
 from astune.config.schema import LoraConfig
-from astune.schema import ConfigError
+from astune.engine.adapters import Adapter, Factors
+from astune.schema import ConfigError, TrainerError
+
+ALONE = "default"
+"""The name of the adapter where there is one."""
 
 
-def add_adapters(module: nn.Module, config: LoraConfig, *, seed: int) -> nn.Module:
-    """Freeze `module` and put an adapter beside each of its linear layers but the head."""
+def add_adapters(module: nn.Module, config: LoraConfig, *, seed: int, name: str = ALONE) -> nn.Module:
+    """Freeze `module` and put an adapter beside each of its linear layers but the head.
+
+    A module that has adapters already gets one more, of another name. Each begins as it would alone.
+    """
     try:
         import peft
     except ImportError as cause:
-        raise ConfigError("model.lora.rank is set and peft is not installed", hint="pip install peft") from cause
+        raise ConfigError("lora.rank is set and peft is not installed", hint="pip install peft") from cause
+    several = isinstance(module, peft.PeftModel)
     adapters = peft.LoraConfig(
         r=config.rank,
         lora_alpha=cast(int, config.alpha),  # peft only divides it by the rank
         lora_dropout=0.0,
-        target_modules="all-linear",
+        # Of a model that has adapters already, every linear layer would include these.
+        target_modules=cast(Any, next(iter(module.peft_config.values()))).target_modules if several else "all-linear",
         bias="none",
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return peft.get_peft_model(cast(Any, module), adapters).eval()
+        if several:
+            module.add_adapter(name, adapters)
+            return module.eval()
+        return peft.get_peft_model(cast(Any, module), adapters, adapter_name=name).eval()
+
+
+def activate(module: nn.Module, name: str) -> None:
+    """Let the adapter `name`, and no other, compute and have gradients."""
+    cast(Any, module).set_adapter(name)
+
+
+@torch.no_grad()
+def begin_with(module: nn.Module, name: str, start: Adapter) -> None:
+    """Copy an adapter over another of its shape. Raises ConfigError where it has another one."""
+    own = factors_of(module, name)
+
+    def form(adapter: Adapter) -> dict[str, tuple[object, ...]]:
+        return {layer: (down.shape, up.shape, round(scale, 9)) for layer, (down, up, scale) in adapter.items()}
+
+    if form(own) != form(start):
+        raise ConfigError(
+            f"models.{name}.path holds an adapter of other layers, another rank or another alpha",
+            hint=f"set models.{name}.lora to what adapter_config.json there says, and model.path to its model",
+        )
+    for layer, (down, up, _) in own.items():
+        down.copy_(start[layer].down)
+        up.copy_(start[layer].up)
+
+
+def of_adapter(parameter_name: str, name: str) -> bool:
+    """Return whether a parameter is one of the adapter's."""
+    return ".lora_" in parameter_name and f".{name}." in f"{parameter_name}."
+
+
+@torch.no_grad()
+def factors_of(module: nn.Module, name: str) -> dict[str, Factors]:
+    """What an adapter adds to each layer, by the layer's name without adapters.
+
+    Raises:
+        TrainerError: it adds to something else than linear layers.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    found: dict[str, Factors] = {}
+    for layer_name, layer in cast(Any, module).get_base_model().named_modules():
+        if isinstance(layer, LoraLayer) and name in layer.lora_A:
+            if hasattr(layer, "parameter_name"):
+                raise TrainerError(
+                    f"{layer_name}: adapters on parameters, as of experts, cannot be one of several",
+                    hint="train one policy with model.lora",
+                )
+            down, up = (cast(Any, matrices)[name].weight for matrices in (layer.lora_A, layer.lora_B))
+            found[plain_name(layer_name)] = Factors(down, up, float(layer.scaling[name]))
+    return found
 
 
 def without_adapters(module: nn.Module) -> AbstractContextManager[None]:
@@ -40,23 +102,23 @@ def without_adapters(module: nn.Module) -> AbstractContextManager[None]:
 
 
 @torch.no_grad()
-def merged_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_tensors(module: nn.Module, name: str = ALONE) -> Iterator[tuple[str, Tensor]]:
     """Every weight under the name it has without adapters, the adapters' contribution added in float32."""
     from peft.tuners.lora import LoraLayer
 
     base = cast(Any, module).get_base_model()
     tied = set(getattr(base, "all_tied_weights_keys", {}))
     adapted: dict[str, Any] = {
-        f"{plain_name(name)}.{getattr(layer, 'parameter_name', 'weight')}": layer
-        for name, layer in base.named_modules()
+        f"{plain_name(own)}.{getattr(layer, 'parameter_name', 'weight')}": layer
+        for own, layer in base.named_modules()
         if isinstance(layer, LoraLayer)
     }
-    for name, tensor in base.state_dict().items():
-        plain = plain_name(name)
-        if ".lora_" in name or plain in tied:
+    for own, tensor in base.state_dict().items():
+        plain = plain_name(own)
+        if ".lora_" in own or plain in tied:
             continue
         if plain in adapted:
-            tensor = (tensor.float() + _contribution(adapted[plain])).to(tensor.dtype)
+            tensor = (tensor.float() + _contribution(adapted[plain], name)).to(tensor.dtype)
         yield plain, tensor
 
 
@@ -65,12 +127,12 @@ def plain_name(name: str) -> str:
     return name.replace(".base_layer", "")
 
 
-def _contribution(layer: Any) -> Tensor:
+def _contribution(layer: Any, name: str) -> Tensor:
     """Weight that an adapter adds to a layer's, in float32; peft's `get_delta_weight` rounds to its own dtype."""
     if getattr(layer, "num_experts", 1) > 1:
-        left, right, scaling = layer.get_delta_factors("default")
+        left, right, scaling = layer.get_delta_factors(name)
     else:
-        left, right = (matrices["default"].weight for matrices in (layer.lora_B, layer.lora_A))
-        scaling = layer.scaling["default"]
+        left, right = (matrices[name].weight for matrices in (layer.lora_B, layer.lora_A))
+        scaling = layer.scaling[name]
     contribution = left.float() @ right.float() * scaling
     return contribution.T if layer.fan_in_fan_out else contribution

@@ -6,6 +6,7 @@ Plain bfloat16 weights lose updates smaller than 1/256 of themselves, which at t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -39,15 +40,20 @@ class Masters:
     """A master, and while a step is made a gradient buffer, for every parameter of `module` that requires a gradient.
 
     The module's parameters become `dtype`, all of them. Where that is float32 a parameter is its own master.
+
+    Args:
+        leaves: names of parameters that have masters elsewhere: of other adapters on the same module.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, module: nn.Module, dtype: torch.dtype, leaves: Callable[[str], bool] = lambda _: False) -> None:
         self._names: list[str] = []
         self._compute: list[nn.Parameter] = []
         self._masters: list[Tensor] = []
         self._master_of: dict[Tensor, Tensor] = {}
         self._buffer_of: dict[Tensor, Tensor] = {}
         for name, parameter in module.named_parameters():
+            if leaves(name):
+                continue
             master = parameter.data
             parameter.data = master.to(dtype)
             if parameter.requires_grad:

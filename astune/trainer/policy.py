@@ -17,6 +17,7 @@ from torch import Tensor
 
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.schema import AstuneConfig, OptimConfig
+from astune.engine.base import InferenceEngine
 from astune.engine.fingerprint import Fingerprint
 from astune.engine.local.allocator import give_back_freed_memory
 from astune.engine.local.context_bounds import require_within_bounds
@@ -70,11 +71,7 @@ class PolicyTrainer:
             TrainerError: the model cannot be trained here, with the reason.
             ConfigError: what the model computes would change within `rollout.max_model_len`.
         """
-        if config.rollout.temperature == 0:
-            raise TrainerError(
-                "rollout.temperature is 0: every token is certain and there is nothing to learn from",
-                hint="set it to 1.0 for training; trainer.validation.temperature may be 0",
-            )
+        require_temperature(config)
         model = PolicyModel.load(folder, config.model, seed=config.seed)
         text_config = model.causal_lm.config.get_text_config()
         require_within_bounds(text_config, config.rollout.max_model_len, windows=model.takes_trees)
@@ -84,6 +81,10 @@ class PolicyTrainer:
     def version(self) -> int:
         """Optimiser steps that the weights have taken."""
         return self._version
+
+    def set_version(self, version: int) -> None:
+        """Count on from another version: that of several policies which move on together."""
+        self._version = version
 
     @property
     def algorithm(self) -> Algorithm:
@@ -98,6 +99,10 @@ class PolicyTrainer:
     def weights(self) -> PolicyTrainer:
         """What an engine loads: valid until the next step."""
         return self
+
+    async def publish(self, engine: InferenceEngine) -> None:
+        """Let an engine sample with the present weights."""
+        await engine.load_weights(self.weights)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         return self._model.named_tensors()
@@ -218,6 +223,15 @@ class PolicyTrainer:
 
     def _logprobs(self, microbatch: MicroBatch) -> Tensor:
         return self._model.logprobs(microbatch, self._config.rollout.temperature)
+
+
+def require_temperature(config: AstuneConfig) -> None:
+    """Raise TrainerError where nothing is drawn, so that there is nothing to learn from."""
+    if config.rollout.temperature == 0:
+        raise TrainerError(
+            "rollout.temperature is 0: every token is certain and there is nothing to learn from",
+            hint="set it to 1.0 for training; trainer.validation.temperature may be 0",
+        )
 
 
 def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:

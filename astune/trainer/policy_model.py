@@ -7,7 +7,7 @@ the attention interface it computes prefix trees; `PolicyModel.load` finds out.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from astune.config.schema import ModelConfig
+from astune.config.schema import LoraConfig, ModelConfig
+from astune.engine.adapters import Adapter
 from astune.engine.local.allocator import keep_freed_memory
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.model_files import why_not_loaded
@@ -25,7 +26,7 @@ from astune.trainer._probe import prepare
 from astune.trainer.attention import attending
 from astune.trainer.checkpoint import save_weights
 from astune.trainer.head import Head
-from astune.trainer.lora import add_adapters, merged_tensors, without_adapters
+from astune.trainer.lora import ALONE, activate, add_adapters, begin_with, merged_tensors, of_adapter, without_adapters
 from astune.trainer.masters import Masters
 from astune.trainer.microbatch import MicroBatch
 
@@ -37,34 +38,74 @@ class PolicyModel:
     """
 
     def __init__(
-        self, module: nn.Module, *, dtype: torch.dtype, device: torch.device, lora: bool, takes_trees: bool
+        self,
+        module: nn.Module,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        lora: bool,
+        takes_trees: bool,
+        adapter: str = ALONE,
     ) -> None:
         self.module = module
         self.takes_trees = takes_trees
         self.dtype = dtype
         self.device = device
         self.lora = lora
-        self.masters = Masters(module, dtype)
+        self.adapter = adapter
+        self.masters = Masters(module, dtype, leaves=self._is_of_another_adapter)
         self._start: PolicyModel | None = None
         if device.type == "cpu":
             keep_freed_memory()
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, *, seed: int) -> PolicyModel:
-        from transformers import AutoModelForCausalLM
-
         device = pick_device(config.device)
-        dtype = pick_dtype(config.dtype, device)
-        try:
-            loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-        except Exception as cause:
-            raise TrainerError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
-        module = cast(nn.Module, loaded).to(device).eval()
+        module = _loaded(folder, device)
         if config.lora.rank > 0:
             module = add_adapters(module, config.lora, seed=seed)
         lora = config.lora.rank > 0
         takes_trees = prepare(cast(Any, module).get_base_model() if lora else module)
+        dtype = pick_dtype(config.dtype, device)
         return cls(module, dtype=dtype, device=device, lora=lora, takes_trees=takes_trees)
+
+    @classmethod
+    def load_several(
+        cls,
+        folder: Path,
+        config: ModelConfig,
+        adapters: Mapping[str, LoraConfig],
+        *,
+        seed: int,
+        starts: Mapping[str, Adapter],
+    ) -> dict[str, PolicyModel]:
+        """Adapters on one copy of the model in `folder`; each computes after `activate`, until another one does.
+
+        Args:
+            starts: adapters that some of them begin with.
+
+        Raises:
+            ConfigError: a start does not fit its adapter.
+        """
+        device = pick_device(config.device)
+        dtype, module = pick_dtype(config.dtype, device), _loaded(folder, device)
+        for name, adapter in adapters.items():
+            module = add_adapters(module, adapter, seed=seed, name=name)
+        for name, start in starts.items():
+            begin_with(module, name, start)
+        takes_trees = prepare(cast(Any, module).get_base_model())
+        models: dict[str, PolicyModel] = {}
+        for name in adapters:
+            activate(module, name)
+            models[name] = cls(module, dtype=dtype, device=device, lora=True, takes_trees=takes_trees, adapter=name)
+        return models
+
+    def activate(self) -> None:
+        """Make its adapter the one that computes and is trained, among several on the same module."""
+        activate(self.module, self.adapter)
+
+    def _is_of_another_adapter(self, parameter: str) -> bool:
+        return self.lora and ".lora_" in parameter and not of_adapter(parameter, self.adapter)
 
     def keep_start(self) -> None:
         """Remember the present weights for `start_logprobs`; adapters need no copy, they are switched off."""
@@ -119,7 +160,7 @@ class PolicyModel:
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by its Hugging Face name, adapters merged; of tied weights the one that is saved."""
         if self.lora:
-            yield from merged_tensors(self.module)
+            yield from merged_tensors(self.module, self.adapter)
             return
         tied = set(getattr(self.module, "all_tied_weights_keys", {}))
         for name, tensor in self.module.state_dict().items():
@@ -142,3 +183,13 @@ class PolicyModel:
     @property
     def _output_layer(self) -> nn.Linear:
         return self.causal_lm.get_output_embeddings()
+
+
+def _loaded(folder: Path, device: torch.device) -> nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    except Exception as cause:
+        raise TrainerError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
+    return cast(nn.Module, loaded).to(device).eval()

@@ -80,11 +80,13 @@ class AgentModel(ChatModel):
         model_name: str,
         disable_tools: bool,
         empty_on_overflow: bool,
+        policy: str = "",
     ) -> None:
         self.model_name = model_name
         self._model = model
         self._agent = agent
         self.trainable = trainable
+        self.policy = policy
         self._disable_tools = disable_tools
         self._empty_on_overflow = empty_on_overflow
 
@@ -251,7 +253,7 @@ class AgentModel(ChatModel):
                 "the model was called with a response_format and a tool_choice that forces a call",
                 hint="ask for one of them: a call's form follows from its tool's parameters",
             )
-        return ModelCall(messages, offered, self._agent, self.trainable, grammar, must_call)
+        return ModelCall(messages, offered, self._agent, self.trainable, grammar, must_call, policy=self.policy)
 
     def _overflown(self, overflow: ContextOverflow) -> Answer:
         if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:

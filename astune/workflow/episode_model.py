@@ -59,6 +59,8 @@ class ModelCall:
     must_call: Sequence[Tool] = ()
     max_tokens: int | None = None
     """Tokens of the answer at most, where the agent wants fewer than the run allows."""
+    policy: str = ""
+    """Who answers: one of the run's `models`, or the model itself."""
     live: LiveAnswer | None = None
     """Gets the answer while it is sampled, where the engine can show it."""
 
@@ -233,6 +235,7 @@ class EpisodeModel:
             max_tokens=min(self._params.max_tokens, asked.max_tokens or room, room),
             seed=self._seed_of(pending),
             grammar=pending.form,
+            policy=asked.policy,
         )
         what = f"model call {index + 1} of episode {self.session}"
         start = time.perf_counter()

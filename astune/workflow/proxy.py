@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from astune.config.schema import AstuneConfig
 from astune.env_service import EnvironmentHandle, EnvStep
 from astune.renderers import text_of
 from astune.schema import (
@@ -51,6 +52,7 @@ class AstuneProxy(AgentModel):
         max_steps: environment steps after which the episode ends as truncated.
         on_wait: is told what the episode waits for.
         split: whether the episode is for training or for measuring.
+        policies: which policy answers for which target, and which are trained; None where there is one alone.
         env_info: what the environment said of itself at its beginning.
         rng: the episode's random generator.
     """
@@ -70,14 +72,20 @@ class AstuneProxy(AgentModel):
         timeout_s: float,
         on_wait: Callable[[str], None],
         split: Split = "train",
+        policies: AstuneConfig | None = None,
         env_info: dict[str, Any] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         arrange_agentscope()
+        self._policies = policies or AstuneConfig()
+        self._trainable_targets = trainable_targets
+        self._fallbacks: dict[str, str] = {}
+        policy, trainable = self._answering(DEFAULT_AGENT, DEFAULT_AGENT)
         super().__init__(
             model,
             agent=DEFAULT_AGENT,
-            trainable=trainable_targets is None or DEFAULT_AGENT in trainable_targets,
+            trainable=trainable,
+            policy=policy,
             model_name=model_name,
             disable_tools=disable_tools,
             empty_on_overflow=empty_on_overflow,
@@ -97,7 +105,6 @@ class AstuneProxy(AgentModel):
         self.env_seconds = 0.0
         self.turns_exhausted = False
         self._environment = environment
-        self._trainable_targets = trainable_targets
         self._targets = {DEFAULT_AGENT: DEFAULT_AGENT}
         self._models: dict[str, list[AgentModel]] = {DEFAULT_AGENT: [self]}
         self._max_steps = max_steps
@@ -137,8 +144,18 @@ class AstuneProxy(AgentModel):
         """The target tag of each agent by its name."""
         return dict(self._targets)
 
-    def as_agentscope_model(self, agent_name: str, target_tag: str | None = None) -> AgentModel:
-        """The model for one agent of several; it is trained if its tag is among the workflow's targets."""
+    def as_agentscope_model(
+        self, agent_name: str, target_tag: str | None = None, fallback_model: str | None = None
+    ) -> AgentModel:
+        """The model for one agent of several; it is trained if its tag is among the workflow's targets.
+
+        Args:
+            target_tag: what it is rewarded as; also names its policy where the run has several (`models`).
+            fallback_model: the policy that answers where the tag is not trained; None leaves the tag's own.
+
+        Raises:
+            WorkflowError: the agent has another tag, or there is no such policy.
+        """
         known = self._targets.get(agent_name)
         tag = target_tag if target_tag is not None else known or agent_name
         if known not in (None, tag):
@@ -146,11 +163,20 @@ class AstuneProxy(AgentModel):
                 f"the agent {agent_name!r} was given the target tags {known!r} and {tag!r}",
                 hint="give agents of different tags different names; a tag that is known late is given by proxy.tag",
             )
+        if fallback_model is not None and fallback_model not in self._policies.models:
+            raise WorkflowError(
+                f"the agent {agent_name!r} has the fallback_model {fallback_model!r}, which is no policy of the run",
+                hint="name one of `models` in the configuration; endpoints are not called from here",
+            )
         self._targets[agent_name] = tag
+        if fallback_model is not None:
+            self._fallbacks[agent_name] = fallback_model
+        policy, trainable = self._answering(agent_name, tag)
         model = AgentModel(
             self._model,
             agent=agent_name,
-            trainable=self._trains(tag),
+            trainable=trainable,
+            policy=policy,
             model_name=self.model_name,
             disable_tools=self._disable_tools,
             empty_on_overflow=self._empty_on_overflow,
@@ -171,10 +197,16 @@ class AstuneProxy(AgentModel):
             )
         self._targets[agent_name] = target_tag
         for model in self._models.get(agent_name, ()):
-            model.trainable = self._trains(target_tag)
+            model.policy, model.trainable = self._answering(agent_name, target_tag)
 
-    def _trains(self, tag: str) -> bool:
-        return self._trainable_targets is None or tag in self._trainable_targets
+    def _answering(self, agent: str, tag: str) -> tuple[str, bool]:
+        """The policy that answers for an agent, and whether what it writes is trained."""
+        trained = self._trainable_targets is None or tag in self._trainable_targets
+        fallback = self._fallbacks.get(agent)
+        if not trained and fallback is not None:
+            return fallback if self._policies.models[fallback].adapts else "", False
+        policy = self._policies.policy_of(tag)
+        return policy, trained and self._policies.is_trained(policy)
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
         """An address and a key for one agent in any language: OpenAI's Chat Completions on this machine.

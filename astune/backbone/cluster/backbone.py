@@ -76,6 +76,7 @@ class ClusterBackbone(Backbone):
             "trainer.dynamic_sampling.max_extra_tasks": Refusal(
                 trainer.dynamic_sampling.max_extra_tasks > 0, f"which tasks a step has is {engine}'s to say", "0"
             ),
+            "models": Refusal(bool(config.models), f"{engine} trains one set of weights", "{}, or train with local"),
             "engine.type": Refusal(config.engine.is_own, f"{engine} samples with servers of its own", "in_process"),
             "model.device": Refusal(config.model.device != "auto", "the machines that train decide", "auto"),
             "deterministic": Refusal(

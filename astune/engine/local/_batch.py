@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astune.engine.local._adapters import PolicyRows
 from astune.engine.local._attention import Rule, Segment, Way, parts_of, way_of, way_of_each
 from astune.engine.local._slots import PIECE_TOKENS, Slot, SlotCache
 
@@ -43,8 +44,11 @@ class PackedBatch:
         positions: list[int] = []
         slots: list[int] = []
         segments: list[Segment] = []
+        rows_of: dict[str, list[int]] = {}
         for slot, new in work:
             start, past = len(tokens), len(slot.tokens)
+            if slot.policy:
+                rows_of.setdefault(slot.policy, []).extend(range(start, start + len(new)))
             tokens.extend(new)
             positions.extend(range(past, past + len(new)))
             slots.extend([slot.index] * len(new))
@@ -56,6 +60,9 @@ class PackedBatch:
         self.positions = torch.tensor(_padded(positions, rows), device=device)
         self.logit_rows = torch.tensor(_padded(logit_rows, rows), dtype=torch.long, device=device)
         self.slots = torch.tensor(slots, device=device)
+        self.policies = [PolicyRows(name, torch.tensor(own, device=device)) for name, own in sorted(rows_of.items())]
+        """Rows that adapters are added to; those of the model itself are in none of them."""
+        self.is_invariant = rows is not None
         self.cache = cache
         self._rows: dict[int, Tensor] = {}
         if rows is not None:

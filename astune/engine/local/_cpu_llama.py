@@ -6,14 +6,16 @@ compiled kernels. Everything else runs through `HfModel`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astune.engine.adapters import Adapter
 from astune.engine.local import _cpu_linear, _kernels
+from astune.engine.local._adapters import Adapters, require_known
 from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_linear import PackedLinear
@@ -67,6 +69,7 @@ class CpuLlama:
         self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
         self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers
+        self.adapters = Adapters()
         self._tensors: dict[str, Tensor] = {}
         """Embeddings and norms by name."""
         self._linears: dict[str, PackedLinear] = {}
@@ -125,8 +128,10 @@ class CpuLlama:
     def _layer(self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch) -> Tensor:
         linears, prefix = self._linears, f"model.layers.{layer}"
         hidden = self._norm(f"{prefix}.input_layernorm", x)
-        qkv_NHD = linears[f"{layer}.qkv"](hidden).view(len(x), -1, self._dim)
-        qkv_NHD = qkv_NHD[: batch.n_tokens]
+        qkv_NE = linears[f"{layer}.qkv"](hidden)
+        if self.adapters:
+            self._add_qkv(prefix, hidden, qkv_NE, batch)
+        qkv_NHD = qkv_NE.view(len(x), -1, self._dim)[: batch.n_tokens]
         self._kernels.turn_and_store(
             qkv_NHD,
             self._head_norms(prefix),
@@ -138,10 +143,41 @@ class CpuLlama:
             batch.cache.values[layer],
         )
         attended = batch.attend_to_stored(layer, qkv_NHD[:, : self._heads], self._rule)
-        x = linears[f"{layer}.out"].add(attended.reshape(len(x), -1), x)
+        attended = attended.reshape(len(x), -1)
+        if self.adapters:
+            return self._adapted(layer, x, attended, batch)
+        x = linears[f"{layer}.out"].add(attended, x)
         hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
         gated = linears[f"{layer}.up"].mul(hidden, linears[f"{layer}.gate"].silu(hidden))
         return linears[f"{layer}.down"].add(gated, x)
+
+    def _add_qkv(self, prefix: str, hidden: Tensor, qkv_NE: Tensor, batch: PackedBatch) -> None:
+        """What adapters add to queries, keys and values, which one product computes."""
+        widths = [self._heads * self._dim, self._kv_heads * self._dim, self._kv_heads * self._dim]
+        for name, part in zip("qkv", qkv_NE.split(widths, dim=1), strict=True):
+            self._add(f"{prefix}.self_attn.{name}_proj", hidden, part, batch)
+
+    def _adapted(self, layer: int, x: Tensor, attended: Tensor, batch: PackedBatch) -> Tensor:
+        """The rest of a layer where there are adapters: nothing is fused into a product that one adds to."""
+        prefix = f"model.layers.{layer}"
+
+        def linear(group: str, module: str, into: Tensor) -> Tensor:
+            out = self._linears[f"{layer}.{group}"](into)
+            self._add(f"{prefix}.{module}", into, out, batch)
+            return out
+
+        x = x + linear("out", "self_attn.o_proj", attended)
+        hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
+        gate = F.silu(linear("gate", "mlp.gate_proj", hidden))
+        return x + linear("down", "mlp.down_proj", gate * linear("up", "mlp.up_proj", hidden))
+
+    def _add(self, layer: str, x: Tensor, y: Tensor, batch: PackedBatch) -> None:
+        self.adapters.add(layer, x, y, batch.policies, whole=batch.is_invariant)
+
+    def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        known = {module for names in self._groups().values() for module in _modules(names[1])}
+        require_known(adapters, known, "the in-process engine's Llama")
+        self.adapters.load(adapters, self._dtype, torch.device("cpu"))
 
     def _head_norms(self, prefix: str) -> tuple[Tensor, Tensor] | None:
         names = [f"{prefix}.self_attn.{which}_norm.weight" for which in "qk"]
@@ -149,6 +185,10 @@ class CpuLlama:
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         return self._kernels.rms_norm(x, self._tensors[f"{name}.weight"], self._eps)
+
+
+def _modules(weights: Iterable[str]) -> list[str]:
+    return [name.rpartition(".")[0] for name in weights]
 
 
 def _packed(parts: list[Tensor]) -> PackedLinear:

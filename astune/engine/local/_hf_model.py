@@ -7,8 +7,9 @@ architecture is not guessed but checked when it is loaded, against the model's o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astune.engine.adapters import Adapter
+from astune.engine.local._adapters import Adapters, require_known
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._slots import LayerShape
 from astune.engine.model_files import why_not_loaded
@@ -45,6 +48,14 @@ class TokenModel(Protocol):
         """
         ...
 
+    def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        """Take adapters of policies; rows of others are computed without them.
+
+        Raises:
+            EngineError: one adds to what is no linear layer.
+        """
+        ...
+
 
 class _Attention(Protocol):
     def attend(
@@ -71,6 +82,8 @@ class HfModel:
         self.model = model.eval().requires_grad_(False)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._adapters = Adapters()
+        self._hooked: set[str] = set()
         self.layer_shapes, self.windowed = self._probe()
         """`windowed`: whether windows of attention come to us as an argument; those that only a mask says do not."""
 
@@ -79,6 +92,21 @@ class HfModel:
 
     def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         copy_weights(self.model.state_dict(), named_tensors)  # with what is saved and not trained
+
+    def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        linears = {name: module for name, module in self.model.named_modules() if _is_linear(module)}
+        require_known(adapters, linears, type(self.model).__name__)
+        self._adapters.load(adapters, self.model.dtype, self.model.device)
+        for name in self._adapters.layers() - self._hooked:
+            linears[name].register_forward_hook(partial(self._add, name))
+            self._hooked.add(name)
+
+    def _add(self, layer: str, _: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """After a linear layer: what adapters add to the pack's rows."""
+        batch = _ATTENDING.get()
+        if isinstance(batch, PackedBatch):
+            x_ND, y_NE = inputs[0].flatten(0, -2), output.flatten(0, -2)
+            self._adapters.add(layer, x_ND, y_NE, batch.policies, whole=batch.is_invariant)
 
     def _logits(self, input_ids: Tensor, positions: Tensor, attention: _Attention, rows: Tensor) -> Tensor:
         selection = {"logits_to_keep": rows} if self._takes_rows else {}
@@ -117,6 +145,11 @@ class HfModel:
                 hint=_OTHER_ENGINE,
             )
         return [probe.shapes[layer] for layer in range(layers)], probe.windowed
+
+
+def _is_linear(module: Any) -> bool:
+    """Linear layers, and GPT-2's, which are called Conv1D."""
+    return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 class _Probe:

@@ -137,9 +137,10 @@ class Scheduler:
                 deferred.extend(self.waiting[position:])
                 break
             prompt = as_tokens(request.prompt)
-            source, shared = self._cache.longest_prefix(prompt)
+            policy = request.params.policy
+            source, shared = self._cache.longest_prefix(prompt, policy)
             shared = self._reusable(shared, prompt)
-            if self._better_soon(prompt) >= shared + _WORTH_WAITING_FOR:
+            if self._better_soon(prompt, policy) >= shared + _WORTH_WAITING_FOR:
                 deferred.append(request)
                 continue
             slot = self._cache.take(
@@ -148,6 +149,7 @@ class Scheduler:
                 total=request.total_tokens,
                 session=request.session,
                 open_sessions=self.open_sessions,
+                policy=policy,
                 reusable=self._reusable(len(prompt), prompt) if self._batch_invariant else None,
             )
             if slot is None:
@@ -163,9 +165,10 @@ class Scheduler:
         most = min(tokens, len(prompt) - 1)
         return most // PIECE_TOKENS * PIECE_TOKENS if self._batch_invariant else most
 
-    def _better_soon(self, prompt: np.ndarray) -> int:
-        """The longest prefix that a prompt under way will have in the cache within a step or two."""
-        under_way = (r for r in self.running if r.slot is not None and len(r.slot.tokens) < len(r.prompt) - 1)
+    def _better_soon(self, prompt: np.ndarray, policy: str) -> int:
+        """The longest prefix that a policy's prompt under way will have in the cache within a step or two."""
+        own = (request for request in self.running if request.params.policy == policy)
+        under_way = (r for r in own if r.slot is not None and len(r.slot.tokens) < len(r.prompt) - 1)
         shared = max((common_prefix(prompt, as_tokens(r.prompt)) for r in under_way), default=0)
         return self._reusable(shared, prompt)
 

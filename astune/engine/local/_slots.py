@@ -46,6 +46,8 @@ class Slot:
     total: int = 0
     """Tokens that the running request may still grow to; room for them is set aside."""
     last_used: int = 0
+    policy: str = ""
+    """Whose keys and values they are; another policy's differ."""
     reusable: int | None = None
     """Leading tokens that other requests may take over, and that stay when this one is done; None: all."""
 
@@ -77,10 +79,12 @@ class SlotCache:
         self.keys = [torch.empty(0) for _ in self._shapes]
         self.values = [torch.empty(0) for _ in self._shapes]
 
-    def longest_prefix(self, prompt: np.ndarray) -> tuple[Slot | None, int]:
-        """The slot that shares the most leading tokens with the prompt, and how many; idle ones first."""
+    def longest_prefix(self, prompt: np.ndarray, policy: str = "") -> tuple[Slot | None, int]:
+        """The slot that shares the most leading tokens with the policy's prompt, and how many; idle ones first."""
         best, length = None, 0
         for slot in self.slots:
+            if slot.policy != policy:
+                continue
             shared = common_prefix(prompt, as_tokens(slot.tokens)[: slot.reusable]) if slot.tokens else 0
             if shared > length or (shared == length and best is not None and best.busy and not slot.busy):
                 best, length = slot, shared
@@ -94,6 +98,7 @@ class SlotCache:
         total: int,
         session: str,
         open_sessions: set[str],
+        policy: str = "",
         reusable: int | None = None,
     ) -> Slot | None:
         """A busy slot that begins with `source`'s first `shared` tokens and has room for `total`; None: wait.
@@ -119,6 +124,7 @@ class SlotCache:
             else:
                 slot.tokens = slot.tokens[:shared] if slot is source else array("q")
         slot.busy, slot.session, slot.total, slot.reusable = True, session, total, reusable
+        slot.policy = policy
         self._touch(slot)
         return slot
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
+from astune.config.policies import PolicyConfig
 from astune.config.schema import EngineConfig, ModelConfig
+from astune.engine.adapters import AdapterSource, read_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.local import _cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
@@ -48,8 +52,10 @@ class InProcessEngine:
         engine: EngineConfig,
         max_model_len: int,
         deterministic: bool,
+        policies: Mapping[str, PolicyConfig],
     ) -> None:
         self._model = model
+        self._policies = {"", *policies}
         self._grammars = grammars
         self._max_model_len = max_model_len
         cache = SlotCache(
@@ -67,7 +73,7 @@ class InProcessEngine:
         self._changed = threading.Condition()
         """Guards everything below; notified whenever the worker may have something to do."""
         self._arrived: list[Request] = []
-        self._loads: list[tuple[WeightsSource, _Waiter]] = []
+        self._loads: list[_Load] = []
         self._open: set[str] = set()
         self._to_empty = False
         """The last session was closed, and the cache goes when nothing runs."""
@@ -86,8 +92,12 @@ class InProcessEngine:
         engine: EngineConfig,
         max_model_len: int,
         deterministic: bool = False,
+        policies: Mapping[str, PolicyConfig] = MappingProxyType({}),
     ) -> InProcessEngine:
         """Load a Hugging Face folder onto the device that is there.
+
+        Args:
+            policies: those of `models`; their adapters are read from `path`, and a new one adds nothing yet.
 
         Raises:
             EngineError: the folder cannot be loaded, or its architecture cannot be served.
@@ -108,6 +118,10 @@ class InProcessEngine:
         token_model = _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
         windowed = isinstance(token_model, HfModel) and token_model.windowed
         require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
+        adapting = {name: policy.path for name, policy in policies.items() if policy.adapts}
+        token_model.load_adapters(
+            {name: read_adapter(Path(path).expanduser()) if path else {} for name, path in adapting.items()}
+        )
         return cls(
             token_model,
             grammars=Grammars(folder, token_model.vocab_size),
@@ -116,6 +130,7 @@ class InProcessEngine:
             engine=engine,
             max_model_len=max_model_len,
             deterministic=deterministic,
+            policies=policies,
         )
 
     def open_session(self, session: str) -> None:
@@ -163,13 +178,19 @@ class InProcessEngine:
 
     async def load_weights(self, source: WeightsSource) -> int:
         """Waits until nothing runs; requests that come meanwhile wait for the new weights."""
+        return await self._load(lambda: self._model.load(source.named_tensors()), source.version)
+
+    async def load_adapters(self, source: AdapterSource) -> int:
+        return await self._load(lambda: self._model.load_adapters(source.adapters()), source.version)
+
+    async def _load(self, take: Callable[[], None], version: int) -> int:
         waiter = _Waiter(self)
         with self._changed:
             self._raise_if_ended()
-            self._loads.append((source, waiter))
+            self._loads.append(_Load(take, version, waiter))
             self._changed.notify()
         await waiter.future
-        return source.version
+        return version
 
     def stats(self) -> EngineStats:
         with self._changed:
@@ -207,6 +228,8 @@ class InProcessEngine:
         if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
             raise EngineError(f"the prompt holds a token outside the vocabulary of {self._model.vocab_size}")
         require_context(len(prompt), params, self._max_model_len)
+        if params.policy not in self._policies:
+            raise EngineError(f"the engine has no policy {params.policy!r}", hint="name those of `models`")
         if total > self._cache_tokens:
             raise EngineError(
                 f"a request of {total} tokens can never fit: {self._kv_cache_gb:g} GiB hold the keys and values "
@@ -243,7 +266,7 @@ class InProcessEngine:
         with self._changed:
             self._end = end
             scheduler.waiting.extend(self._arrived)
-            loads = [waiter for _, waiter in self._loads]
+            loads = [load.waiter for load in self._loads]
             self._arrived, self._loads = [], []
         scheduler.fail_all(end)
         with self._changed:
@@ -274,17 +297,25 @@ class InProcessEngine:
     def _take_weights(self) -> None:
         """What is cached belongs to the old weights. A load that fails half-way ends the engine: it would mix them."""
         while self._loads:
-            source, waiter = self._loads[0]
+            load = self._loads[0]
             try:
-                self._model.load(source.named_tensors())
+                load.take()
             except Exception as cause:
                 reason = cause.message if isinstance(cause, EngineError) else f"{type(cause).__name__}: {cause}"
-                raise EngineError(f"the engine could not take weights version {source.version}: {reason}") from cause
-            self._scheduler.version = source.version
+                raise EngineError(f"the engine could not take weights version {load.version}: {reason}") from cause
+            self._scheduler.version = load.version
             self._scheduler.forget()
             with self._changed:
                 self._loads.pop(0)
-            waiter.finish(None)
+            load.waiter.finish(None)
+
+
+class _Load(NamedTuple):
+    """New weights that wait to be taken, on the worker's thread."""
+
+    take: Callable[[], None]
+    version: int
+    waiter: _Waiter
 
 
 class _Waiter:

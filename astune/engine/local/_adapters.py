@@ -1,0 +1,76 @@
+"""Low-rank additions to linear layers, each for the rows of the policy that it belongs to.
+
+One forward pass computes rows of several policies: the model's own weights for all of them at once, and each adapter
+for its rows. In a batch-invariant pass an adapter is computed for every row and added to its own, so that the products
+have the same number of rows always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from astune.engine.adapters import Adapter
+from astune.schema import EngineError
+
+
+class PolicyRows(NamedTuple):
+    """The rows of a pack that one policy computes."""
+
+    policy: str
+    rows: Tensor
+
+
+def require_known(adapters: Mapping[str, Adapter], layers: Collection[str], model: str) -> None:
+    """Raise EngineError where an adapter adds to what is no linear layer of the model."""
+    for policy, adapter in adapters.items():
+        unknown = sorted(adapter.keys() - set(layers))
+        if unknown:
+            raise EngineError(
+                f"the adapter of {policy} adds to {unknown[0]!r}, which is no linear layer of {model}",
+                hint="use an adapter of this model, whose layers are attention and feed-forward ones",
+            )
+
+
+class Adapters:
+    """The adapters of an engine's policies; empty where there is one policy alone."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def load(self, adapters: Mapping[str, Adapter], dtype: torch.dtype, device: torch.device) -> None:
+        """Take copies of adapters in place of those of the same policies."""
+        for policy, adapter in adapters.items():
+            self._of[policy] = {
+                layer: (
+                    down.detach().to(device, dtype, copy=True),
+                    (up.detach().float() * scale).to(device, dtype),
+                )
+                for layer, (down, up, scale) in adapter.items()
+            }
+
+    def layers(self) -> set[str]:
+        """Names of the layers that any policy adds to."""
+        return {layer for adapter in self._of.values() for layer in adapter}
+
+    def add(self, layer: str, x_ND: Tensor, y_NE: Tensor, parts: list[PolicyRows], *, whole: bool) -> None:
+        """Add to a layer's output, in place.
+
+        Args:
+            whole: compute every row and add to the policy's own.
+        """
+        for policy, rows in parts:
+            factors = self._of.get(policy, {}).get(layer)
+            if factors is None:
+                continue
+            down, up = factors
+            if whole:
+                y_NE.index_add_(0, rows, (x_ND @ down.T @ up.T)[rows])
+            else:
+                y_NE.index_add_(0, rows, x_ND[rows] @ down.T @ up.T)

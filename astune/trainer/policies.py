@@ -1,0 +1,179 @@
+"""Several policies that train in one run: adapters on one copy of the model, each with an optimiser of its own.
+
+A step trains each policy on what its own agents wrote, as if it were alone: the loss of a policy is a weighted mean
+over its own tokens. To the training loop it is one trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from astune.algorithm import Algorithm, load_algorithm
+from astune.config.policies import PolicyConfig
+from astune.config.schema import AstuneConfig
+from astune.engine.adapters import Adapter, read_adapter, write_adapter
+from astune.engine.base import AdapterEngine, InferenceEngine
+from astune.engine.local.context_bounds import require_within_bounds
+from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, TrainerError, TrainingBatch
+from astune.trainer.lora import factors_of
+from astune.trainer.own_logprobs import OwnLogprobs
+from astune.trainer.policy import PolicyTrainer, require_temperature
+from astune.trainer.policy_model import PolicyModel
+from astune.trainer.samples import account
+from astune.trainer.step_report import StepReport
+
+_SUMS = ("trained_tokens", "computed_tokens", "read_tokens", "microbatches")
+"""Metrics that add up over policies."""
+
+
+class Policies:
+    """The policies of `models` that are trained, by name. Frozen ones are the engine's alone.
+
+    `version` counts the steps in which any of them was trained.
+    """
+
+    def __init__(self, trainers: Mapping[str, PolicyTrainer], config: AstuneConfig) -> None:
+        self._trainers = dict(trainers)
+        self._config = config
+
+    @classmethod
+    def load(cls, folder: Path, config: AstuneConfig, algorithm: Algorithm | None = None) -> Policies:
+        """Load the model in `folder` once, with the adapter of each policy that is trained.
+
+        Raises:
+            TrainerError: the model cannot be trained here, with the reason.
+            ConfigError: an adapter's `path` holds none that fits.
+        """
+        require_temperature(config)
+        trained = {name: policy for name, policy in config.models.items() if policy.train}
+        _require_starts(config, trained)
+        models = PolicyModel.load_several(
+            folder,
+            config.model,
+            {name: policy.lora for name, policy in trained.items()},
+            seed=config.seed,
+            starts={name: read_adapter(Path(one.path).expanduser()) for name, one in trained.items() if one.path},
+        )
+        first = next(iter(models.values()))
+        text_config = first.causal_lm.config.get_text_config()
+        require_within_bounds(text_config, config.rollout.max_model_len, windows=first.takes_trees)
+        algorithm = algorithm or load_algorithm(config)
+        trainers = {
+            name: PolicyTrainer(models[name], _of_policy(config, policy), folder, algorithm)
+            for name, policy in trained.items()
+        }
+        return cls(trainers, config)
+
+    def __getitem__(self, name: str) -> PolicyTrainer:
+        return self._trainers[name]
+
+    @property
+    def version(self) -> int:
+        return max(trainer.version for trainer in self._trainers.values())
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return next(iter(self._trainers.values())).algorithm
+
+    async def publish(self, engine: InferenceEngine) -> None:
+        """Let an engine sample with the present adapters.
+
+        Raises:
+            EngineError: it takes none.
+        """
+        if not isinstance(engine, AdapterEngine):
+            raise EngineError(
+                f"{type(engine).__name__} takes no adapters of several policies",
+                hint="set engine.type to in_process, or train one policy",
+            )
+        await engine.load_adapters(self)
+
+    def adapters(self) -> dict[str, Adapter]:
+        return {name: factors_of(trainer.model.module, name) for name, trainer in self._trainers.items()}
+
+    def step(self, batch: TrainingBatch) -> StepReport:
+        """Train each policy on its own part of a batch; one that wrote nothing in it stays as it is.
+
+        Raises:
+            TrainerError: no policy has anything to train, or a number is not finite; `version` says whether an earlier
+                policy has moved already.
+        """
+        reports: dict[str, StepReport] = {}
+        for name, trainer in self._trainers.items():
+            own = self._part(batch, name)
+            if any(timeline.n_trained for one in own.groups for e in one.episodes for timeline in e.timelines):
+                trainer.model.activate()
+                reports[name] = trainer.step(own)
+        if not reports:
+            raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
+        version = self.version
+        for trainer in self._trainers.values():
+            trainer.set_version(version)
+        return _together(batch, reports)
+
+    def save_model(self, folder: Path) -> None:
+        """Each policy's adapter in a folder of its name, as peft and vLLM load it."""
+        for name, adapter in self.adapters().items():
+            write_adapter(folder / name, adapter, base=self._config.model.path)
+
+    def save_state(self, folder: Path) -> None:
+        for name, trainer in self._trainers.items():
+            trainer.save_state(folder / name)
+
+    def load_state(self, folder: Path) -> None:
+        for name, trainer in self._trainers.items():
+            trainer.load_state(folder / name)
+
+    def _part(self, batch: TrainingBatch, policy: str) -> TrainingBatch:
+        """The batch as it is for one policy: what the others wrote is read, and masked."""
+        groups = [
+            EpisodeGroup(group.task, [self._own(episode, policy) for episode in group.episodes])
+            for group in batch.groups
+        ]
+        return replace(batch, groups=groups)
+
+    def _own(self, episode: Episode, policy: str) -> Episode:
+        others = {
+            node.node_id: f"trained by {writer}"
+            for node in episode.trained_messages
+            if (writer := self._config.policy_of(episode.target_of(node.agent))) != policy
+        }
+        return replace(episode, left_out=others | episode.left_out)
+
+
+def _of_policy(config: AstuneConfig, policy: PolicyConfig) -> AstuneConfig:
+    """The configuration as it is for one policy."""
+    optim = policy.optim or config.trainer.optim
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"optim": optim})})
+
+
+def _require_starts(config: AstuneConfig, trained: Mapping[str, PolicyConfig]) -> None:
+    begun = [name for name, policy in trained.items() if policy.path is not None]
+    if begun and config.trainer.loss.kl_coef > 0:
+        raise ConfigError(
+            f"trainer.loss.kl_coef is above 0 and models.{begun[0]} begins with an adapter: the distance would be that "
+            "to the model without it",
+            hint="set kl_coef to 0, or begin with a new adapter",
+        )
+
+
+def _together(batch: TrainingBatch, reports: Mapping[str, StepReport]) -> StepReport:
+    """One report of all policies: sums, means over trained tokens of what all have, and each one's own by its name."""
+    accounts = account(batch)
+    logprobs: OwnLogprobs = {}
+    metrics: dict[str, float] = {}
+    for name, report in reports.items():
+        metrics |= {f"policy/{name}/{key}": value for key, value in report.metrics.items()}
+        for episode_id, messages in report.logprobs.items():
+            logprobs.setdefault(episode_id, {}).update(messages)
+    every: Sequence[StepReport] = [*reports.values()]
+    shared = set.intersection(*({*report.metrics} for report in every))
+    trained = sum(report.trained_tokens for report in every)
+    for key in shared:
+        values = [report.metrics[key] for report in every]
+        weighted = sum(value * report.trained_tokens for value, report in zip(values, every, strict=True)) / trained
+        metrics[key] = max(values) if key.endswith("_max") else sum(values) if key in _SUMS else weighted
+    metrics["masked_fraction"] = accounts.masked.total() / (accounts.trained + accounts.masked.total())
+    return StepReport(metrics, trained, every[0].mismatch, logprobs)

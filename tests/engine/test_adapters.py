@@ -1,0 +1,154 @@
+"""Several policies in one engine: each says what it would say alone, whatever others are computed in the same pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_helpers import assert_exact, transformers_model
+from test_architectures import save_random
+
+from astune.config.policies import PolicyConfig
+from astune.config.schema import EngineConfig, ModelConfig
+from astune.engine import InProcessEngine
+from astune.engine.adapters import Adapter, Factors, write_adapter
+from astune.engine.local._cpu_llama import CpuLlama
+from astune.engine.local._hf_model import HfModel
+from astune.schema import Completion, ConfigError, EngineError, SamplingParams
+
+POLICIES = ("wolf", "farmer", "")
+MODELS = {
+    "wolf": PolicyConfig.model_validate({"lora": {"rank": 3}}),
+    "farmer": PolicyConfig.model_validate({"lora": {"rank": 5}}),
+    "base": PolicyConfig.model_validate({"train": False}),
+}
+ARCHITECTURES = [
+    ("Llama", {"tie_word_embeddings": True}, CpuLlama),
+    ("Qwen2", {}, CpuLlama),
+    ("Gemma2", {"head_dim": 16, "sliding_window": 512}, HfModel),
+]
+
+
+@dataclass
+class Source:
+    version: int
+    of: dict[str, dict[str, Factors]]
+
+    def adapters(self) -> Mapping[str, Adapter]:
+        return self.of
+
+
+def random_adapter(folder: Path, rank: int, seed: int) -> dict[str, Factors]:
+    """Noticeable additions to every linear layer but the head."""
+    generator = torch.Generator().manual_seed(seed)
+    linears = {
+        name: module
+        for name, module in transformers_model(folder).named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+    }
+    return {
+        name: Factors(
+            torch.randn(rank, module.in_features, generator=generator) * 0.2,
+            torch.randn(module.out_features, rank, generator=generator) * 0.2,
+            0.5,
+        )
+        for name, module in linears.items()
+    }
+
+
+def adapters(folder: Path) -> dict[str, dict[str, Factors]]:
+    return {"wolf": random_adapter(folder, 3, 1), "farmer": random_adapter(folder, 5, 2)}
+
+
+def merged_model(folder: Path, adapter: Mapping[str, Factors]) -> Any:
+    model = transformers_model(folder)
+    for name, (down, up, scale) in adapter.items():
+        model.get_submodule(name).weight.data += up @ down * scale
+    return model
+
+
+def load(folder: Path, *, deterministic: bool = False, dtype: str = "float32", **models: Any) -> InProcessEngine:
+    return InProcessEngine.load(
+        folder,
+        model=ModelConfig.model_validate({"device": "cpu", "dtype": dtype}),
+        engine=EngineConfig(),
+        max_model_len=512,
+        deterministic=deterministic,
+        policies=MODELS | models,
+    )
+
+
+async def said(engine: InProcessEngine, policies: tuple[str, ...], *, together: bool) -> list[Completion]:
+    """Two turns of one conversation with each policy; all begin alike, so that a cache would mix them up."""
+
+    async def talk(number: int, policy: str) -> list[Completion]:
+        prompt, found = [9] * 70 + [3 + number // 3], []
+        for turn in range(2):
+            params = SamplingParams(max_tokens=9, seed=10 * number + turn, policy=policy)
+            found.append(await engine.generate(prompt, params, session=f"{number}"))
+            prompt = [*prompt, *found[-1].token_ids, 4]
+        return found
+
+    talks = [talk(number, policy) for number, policy in enumerate(policies)]
+    done = await asyncio.gather(*talks) if together else [await one for one in talks]
+    return [completion for one in done for completion in one]
+
+
+@pytest.mark.parametrize(("architecture", "changes", "kind"), ARCHITECTURES)
+async def test_policies_in_one_batch_say_what_each_merged_model_says(
+    architecture: str, changes: dict[str, Any], kind: type, tmp_path: Path
+) -> None:
+    save_random(architecture, changes, tmp_path)
+    engine, own = load(tmp_path), adapters(tmp_path)
+    assert isinstance(engine._model, kind)
+    assert await engine.load_adapters(Source(4, own)) == 4
+    policies = POLICIES * 3
+    completions = await said(engine, policies, together=True)
+    await engine.aclose()
+    models = {name: merged_model(tmp_path, own.get(name, {})) for name in POLICIES}
+    for number, policy in enumerate(policies):
+        first, second = completions[2 * number], completions[2 * number + 1]
+        prompt = [9] * 70 + [3 + number // 3]
+        assert_exact(models[policy], prompt, first)
+        assert_exact(models[policy], [*prompt, *first.token_ids, 4], second)
+        assert {first.weights_version, second.weights_version} == {4}
+    assert len({tuple(one.token_ids) for one in completions[:6:2]}) == 3, "they are three policies"
+
+
+@pytest.mark.parametrize(("architecture", "changes", "_"), ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_deterministic_batches_of_adapters_equal_single_runs_bit_for_bit(
+    architecture: str, changes: dict[str, Any], _: type, dtype: str, tmp_path: Path
+) -> None:
+    save_random(architecture, changes, tmp_path)
+    source, runs = Source(1, adapters(tmp_path)), []
+    for together in (True, False):
+        engine = load(tmp_path, deterministic=True, dtype=dtype)
+        await engine.load_adapters(source)
+        runs.append(await said(engine, POLICIES * 3, together=together))
+        await engine.aclose()
+    assert runs[0] == runs[1]
+
+
+async def test_a_new_adapter_adds_nothing_and_a_frozen_policy_is_read_from_its_folder(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    own = random_adapter(tiny_folder, 3, 1)
+    write_adapter(tmp_path / "old", own, base="tiny")
+    engine = load(tiny_folder, old=PolicyConfig.model_validate({"train": False, "path": str(tmp_path / "old")}))
+    prompt, base, old = [5] * 20, transformers_model(tiny_folder), merged_model(tiny_folder, own)
+    for policy, model in (("wolf", base), ("", base), ("old", old)):
+        completion = await engine.generate(prompt, SamplingParams(max_tokens=6, seed=1, policy=policy), session="s")
+        assert_exact(model, prompt, completion)
+    with pytest.raises(EngineError, match="no policy 'fox'"):
+        await engine.generate(prompt, SamplingParams(max_tokens=6, policy="fox"), session="s")
+    with pytest.raises(EngineError, match=r"the adapter of wolf adds to 'model\.nothing'"):
+        await engine.load_adapters(Source(1, {"wolf": {"model.nothing": own[next(iter(own))]}}))
+    await engine.aclose()
+    with pytest.raises(ConfigError, match="is no adapter that can be read"):
+        load(tiny_folder, old=PolicyConfig.model_validate({"train": False, "path": str(tmp_path)}))

@@ -1,0 +1,154 @@
+"""Several policies in one run: each is trained as it would be alone, and saved as an adapter that anyone loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from torch import Tensor
+from trainer_helpers import VOCABULARY, config, distance, episode, group, node
+from transformers import AutoModelForCausalLM
+
+from astune.config.schema import AstuneConfig
+from astune.schema import ConfigError, Episode, TrainingBatch
+from astune.trainer.policies import Policies
+from astune.trainer.policy import PolicyTrainer
+from astune.trainer.samples import account
+
+WOLVES, FARMERS = ("Ann", "Bob"), ("Eve", "Dan")
+TARGETS = {**dict.fromkeys(WOLVES, "wolf"), **dict.fromkeys(FARMERS, "farmer")}
+MODELS = {"wolf": {"lora": {"rank": 4}, "optim": {"lr": 1e-2, "warmup_steps": 0}}, "farmer": {"lora": {"rank": 2}}}
+
+
+def several(models: dict[str, Any], **settings: Any) -> AstuneConfig:
+    plain = config(**settings).model_dump()
+    return AstuneConfig.model_validate(plain | {"models": models})
+
+
+def game(number: int, agents: Sequence[str]) -> Episode:
+    """Wolves and farmers in turn: some read one another, one wolf and one farmer share a conversation."""
+    nodes = [node(0, None, [1, 2, number])]
+    for turn, agent in enumerate(("Ann", "Eve", "Bob", "Dan", "Ann")):
+        answer = [10 + (7 * number + 3 * turn + i) % (VOCABULARY - 10) for i in range(2 + turn % 3)]
+        parent = len(nodes) - 1 if turn < 2 else 0
+        nodes.append(node(len(nodes), parent, [7, turn, *answer], sampled=len(answer), agent=agent))
+        nodes[-1].trainable = agent in agents
+    return episode(nodes, name=f"game-{number}", targets=TARGETS)
+
+
+def batch(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBatch:
+    """Two groups of two games; a wolf's advantage is not a farmer's."""
+    groups = [group([game(4 * step + 2 * pair + one, agents) for one in range(2)]) for pair in range(2)]
+    advantages = [
+        [
+            {each.node_id: sign * (1.0 if each.agent in WOLVES else -0.5) for each in own.trained_messages}
+            for own, sign in zip(one.episodes, (1.0, -1.0), strict=True)
+        ]
+        for one in groups
+    ]
+    return TrainingBatch(step, groups, [list(row) for row in advantages])
+
+
+def merged(trainer: PolicyTrainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.named_tensors()}
+
+
+def moved(trainer: PolicyTrainer, start: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor - start[name] for name, tensor in merged(trainer).items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_policy_is_bit_for_bit_a_run_of_one_adapter(small_folder: Path, dtype: str) -> None:
+    alone = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, dtype=dtype))
+    policies = Policies.load(small_folder, several({"wolf": {"lora": {"rank": 4}}}, dtype=dtype))
+    for step in (1, 2, 3):
+        expected, found = alone.step(batch(step, WOLVES)), policies.step(batch(step, WOLVES))
+        assert found.metrics.items() >= expected.metrics.items()
+    ours, theirs = merged(policies["wolf"]), merged(alone)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert policies.version == alone.version == 3
+
+
+def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(small_folder: Path) -> None:
+    policies = Policies.load(small_folder, several(MODELS))
+    wolf = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, optim={"lr": 1e-2}))
+    farmer = PolicyTrainer.load(small_folder, config(lora={"rank": 2}))
+    start = merged(wolf)
+    for step in (1, 2, 3):
+        report = policies.step(batch(step))
+        alone = [wolf.step(batch(step, WOLVES)), farmer.step(batch(step, FARMERS))]
+        assert report.trained_tokens == sum(one.trained_tokens for one in alone)
+        for name, one in zip(("wolf", "farmer"), alone, strict=True):
+            for key in ("loss", "grad_norm", "lr", "trained_tokens"):
+                assert report.metrics[f"policy/{name}/{key}"] == pytest.approx(one.metrics[key], rel=1e-5)
+    for name, one in (("wolf", wolf), ("farmer", farmer)):
+        assert distance(moved(policies[name], start), moved(one, start)) < 1e-5
+    assert distance(moved(policies["farmer"], start), moved(wolf, start)) > 0.1, "they are two policies"
+
+
+def test_a_policy_that_wrote_nothing_stays_as_it_is(small_folder: Path) -> None:
+    policies = Policies.load(small_folder, several(MODELS))
+    before = merged(policies["farmer"])
+    report = policies.step(batch(1, WOLVES))
+    assert all(torch.equal(before[name], tensor) for name, tensor in merged(policies["farmer"]).items())
+    assert "policy/farmer/loss" not in report.metrics
+    assert policies["farmer"].version == policies["wolf"].version == 1
+
+
+def test_every_sampled_token_is_trained_by_one_policy(small_folder: Path) -> None:
+    one = batch(1)
+    report = Policies.load(small_folder, several(MODELS)).step(one)
+    accounts = account(one)
+    assert (
+        report.trained_tokens
+        == accounts.trained
+        == sum(e.forest.sampled_tokens() for g in one.groups for e in g.episodes)
+    )
+    assert report.metrics["masked_fraction"] == 0
+    for own in (e for g in one.groups for e in g.episodes):
+        assert report.logprobs[own.episode_id].keys() == {each.node_id for each in own.trained_messages}
+        assert not own.left_out, "what is masked for one policy stays as it is for the others"
+
+
+def test_a_resumed_run_goes_on_bit_for_bit_and_with_an_optimiser_for_each(small_folder: Path, tmp_path: Path) -> None:
+    settings = several(MODELS, deterministic=True)
+    whole = Policies.load(small_folder, settings)
+    whole.step(batch(1))
+    whole.save_state(tmp_path)
+    whole.step(batch(2))
+    resumed = Policies.load(small_folder, settings)
+    resumed.load_state(tmp_path)
+    assert resumed.version == 1
+    resumed.step(batch(2))
+    for name in MODELS:
+        ours, theirs = merged(resumed[name]), merged(whole[name])
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_an_adapter_is_saved_as_peft_loads_it_and_as_a_policy_begins_with_it(
+    small_folder: Path, tmp_path: Path
+) -> None:
+    policies = Policies.load(small_folder, several(MODELS))
+    policies.step(batch(1))
+    policies.save_model(tmp_path)
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    for name in MODELS:
+        plain = AutoModelForCausalLM.from_pretrained(small_folder, dtype=torch.float32).eval()
+        plain.load_state_dict(merged(policies[name]), strict=False)
+        base = AutoModelForCausalLM.from_pretrained(small_folder, dtype=torch.float32).eval()
+        adapted: Any = peft.PeftModel.from_pretrained(base, tmp_path / name).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(adapted(ids).logits, plain(ids).logits, rtol=1e-4, atol=1e-5)
+    begun = Policies.load(small_folder, several({"wolf": {"lora": {"rank": 4}, "path": str(tmp_path / "wolf")}}))
+    ours, theirs = merged(begun["wolf"]), merged(policies["wolf"])
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    with pytest.raises(ConfigError, match="another rank or another alpha"):
+        Policies.load(small_folder, several({"wolf": {"lora": {"rank": 8}, "path": str(tmp_path / "wolf")}}))
+    models = {"wolf": {"lora": {"rank": 4}, "path": str(tmp_path / "wolf")}}
+    with pytest.raises(ConfigError, match=r"models\.wolf begins with an adapter"):
+        Policies.load(small_folder, several(models, loss={"kl_coef": 0.1}))
