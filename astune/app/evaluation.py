@@ -19,6 +19,7 @@ from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
 from astune.app.run import Run, best_checkpoint
 from astune.config import AstuneConfig
+from astune.engine.adapters import policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
 from astune.runs import resolve_run
@@ -113,8 +114,10 @@ def measure(
 def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> AstuneConfig:
     """The same with another model: a folder, a hub id, or the best model of a run.
 
+    Of a run with several policies it is the adapters that the run's best step had, on `model.path`.
+
     Raises:
-        ConfigError: what is measured is what a server answers with.
+        ConfigError: what is measured is what a server answers with, or the run has policies that `models` has not.
     """
     if config.engine.base_url:
         raise ConfigError(
@@ -122,7 +125,21 @@ def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> Astune
             hint="leave --model out, or add --set engine.base_url=[]",
         )
     path = _path_of(model.path if isinstance(model, Run) else model)
+    if policies := policies_in(Path(path)):
+        return _with_policies(config, policies, Path(path))
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+
+
+def _with_policies(config: AstuneConfig, policies: Sequence[str], folder: Path) -> AstuneConfig:
+    missing = [name for name in policies if name not in config.models]
+    if missing:
+        raise ConfigError(
+            f"{folder} has the policy {missing[0]}, and the experiment's `models` has none of that name",
+            hint="measure with the experiment that the run was started with, or export one policy: astune export "
+            f"RUN --policy {missing[0]} --to DIR",
+        )
+    begun = {name: config.models[name].model_copy(update={"path": str(folder / name)}) for name in policies}
+    return config.model_copy(update={"models": config.models | begun})
 
 
 def _path_of(model: str | PathLike[str]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config import AstuneConfig, load_config
+from astune.engine.adapters import policies_in
 from astune.runs import Checkpoint, Row, RunDirectory, RunStatus, columns_of, resolve_run, rows_of
 from astune.schema import ConfigError, Episode, RunStoreError, Split
 
@@ -85,6 +86,21 @@ class Run:
     def __repr__(self) -> str:
         steps = max((line.step for line in self._directory.metrics()), default=0)
         return f"Run({str(self.path)!r}, {self.status} after step {steps})"
+
+
+def whole_model(checkpoint: Checkpoint) -> Path:
+    """The folder of a checkpoint's model.
+
+    Raises:
+        RunStoreError: the checkpoint is of several policies, which are adapters.
+    """
+    policies = policies_in(checkpoint.model)
+    if policies:
+        raise RunStoreError(
+            f"{checkpoint.path} has the policies {', '.join(policies)}, and one model is asked for",
+            hint=f"`astune export RUN --policy {policies[0]} --to DIR` makes a model of one, with the adapter merged",
+        )
+    return checkpoint.model
 
 
 def best_checkpoint(run_path: Path) -> Checkpoint:

@@ -38,7 +38,7 @@ def training_plan(
         tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
     if config.models:
-        trained = f"{_policies(config)}, adapters"
+        trained = f"the adapters {_policies(config)}"
     rows: Rows = [
         ("backbone", f"{config.backbone}, {trained} of {config.model.path}"),
         *agent(config),

@@ -263,13 +263,16 @@ def clean(run: Run, dry_run: DryRun = None) -> None:
 def export(
     run: Run,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="NAME", help="Of a run with several: merged into its model.")
+    ] = None,
 ) -> None:
     """Copy the best model of a run, in Hugging Face format."""
 
     def work() -> int:
         from astune.cli._past_runs import export_model
 
-        return export_model(run, to)
+        return export_model(run, to, policy)
 
     exit_with(work)
 

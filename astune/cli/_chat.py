@@ -10,7 +10,7 @@ import asyncio
 
 from rich.console import Console
 
-from astune.app.run import best_checkpoint
+from astune.app.run import best_checkpoint, whole_model
 from astune.config import AstuneConfig, load_config
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import ContextOverflow, Forest, Message, SamplingParams, visible
@@ -25,7 +25,7 @@ def chat_with(run: str, message: str | None) -> int:
     config = load_config(RunDirectory.open(path).config_path)
     console = Console()
     beginning = beginning_of(RunDirectory.open(path))
-    chat = _Chat(config, str(checkpoint.model), beginning)
+    chat = _Chat(config, str(whole_model(checkpoint)), beginning)
     if message is None:
         console.print(
             f"step {checkpoint.step} of {path}, after {len(beginning)} messages that the agent begins with; "

@@ -72,14 +72,9 @@ def read_adapter(folder: Path) -> dict[str, Factors]:
         ) from cause
 
 
-def rank_in(folder: Path) -> int:
-    """The rank that an adapter's folder names. Raises ConfigError where it names none."""
-    try:
-        return int(json.loads((folder / CONFIG_FILE).read_text())["r"])
-    except (OSError, ValueError, KeyError, TypeError) as cause:
-        raise ConfigError(
-            f"{folder} is no adapter: {type(cause).__name__}: {cause}", hint=f"it needs a {CONFIG_FILE} with a rank `r`"
-        ) from cause
+def policies_in(model: Path) -> list[str]:
+    """Names of the policies whose adapters a checkpoint's model is; none where it is a whole model."""
+    return sorted(file.parent.name for file in model.glob(f"*/{CONFIG_FILE}"))
 
 
 def write_adapter(folder: Path, adapter: Adapter, *, base: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from astune.schema import TrainerError
+from astune.engine.adapters import read_adapter
+from astune.schema import ConfigError, TrainerError
 from astune.trainer.lora import plain_name
 
 STATE_FILE = "trainer_state.pt"
@@ -45,6 +46,29 @@ def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], s
     for file in source.iterdir():
         if file.is_file() and not any(file.match(pattern) for pattern in (*_OF_THE_WEIGHTS, STATE_FILE)):
             shutil.copyfile(file, folder / file.name)
+
+
+@torch.no_grad()
+def save_merged(base: Path, adapter: Path, to: Path) -> None:
+    """Write the model in `base` with an adapter's folder merged into it, as a whole model in Hugging Face format.
+
+    Raises:
+        ConfigError: the adapter is of another model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
+    tied = set(getattr(model, "all_tied_weights_keys", {}))
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    for layer, (down, up, scale) in read_adapter(adapter).items():
+        weight = tensors.get(f"{layer}.weight")
+        contribution = up.float() @ down.float() * scale
+        if weight is not None and type(model.get_submodule(layer)).__name__ == "Conv1D":
+            contribution = contribution.T
+        if weight is None or weight.shape != contribution.shape:
+            raise ConfigError(f"the adapter in {adapter} is of another model: {base} has no such layer as {layer}")
+        tensors[f"{layer}.weight"] = weight + contribution
+    save_model(to, model, tensors, base)
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:

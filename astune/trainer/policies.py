@@ -165,7 +165,7 @@ def _together(batch: TrainingBatch, reports: Mapping[str, StepReport]) -> StepRe
     logprobs: OwnLogprobs = {}
     metrics: dict[str, float] = {}
     for name, report in reports.items():
-        metrics |= {f"policy/{name}/{key}": value for key, value in report.metrics.items()}
+        metrics |= {f"policy/{name}/{key}": value for key, value in report.metrics.items() if "/" not in key}
         for episode_id, messages in report.logprobs.items():
             logprobs.setdefault(episode_id, {}).update(messages)
     every: Sequence[StepReport] = [*reports.values()]

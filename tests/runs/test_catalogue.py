@@ -22,6 +22,7 @@ def test_a_name_is_found_by_what_it_says_exactly_before_its_pattern():
     assert entry_of("train/versions_behind_12/engine_kl") == "train/versions_behind_<n>/<measure>"
     assert entry_of("balance/masked/sampled under a grammar") == "balance/masked/<reason>"
     assert entry_of("verl/actor/lr") == "verl/<name>"
+    assert entry_of("train/policy/wolf/loss") == "train/policy/<policy>/<measure>"
     assert entry_of("trainXentropy") is None
 
 

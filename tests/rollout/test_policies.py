@@ -1,0 +1,101 @@
+"""Which policy answers for which agent, where a run has several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rollout_stage import Stage
+
+from astune import AstuneProxy, Task, Workflow, WorkflowOutput
+from astune.config.schema import AstuneConfig
+from astune.schema import Completion, SamplingParams
+
+WOLF = {"targets": ["werewolf"], "lora": {"rank": 2}}
+HELPER = {"train": False, "path": "somewhere", "lora": {"rank": 2}}
+MODELS: dict[str, Any] = {"wolf": WOLF, "village": {"lora": {"rank": 2}}, "old": HELPER, "plain": {"train": False}}
+SAYS = [{"role": "user", "content": "Who?"}]
+
+
+class Game(Workflow):
+    """Eve's role is dealt late; nobody has trained Kim's, who is a narrator."""
+
+    trainable_targets = ("werewolf", "village", "old", "plain", "unknown")
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        players = [
+            proxy.as_agentscope_model("Ann", "werewolf"),
+            proxy.as_agentscope_model("Bob", "village"),
+            proxy.as_agentscope_model("Eve"),
+            proxy.as_agentscope_model("Kim", "narrator", fallback_model="old"),
+            proxy.as_agentscope_model("Pat", "narrator", fallback_model="plain"),
+            proxy.as_agentscope_model("Dan", "old"),
+            proxy.as_agentscope_model("Joe", "plain"),
+            proxy.as_agentscope_model("Sue", "unknown"),
+        ]
+        proxy.tag("Eve", "werewolf")
+        for player in players:
+            await player.achat(SAYS)
+        return WorkflowOutput(reward=1.0)
+
+
+async def test_a_target_names_the_policy_that_answers_and_frozen_ones_are_not_trained(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = stage(Game, judge=None, models=MODELS)
+    asked: list[str] = []
+    generate = there.engine.generate
+
+    async def noted(prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
+        asked.append(params.policy)
+        return await generate(prompt_ids, params, session=session)
+
+    monkeypatch.setattr(there.engine, "generate", noted)
+    [group] = await there.play([Task(task_id="t", main_query="play")], num_repeat=1)
+    assert asked == ["wolf", "village", "wolf", "old", "", "old", "", ""]
+    trained = {node.agent for node in group.episodes[0].forest.nodes if node.sampled and node.trainable}
+    assert trained == {"Ann", "Bob", "Eve"}
+
+
+class NoSuchFallback(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        proxy.as_agentscope_model("Ann", "narrator", fallback_model="https://api.example.com")
+        return WorkflowOutput(reward=1.0)
+
+
+async def test_a_fallback_that_is_no_policy_is_an_error_by_name(stage: Callable[..., Stage]) -> None:
+    [group] = await stage(NoSuchFallback, judge=None, models=MODELS).play(
+        [Task(task_id="t", main_query="play")], num_repeat=1
+    )
+    assert "'https://api.example.com', which is no policy of the run" in (group.failed_attempts[0].error or "")
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ({"wolf": {}}, r"astune.models.wolf is trained and has no adapter: set astune.models.wolf.lora.rank"),
+        ({"wolf": {"train": False}}, "no policy of astune.models is trained"),
+        ({"wo lf": WOLF}, "a policy's name begins with a letter"),
+        ({"wolf": WOLF, "werewolf": {"lora": {"rank": 2}}}, "'werewolf' is answered for by wolf and by werewolf"),
+        ({"wolf": WOLF, "old": {"train": False, "lora": {"rank": 2}}}, "nothing trains it: name an adapter's folder"),
+        ({"wolf": WOLF, "old": {"train": False, "optim": {"lr": 1.0}}}, r"astune.models.old.optim is set"),
+    ],
+)
+def test_policies_that_contradict_each_other_are_refused(models: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AstuneConfig.model_validate({"models": models})
+
+
+def test_an_adapter_of_the_model_beside_policies_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"astune\.model\.lora is set beside astune\.models"):
+        AstuneConfig.model_validate({"models": {"wolf": WOLF}, "model": {"lora": {"rank": 2}}})
+
+
+def test_targets_that_nobody_names_are_the_default_policys() -> None:
+    named = AstuneConfig.model_validate({"models": {"wolf": WOLF, "default": {"lora": {"rank": 2}}}})
+    assert [named.policy_of(target) for target in ("werewolf", "wolf", "agent")] == ["wolf", "default", "default"]
+    unnamed = AstuneConfig.model_validate({"models": {"wolf": WOLF}})
+    assert (unnamed.policy_of("agent"), unnamed.is_trained("")) == ("", False)
+    assert (AstuneConfig().policy_of("agent"), AstuneConfig().is_trained("")) == ("", True)
