@@ -67,7 +67,7 @@ def section(name: str, reason: str, keys: list[Key], aliases: tuple[str, ...] = 
         lines += ["| key | default | what it is |", "|---|---|---|", *(row(key) for key in values), ""]
     sections = [key for key in keys if key.section is not None]
     if sections:
-        links = [f"[{key.name}](#{key.full.replace('.', '')})" for key in sections]
+        links = [f"[{key.name}](#{key.full.replace('.', '').lower()})" for key in sections]
         lines += [f"Sections: {', '.join(links)}", ""]
     return "\n".join(lines)
 

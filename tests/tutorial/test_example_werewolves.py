@@ -103,7 +103,7 @@ def test_every_game_is_one_game():
     assert set(winners) == {"werewolves", "village"}, winners
 
 
-@pytest.mark.parametrize("path", ["werewolves.yaml", "duel.yaml"])
+@pytest.mark.parametrize("path", ["werewolves.yaml", "duel.yaml", "both.yaml"])
 async def test_games_of_the_model_are_recorded_by_role_and_betray_nothing(path: str, smol_folder):
     from transformers import AutoTokenizer
 
@@ -118,10 +118,11 @@ async def test_games_of_the_model_are_recorded_by_role_and_betray_nothing(path: 
     assert pool.balance([group], before, engine.stats()).difference == 0
     assert len(group.episodes) == 4, [episode.error for episode in group.failed_attempts]
     deals = [episode.targets for episode in group.episodes]
+    trained = {"werewolf", "villager"} if path == "both.yaml" else {"werewolf"}
     assert deals == [deals[0]] * 4
     for episode in group.episodes:
         nodes = [node for node in episode.forest.nodes if node.sampled]
-        assert {deals[0].get(node.agent, node.agent) for node in nodes if node.trainable} == {"werewolf"}
+        assert {deals[0].get(node.agent, node.agent) for node in nodes if node.trainable} == trained
         assert episode.metrics["branches"] == len({node.agent for node in nodes}) - 1, "one timeline a player"
         assert episode.reward is not None
         won = episode.metrics["wolves_win"]
