@@ -64,7 +64,12 @@ def load_algorithm(config: AstuneConfig, base_dir: Path | None = None) -> Algori
 
 
 def _require_no_terms(config: AstuneConfig) -> None:
-    """Refuse what weighs or adds to single tokens, where the loss is one of whole pairs."""
+    """Refuse what weighs, adds to or leaves out single tokens, where the loss is one of whole pairs."""
+    if config.trainer.samples:
+        raise ConfigError(
+            f"trainer.samples is set, and the loss of {config.trainer.algorithm.type} is one of pairs",
+            hint="leave it out",
+        )
     loss = config.trainer.loss
     given = {"token_weights": loss.token_weights, "kl_coef": loss.kl_coef, "entropy_coef": loss.entropy_coef}
     for name, value in given.items():

@@ -211,6 +211,12 @@ def check_settings(config: AstuneConfig) -> None:
 def require_groups(config: AstuneConfig, algorithm: Algorithm) -> None:
     """Refuse groups of one, where episodes are compared, and a temperature, where they are learned as they are."""
     if algorithm.learns_from != "rollouts":
+        if config.models:
+            raise ConfigError(
+                f"astune.models is set, and {config.trainer.algorithm.type} learns from answers that were given: "
+                "they are no policy's",
+                hint="leave models out, and train one policy with model.lora",
+            )
         if config.rollout.temperature != 1.0:
             raise ConfigError(
                 f"rollout.temperature is {config.rollout.temperature:g}, and given answers are learned as they are",

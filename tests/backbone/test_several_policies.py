@@ -15,8 +15,9 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from astune.algorithm import load_algorithm
 from astune.backbone.base import find_backbone
-from astune.backbone.local import check_settings
+from astune.backbone.local import check_settings, require_groups
 from astune.config.schema import AstuneConfig
 from astune.engine import InProcessEngine
 from astune.runs import RunDirectory, balance_of, described, resolve_run
@@ -164,3 +165,16 @@ def test_servers_refuse_several_policies_by_name() -> None:
     )
     with pytest.raises(ConfigError, match=r"astune\.models is set, and engine\.type is vllm"):
         check_settings(config)
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_algorithms_that_learn_from_given_answers_refuse_several_policies(algorithm: str) -> None:
+    config = AstuneConfig.model_validate({"models": MODELS, "trainer": {"algorithm": algorithm}})
+    with pytest.raises(ConfigError, match=rf"astune\.models is set, and {algorithm} learns from answers"):
+        require_groups(config, load_algorithm(config))
+
+
+def test_rules_on_samples_are_refused_where_the_loss_is_one_of_pairs() -> None:
+    trainer = {"algorithm": "dpo", "samples": [{"do": "drop", "status": "truncated"}]}
+    with pytest.raises(ConfigError, match=r"trainer\.samples is set, and the loss of dpo"):
+        load_algorithm(AstuneConfig.model_validate({"trainer": trainer}))
