@@ -53,7 +53,7 @@ def train(
     """
     flags = CompanionFlags(tuple(with_), with_ray, with_appworld, with_logview)
     _begin()
-    return _execute(Experiment.of(config, values=overrides, appworld=with_appworld), flags, _console(quiet))
+    return execute(Experiment.of(config, values=overrides, appworld=with_appworld), flags, _console(quiet))
 
 
 def resume(
@@ -78,7 +78,7 @@ def resume(
     flags = CompanionFlags(tuple(with_), with_ray, with_appworld, with_logview)
     _begin()
     named = run.path if isinstance(run, Run) else run
-    return _execute(Experiment.resumed(named, values=overrides), flags, _console(quiet))
+    return execute(Experiment.resumed(named, values=overrides), flags, _console(quiet))
 
 
 def debug(
@@ -101,7 +101,7 @@ def debug(
     flags = CompanionFlags(tuple(with_), with_ray, with_appworld, with_logview)
     _begin()
     values = {**overrides, "backbone": "debug"}
-    return _execute(Experiment.of(config, values=values, appworld=with_appworld), flags, _console(quiet))
+    return execute(Experiment.of(config, values=values, appworld=with_appworld), flags, _console(quiet))
 
 
 def evaluate(
@@ -143,7 +143,12 @@ def _console(quiet: bool) -> Console:
     return Console(quiet=quiet, force_jupyter=False)
 
 
-def _execute(experiment: Experiment, flags: CompanionFlags, console: Console) -> Run:
+def execute(experiment: Experiment, flags: CompanionFlags, console: Console) -> Run:
+    """Run an experiment to its end, a debug run as well; the run that it wrote.
+
+    Raises:
+        AstuneError: it could not start, or failed.
+    """
     with (
         telling_the_end(experiment.config.experiment_name, console) as tell_of,
         prepared(experiment, flags, console, tell_of) as job,

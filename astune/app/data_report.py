@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
-from importlib.resources import files
 
+from astune.app.html_page import page, table
 from astune.data_generator import ANSWER, Draft, Made
 from astune.schema import Task
 
 _SHOWN = 20
-_LAYOUT = """
-html,body{height:auto}body{max-width:72rem;margin:0 auto;padding:2rem 1rem;font-size:14px}
-h1{font-size:22px}h2{font-size:16px;margin:2rem 0 .5rem}p{margin:.4rem 0}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;background:var(--raised)}
-th,td{border-bottom:1px solid var(--line);padding:.4rem .6rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}
-td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}
-.bar{display:block;height:.5rem;background:var(--accent);min-width:1px}.faint{color:var(--faint)}
-details{margin:.4rem 0;padding:.4rem .6rem;background:var(--raised);border:1px solid var(--line)}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;font:12px/1.5 var(--mono)}
-"""
-_DARK = "if(matchMedia('(prefers-color-scheme: dark)').matches)document.documentElement.dataset.theme='dark'"
 
 
 def report_html(made: Made, name: str) -> str:
     """The whole page; it opens from disk and loads nothing."""
-    style = files("astune.viewer").joinpath("static", "app.css").read_text(encoding="utf-8")
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(name)}</title>'
-    head += f"<style>{style}{_LAYOUT}</style><script>{_DARK}</script>"
-    body = "".join(_parts(made, name))
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    return page(name, "".join(_parts(made, name)))
 
 
 def _parts(made: Made, name: str) -> Iterable[str]:
@@ -43,10 +28,10 @@ def _parts(made: Made, name: str) -> Iterable[str]:
         f"before; {made.usage.tokens:,} tokens, {made.usage.tokens / max(1, total):,.0f} a task.</p>"
     )
     yield "<h2>From drafts to tasks</h2>"
-    yield _table(["stage", "#came", "#kept", "", "taken out"], (_row(made, n) for n in range(len(made.stages))))
+    yield table(["stage", "#came", "#kept", "", "taken out"], (_row(made, n) for n in range(len(made.stages))))
     if made.unread:
         yield "<h2>Not read</h2>"
-        yield _table(["file", "why"], ([escape(each.name), escape(each.reason)] for each in made.unread))
+        yield table(["file", "why"], ([escape(each.name), escape(each.reason)] for each in made.unread))
     yield "<h2>Taken out, by reason</h2>"
     for stage in made.stages:
         for reason, drafts in stage.examples.items():
@@ -63,17 +48,6 @@ def _row(made: Made, number: int) -> list[str]:
     why = "<br>".join(f"{n:,} x {escape(reason)}" for reason, n in stage.dropped.most_common())
     bar = f'<span class="bar" style="width:{100 * stage.kept / most:.1f}px"></span>'
     return [escape(stage.name), f"{stage.came:,}", f"{stage.kept:,}", bar, why]
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a column whose title begins with # holds numbers. Cells are HTML."""
-    kinds = [' class="number"' if column.startswith("#") else "" for column in columns]
-    head = "".join(f"<th{kind}>{column.lstrip('#')}</th>" for column, kind in zip(columns, kinds, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _draft(draft: Draft) -> str:

@@ -199,7 +199,7 @@ class ModelServer:
             body = json_of(await body_of(http))
             if not isinstance(body, dict):
                 raise Refused("the body is an object")
-            rating = rating_of({"created_at": time.time()} | body, "the feedback")
+            rating = rating_of(body | {"created_at": time.time()}, "the feedback")
             new = self.store.rate(rating)
         except (TaskReaderError, Refused) as cause:
             raise HTTPException(400, str(cause)) from cause

@@ -440,6 +440,28 @@ def dpo(
 
 
 @app.command()
+def flywheel(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[rollback] CONF", help="The experiment; after `rollback`, return to the model before."),
+    ],
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Learn from new feedback, and promote the model only when it is proven better; or roll a promotion back.
+
+    A turn imports, filters, trains, evaluates old and new, decides and reports. After a kill the same command goes on.
+    """
+
+    def work() -> int:
+        from astune.cli._flywheel import turn_flywheel
+
+        return turn_flywheel(words, overrides or [], dry_run=dry_run is not None)
+
+    exit_with(work)
+
+
+@app.command()
 def worker(
     command: Annotated[
         list[str],

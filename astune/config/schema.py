@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from astune.config.data import DataGenerationConfig
 from astune.config.engine import ENGINES, EngineConfig, VllmConfig
+from astune.config.flywheel import FlywheelConfig
 from astune.config.helper import HelperModelConfig
 from astune.config.judge import TaskJudgeConfig, WeightedJudgeConfig
 from astune.config.model import LoraConfig, ModelConfig
@@ -55,6 +56,7 @@ __all__ = [
     "EnvironmentsConfig",
     "FeedbackReaderConfig",
     "FileConfig",
+    "FlywheelConfig",
     "HeldTool",
     "HelperModelConfig",
     "HuggingFaceReaderConfig",
@@ -166,6 +168,7 @@ class AstuneConfig(StrictModel):
     helper_model: HelperModelConfig = HelperModelConfig()
     rubrics: RubricsConfig = RubricsConfig()
     prompt_search: PromptSearchConfig = PromptSearchConfig()
+    flywheel: FlywheelConfig = FlywheelConfig()
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
     trackers: list[TrackerConfig] = Field(default_factory=lambda: [TrackerConfig(type="tensorboard")])

@@ -1,7 +1,8 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it again. Knows nothing of who trains."""
 
-from astune.runs._files import Stamp
+from astune.runs._files import Stamp, write_atomic
 from astune.runs._limits import open_regular, read_regular
+from astune.runs._lock import RunLock
 from astune.runs._schema import stamps_of
 from astune.runs.catalogue import GROUPS, Metric, catalogue, described
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
@@ -45,6 +46,7 @@ __all__ = [
     "RunDirectory",
     "RunInfo",
     "RunKind",
+    "RunLock",
     "RunStatus",
     "Snippet",
     "SortKey",
@@ -70,5 +72,6 @@ __all__ = [
     "salvage",
     "stamps_of",
     "total_balance",
+    "write_atomic",
     "write_table",
 ]

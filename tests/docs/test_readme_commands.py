@@ -53,6 +53,7 @@ RUN_ELSEWHERE = {
     "astune dpo": "tests/cli/test_dpo.py",
     "astune serve": "tests/feedback/test_serve.py",
     "astune feedback import": "tests/feedback/test_feedback.py",
+    "astune flywheel": "tests/flywheel/test_turn.py",
     "astune replay": "tests/cli/test_a_whole_run.py, tests/cli/test_debug.py",
     "astune clean": "tests/cli/test_a_whole_run.py",
     "astune view": "tests/viewer, every test of which starts it or its server",

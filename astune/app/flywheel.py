@@ -1,0 +1,158 @@
+"""One turn of the flywheel: import, filter, train, evaluate, decide, report. Each stage is done once and kept.
+
+`Flywheel.turn` is the order of things, top to bottom. What a stage does is in `flywheel_stages.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from astune.app.experiment import Experiment
+from astune.app.flywheel_inputs import Inputs, feedback_of, found_inputs, import_feedback, settings_digest
+from astune.app.flywheel_report import report_html
+from astune.app.flywheel_stages import Stages, Tried
+from astune.flywheel import Decision, History, Promotion, Turn, Turns
+from astune.runs import RunLock
+
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a turn; `turn` is None where there was nothing new to learn from."""
+
+    turn: Turn | None
+    decision: Decision | None = None
+
+
+class Flywheel:
+    """The flywheel of one experiment.
+
+    Args:
+        say: receives what a person wants to know, a line at a time.
+
+    Raises:
+        ConfigError: the experiment is wrong, or names no frozen set.
+    """
+
+    def __init__(self, conf: Path, overrides: Sequence[str], console: Console, say: Callable[[str], None]) -> None:
+        self._experiment = Experiment.of(conf, overrides)
+        self._inputs = Inputs.of(self._experiment)
+        self.folder = Path(self._experiment.config.flywheel.folder).absolute()
+        self._console = console
+        self._say = say
+
+    @property
+    def history(self) -> History:
+        return History(self.folder, self._experiment.config.model.path)
+
+    def turn(self) -> Outcome:
+        """Go on with the turn that is open, or begin one where there is new feedback, and bring it to its end.
+
+        Raises:
+            AstuneError: a stage failed; the same command goes on there.
+        """
+        with self._locked():
+            turn = self._open() or self._begin()
+            if turn is None:
+                return Outcome(None)
+            stages = Stages(self._experiment, turn, self.folder, self._console, self._inputs)
+            self._say(f"turn {turn.name}: {turn.folder}")
+            self._heading("filter")
+            for line in stages.filter().lines():
+                self._say(f"  {line}")
+            self._heading("train")
+            trained = stages.train()
+            self._say(f"  {trained.get('why') or trained['model']}")
+            self._heading("evaluate")
+            decision = stages.decide(lambda line: self._say(f"  {line}"))
+            self._heading("decide")
+            return Outcome(turn, self._end(turn, stages, decision))
+
+    def dry_run(self) -> None:
+        """Say what a turn would learn from; nothing is written."""
+        self._say(f"the promoted model is {self.history.current}")
+        open_turn = Turns(self.folder).open()
+        if open_turn is not None:
+            self._say(f"turn {open_turn.name} is open and would go on")
+            return
+        with TemporaryDirectory() as temporary:
+            copied = self._inputs.copied_store(Path(temporary))
+            for line in import_feedback(self._experiment, copied):
+                self._say(line)
+            inputs = found_inputs(self._inputs, copied, self.history.current, Turns(self.folder).last_done())
+            if inputs is None:
+                self._say("nothing is new since the last turn")
+                return
+            turn = Turns(Path(temporary)).begin(inputs)
+            stages = Stages(self._experiment, turn, Path(temporary), self._console, self._inputs, store=copied)
+            for line in stages.filter().lines():
+                self._say(line)
+
+    def roll_back(self) -> Promotion:
+        """Return to the model before the newest promotion.
+
+        Raises:
+            RunStoreError: nothing is promoted, or a turn is running.
+        """
+        with self._locked():
+            return self.history.roll_back()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(self.folder / "lock")
+        lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _open(self) -> Turn | None:
+        """The turn that was begun and is not over; one whose inputs are others now is abandoned."""
+        turn = Turns(self.folder).open()
+        if turn is None:
+            return None
+        if turn.inputs["settings"] != settings_digest(self._experiment.config):
+            why = "the settings have changed since it began"
+        elif turn.inputs["sets"] != self._inputs.sets():
+            why = "the sets of tasks have changed since it began"
+        else:
+            return turn
+        turn.abandon(why)
+        self._say(f"turn {turn.name} is abandoned: {why}")
+        return None
+
+    def _begin(self) -> Turn | None:
+        self._heading("import")
+        for line in import_feedback(self._experiment, self._inputs.store):
+            self._say(f"  {line}")
+        turns = Turns(self.folder)
+        inputs = found_inputs(self._inputs, self._inputs.store, self.history.current, turns.last_done())
+        return None if inputs is None else turns.begin(inputs)
+
+    def _end(self, turn: Turn, stages: Stages, decision: Decision) -> Decision:
+        """Promote, or do not; report; and close the turn. Each of these may be done a second time."""
+        for reason in decision.reasons:
+            self._say(f"  {reason}")
+        if decision.promoted:
+            previous = self.history.current
+            self.history.promote(turn.name, stages.kept_model(), decision.reasons)
+            self._say(f"promoted: {self.history.current} (before: {turn.inputs['model'] or previous})")
+        else:
+            self._say(f"not promoted: {self.history.current} stays")
+        tried: list[Tried] = stages.tried()
+        users = {each.interaction_id: each.user for each in feedback_of(self._inputs.store, turn.inputs)[0]}
+        turn.write(REPORT, report_html(turn, decision, tried, users, self.history))
+        turn.finish(decision.promoted)
+        self._say(f"report: {turn.folder / REPORT}")
+        return decision
+
+    def _heading(self, stage: str) -> None:
+        self._say(f"{stage}:")

@@ -1,0 +1,156 @@
+"""What a turn begins with: the store of feedback, the sets that models are compared on, the settings, by content."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astune.app.experiment import Experiment
+from astune.app.feedback import take_in
+from astune.config import AstuneConfig, dump
+from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
+from astune.engine.model_files import resolve_model
+from astune.feedback import FeedbackStore, Interaction, Masker, Rating
+from astune.flywheel import Turn
+from astune.schema import ConfigError, Task
+from astune.task_reader import TaskReaderJsonl, open_task_reader
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files that a turn reads; `files` are the sets of tasks, by the setting that names them."""
+
+    config: AstuneConfig
+    base_dir: Path | None
+    store: Path
+    files: dict[str, Path]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Inputs:
+        """
+        Raises:
+            ConfigError: no frozen set is named.
+            TaskReaderError: a file is not there.
+        """
+        config = experiment.config
+        if not config.flywheel.held_out:
+            raise ConfigError(
+                "flywheel.held_out names no file: nothing could prove a model better",
+                hint="write tasks with known answers into a JSONL file that no turn trains on, and name it",
+            )
+        reader = TaskReaderJsonl(config.task_reader, base_dir=experiment.base_dir)
+        settings = config.flywheel
+        named = {"held_out": settings.held_out, "regression": settings.regression, "replay": settings.replay}
+        files = {name: reader.find(path, key=f"flywheel.{name}") for name, path in named.items() if path}
+        places = reader.places(config.task_reader.feedback_tracing.path)
+        store = next((place for place in places if place.is_file()), places[0])
+        return cls(config, experiment.base_dir, store.absolute(), files)
+
+    def tasks(self, name: str) -> list[Task]:
+        """The tasks of a set; none where it is not named."""
+        return [] if name not in self.files else read_tasks(self.files[name], self.base_dir)
+
+    def sets(self) -> dict[str, dict[str, str]]:
+        """The files of the sets, by content."""
+        return {name: {"path": str(path), "sha256": _sha256(path)} for name, path in self.files.items()}
+
+    def copied_store(self, folder: Path) -> Path:
+        """A copy of the store, to see what would come of an import."""
+        copy = folder / "copy.sqlite3"
+        if self.store.is_file():
+            with sqlite3.connect(self.store) as source, sqlite3.connect(copy) as target:
+                source.backup(target)
+        return copy
+
+
+def read_tasks(path: Path, base_dir: Path | None) -> list[Task]:
+    """The tasks in a JSONL file.
+
+    Raises:
+        TaskReaderError: it cannot be read; names the line.
+    """
+    files = JsonlReaderConfig(training=FileConfig(file_path=str(path)))
+    return open_task_reader(TaskReaderConfig(type="jsonl", jsonl=files), base_dir=base_dir).read().training
+
+
+def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
+    """Take in what `flywheel.imports` names; what a person wants to know of it.
+
+    Raises:
+        TaskReaderError: a file is missing or of no known kind.
+    """
+    reader = TaskReaderJsonl(experiment.config.task_reader, base_dir=experiment.base_dir)
+    files = [reader.find(path, key="flywheel.imports") for path in experiment.config.flywheel.imports]
+    yield from take_in(files, store, Masker()).lines()
+
+
+def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> dict[str, Any] | None:
+    """The inputs of a new turn, by content; None where no feedback is new since the `last` turn that came to its end.
+
+    Raises:
+        ConfigError: the frozen set has changed since.
+    """
+    opened = FeedbackStore(store)
+    try:
+        interactions, ratings = list(opened.interactions()), list(opened.ratings())
+    finally:
+        opened.close()
+    before: dict[str, Any] = {"interactions": [], "ratings": [], "sets": {}} if last is None else last.inputs
+    known, rated = set(before["interactions"]), set(before["ratings"])
+    new = {each.interaction_id for each in interactions if each.digest not in known}
+    new |= {each.interaction_id for each in ratings if each.digest not in rated}
+    if not new:
+        return None
+    sets = inputs.sets()
+    _require_frozen(sets["held_out"], before["sets"].get("held_out"))
+    return {
+        "interactions": sorted(each.digest for each in interactions),
+        "ratings": sorted(each.digest for each in ratings),
+        "new": sorted(new),
+        "sets": sets,
+        "settings": settings_digest(inputs.config),
+        "model": model,
+        "weights": weights_digest(model),
+    }
+
+
+def feedback_of(store: Path, inputs: Mapping[str, Any]) -> tuple[list[Interaction], list[Rating], int]:
+    """A turn's conversations and ratings, and how many of them were deleted since it began."""
+    opened = FeedbackStore(store)
+    try:
+        interactions = [each for each in opened.interactions() if each.digest in set(inputs["interactions"])]
+        ratings = [each for each in opened.ratings() if each.digest in set(inputs["ratings"])]
+    finally:
+        opened.close()
+    gone = len(inputs["interactions"]) + len(inputs["ratings"]) - len(interactions) - len(ratings)
+    return interactions, ratings, gone
+
+
+def settings_digest(config: AstuneConfig) -> str:
+    return hashlib.sha256(dump(config).encode()).hexdigest()
+
+
+def weights_digest(model: str) -> str:
+    """A name of a model's content: of its configuration, weights and tokenizer."""
+    digest = hashlib.sha256()
+    for path in sorted(resolve_model(model).iterdir()):
+        if path.suffix in (".safetensors", ".bin", ".json", ".jinja", ".model"):
+            digest.update(f"{path.name} {_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _require_frozen(now: Mapping[str, str], before: Mapping[str, str] | None) -> None:
+    if before is not None and now["path"] == before["path"] and now["sha256"] != before["sha256"]:
+        raise ConfigError(
+            f"flywheel.held_out: {now['path']} is not what it was in the last turn, and is frozen",
+            hint="restore it; to compare on other tasks, write them into a file of another name",
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,297 @@
+"""The stages of a turn. Each writes what it found into the turn's folder, and is not done a second time."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from astune.app.api import execute
+from astune.app.evaluation import Evaluation, measure, with_model
+from astune.app.experiment import Experiment
+from astune.app.flywheel_inputs import Inputs, feedback_of, read_tasks, weights_digest
+from astune.app.run import Run
+from astune.config.schema import TaskReaderConfig
+from astune.env_service.base import text_of
+from astune.feedback import FeedbackStore, Interaction, Rating
+from astune.feedback.interaction import digest_of
+from astune.flywheel import Decision, Evidence, Turn, compare, decide, filtered
+from astune.flywheel.evidence import plain
+from astune.launcher.companion import CompanionFlags
+from astune.runs import RunDirectory, runs_below, write_atomic
+from astune.schema import Episode, RunStoreError, Task, TaskReaderError
+from astune.task_reader import open_task_reader
+
+FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
+_FILES = {FROZEN: "held_out", REGRESSION: "regression"}
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What the filters left; `dropped` has a row for each rating and conversation that a rule took out."""
+
+    result: Mapping[str, Any]
+
+    def lines(self) -> Iterator[str]:
+        found = self.result
+        yield f"{found['conversations']:,} conversations, {found['ratings']:,} ratings, {found['new']:,} of them new"
+        if found["deleted"]:
+            yield f"{found['deleted']:,} of them were deleted since the turn began"
+        for rule, n in Counter(row["rule"] for row in found["dropped"]).most_common():
+            yield f"{n:,} taken out as {rule}"
+        yield f"{found['training']:,} tasks to train on, {found['replayed']:,} of them replayed"
+        yield f"{found['fresh']:,} fresh tasks, held out"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One task as both models did it: whether each episode succeeded, and what was said last."""
+
+    task: Task
+    of: str
+    old: list[bool]
+    new: list[bool]
+    old_answer: str
+    new_answer: str
+
+
+class Stages:
+    """The stages of `turn`; `folder` is the flywheel's, where evaluations and promoted models are kept."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        turn: Turn,
+        folder: Path,
+        console: Console,
+        inputs: Inputs,
+        store: Path | None = None,
+    ) -> None:
+        self._experiment = experiment
+        self._turn = turn
+        self._folder = folder
+        self._console = console
+        self._inputs = inputs
+        self._store = store or inputs.store
+
+    def filter(self) -> Filtered:
+        """Take out what is not believed, and make tasks of the rest: `train.jsonl` and `fresh.jsonl`."""
+        return Filtered(self._turn.once("filtered", self._filter))
+
+    def train(self) -> dict[str, Any]:
+        """Train the promoted model on the turn's tasks, in a run of its own; `why` says why there is no model."""
+        return self._turn.once("trained", self._train)
+
+    def decide(self, say: Callable[[str], None]) -> Decision:
+        """Evaluate both models on every set, and decide."""
+        return Decision.read(self._turn.once("decision", lambda: self._decide(say).row()))
+
+    def kept_model(self) -> Path:
+        """The new model's folder beside the turns, which is copied there once: runs may be cleaned."""
+        kept = self._folder / "models" / self._turn.name
+        if not kept.is_dir():
+            partial = kept.with_name(f".{kept.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(self._turn.result("trained")["model"], partial)
+            partial.rename(kept)
+        return kept
+
+    def tried(self) -> list[Tried]:
+        """Every task that both models were evaluated on; none where nothing was trained."""
+        if self._turn.result("trained")["model"] is None:
+            return []
+        found: list[Tried] = []
+        for name, tasks in self._sets().items():
+            old, new = (self._evaluated(role, name, tasks, lambda _: None) for role in ("old", "new"))
+            for task in tasks:
+                if task.task_id in old and task.task_id in new:
+                    one, other = old[task.task_id], new[task.task_id]
+                    found.append(Tried(task, name, one["success"], other["success"], one["said"], other["said"]))
+        return found
+
+    def _filter(self) -> dict[str, Any]:
+        config = self._experiment.config
+        interactions, ratings, deleted = feedback_of(self._store, self._turn.inputs)
+        compared_on = {plain(_question(task)) for name in _FILES.values() for task in self._inputs.tasks(name)}
+        evidence = filtered(
+            Evidence.of(interactions, ratings), max_ratings=config.flywheel.max_ratings, held_out=compared_on
+        )
+        training, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
+        new = set(self._turn.inputs["new"])
+        fresh = [task for task in fresh if task.metadata["interaction"] in new] or fresh
+        replayed = self._replayed(len(training))
+        for name, tasks in (("train", [*training, *replayed]), (FRESH, fresh)):
+            self._turn.write(f"{name}.jsonl", "".join(_line(task) for task in tasks))
+        return {
+            "conversations": len(interactions),
+            "ratings": len(ratings),
+            "new": len(new),
+            "deleted": deleted,
+            "dropped": [each.row() for each in evidence.dropped],
+            "training": len(training) + len(replayed),
+            "replayed": len(replayed),
+            "fresh": len(fresh),
+        }
+
+    def _tasks_of(
+        self, interactions: Iterable[Interaction], ratings: Sequence[Rating]
+    ) -> tuple[list[Task], list[Task]]:
+        """Training tasks and held-out ones, by session, of feedback that is believed."""
+        reader = self._experiment.config.task_reader
+        with TemporaryDirectory() as temporary:
+            path = Path(temporary) / "kept.sqlite3"
+            store = FeedbackStore(path)
+            for interaction in interactions:
+                store.add(interaction)
+            for rating in ratings:
+                store.rate(rating)
+            store.close()
+            only_pairs = self._experiment.config.flywheel.learn_by == "dpo"
+            feedback = reader.feedback_tracing.model_copy(update={"path": str(path), "only_pairs": only_pairs})
+            config = TaskReaderConfig(type="feedback_tracing", feedback_tracing=feedback)
+            try:
+                splits = open_task_reader(config).read()
+            except TaskReaderError:  # nothing is left that anybody accepted
+                return [], []
+        return splits.training, splits.validation
+
+    def _replayed(self, n_training: int) -> list[Task]:
+        """Original tasks, so many that they are `replay_share` of all; others in each turn."""
+        share = self._experiment.config.flywheel.replay_share
+        tasks = self._inputs.tasks("replay")
+        n = min(len(tasks), round(n_training * share / (1 - share)))
+        return random.Random(self._turn.number).sample(tasks, n)
+
+    def _train(self) -> dict[str, Any]:
+        trainer, n = self._experiment.config.trainer, self._turn.result("filtered")["training"]
+        needed = trainer.tasks_per_step + trainer.dynamic_sampling.max_extra_tasks
+        if n < needed:
+            return {"model": None, "why": f"not trained: {n} tasks, and a step takes {needed}"}
+        begun = self._begun()
+        if begun is not None and RunDirectory.open(begun).info().status == "finished":
+            run = Run(begun)
+        else:
+            experiment = self._new_run() if begun is None else Experiment.resumed(begun)
+            run = execute(experiment, CompanionFlags(), self._console)
+        model = run.latest_model
+        if model is None:
+            raise RunStoreError(f"the run {run.path} saved no model", hint="delete its folder, and repeat the command")
+        return {"run": str(run.path), "model": str(model), "weights": weights_digest(str(model))}
+
+    @property
+    def _run_name(self) -> str:
+        return f"{self._experiment.config.experiment_name}-{self._turn.name}"
+
+    def _begun(self) -> Path | None:
+        """The turn's run, where it was begun before; None where it was killed before it was a run."""
+        folder = self._experiment.config.record_dir.resolve() / self._run_name
+        if not folder.is_dir():
+            return None
+        begun = [run for run in reversed(runs_below(folder)) if RunDirectory.open(run).config_path.is_file()]
+        return begun[0] if begun else None
+
+    def _new_run(self) -> Experiment:
+        config = self._experiment.config
+        values: dict[str, Any] = {
+            "experiment_name": self._run_name,
+            "model": {"path": self._turn.inputs["model"]},
+            "task_reader": {
+                "type": "jsonl",
+                "jsonl": {"training": {"file_path": str(self._turn.folder / "train.jsonl")}, "validation": None},
+            },
+        }
+        if config.flywheel.learn_by != "reinforcement":
+            values["trainer"] = {"algorithm": config.flywheel.learn_by}
+        return Experiment(Experiment.of(config, values=values).config, self._experiment.conf)
+
+    def _decide(self, say: Callable[[str], None]) -> Decision:
+        settings = self._experiment.config.flywheel
+        trained = self._turn.result("trained")
+        if trained["model"] is None:
+            return Decision(False, [trained["why"]])
+        comparisons = {
+            name: compare(
+                name,
+                *(_successes(self._evaluated(role, name, tasks, say)) for role in ("old", "new")),
+                n_tasks=len(tasks),
+                confidence=settings.confidence,
+            )
+            for name, tasks in self._sets().items()
+        }
+        decision = decide(
+            comparisons[FROZEN],
+            comparisons.get(REGRESSION),
+            confidence=settings.confidence,
+            worse_by=settings.worse_by,
+        )
+        fresh = [comparisons[FRESH]] if FRESH in comparisons else []
+        return replace(decision, comparisons=[*decision.comparisons, *fresh])
+
+    def _sets(self) -> dict[str, list[Task]]:
+        """The tasks that models are compared on, by the set's name."""
+        most = self._experiment.config.trainer.validation.max_tasks
+        fresh = self._turn.folder / "fresh.jsonl"
+        sets = {name: self._inputs.tasks(key) for name, key in _FILES.items() if key in self._inputs.files}
+        if fresh.stat().st_size:
+            sets[FRESH] = read_tasks(fresh, self._experiment.base_dir)
+        return {name: tasks[:most] for name, tasks in sets.items()}
+
+    def _evaluated(
+        self, role: str, name: str, tasks: Sequence[Task], say: Callable[[str], None]
+    ) -> dict[str, dict[str, Any]]:
+        """What a model makes of each task: measured once, and kept by what was measured."""
+        inputs, trained = self._turn.inputs, self._turn.result("trained")
+        model, weights = (
+            (inputs["model"], inputs["weights"]) if role == "old" else (trained["model"], trained["weights"])
+        )
+        content = digest_of([weights, inputs["settings"], [_line(task) for task in tasks]])
+        path = self._folder / "evaluations" / f"{content[:32]}.json"
+        if not path.is_file():
+            measured = measure(
+                Experiment(with_model(self._experiment.config, model), self._experiment.conf),
+                CompanionFlags(),
+                self._console,
+                tasks=tasks,
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(_by_task(measured), ensure_ascii=False).encode())
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rates = [sum(each["success"]) / len(each["success"]) for each in found.values()]
+        say(
+            f"{name}, {role} model: success {sum(rates) / max(1, len(rates)):.3f} on {len(rates)} of {len(tasks)} tasks"
+        )
+        return found
+
+
+def _by_task(measured: Evaluation) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for episode in measured.episodes:
+        of = found.setdefault(episode.task.task_id, {"success": [], "said": _last_said(episode)})
+        of["success"].append(episode.reward is not None and episode.reward.is_success)
+    return found
+
+
+def _successes(found: Mapping[str, Mapping[str, Any]]) -> dict[str, list[bool]]:
+    return {name: each["success"] for name, each in found.items()}
+
+
+def _last_said(episode: Episode) -> str:
+    said = [node for node in episode.forest.nodes if node.sampled]
+    return str(said[-1].content) if said else ""
+
+
+def _question(task: Task) -> str:
+    asked = [message for message in task.init_messages if message.get("role") == "user"]
+    return text_of(asked[-1]) if asked else task.main_query
+
+
+def _line(task: Task) -> str:
+    return json.dumps(asdict(task), ensure_ascii=False, sort_keys=True) + "\n"

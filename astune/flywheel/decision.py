@@ -1,0 +1,157 @@
+"""Old and new model compared task by task, and whether the new one is promoted.
+
+The test on the frozen set is exact: were the two equally good, each task's difference would be as likely to fall the
+other way. Bounds of the difference follow Agresti and Min.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import NormalDist, fmean
+from typing import Any
+
+_MEASURED = 0.95
+"""The part of a set that both models have to be measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One set of tasks. Success rates are means over tasks; `low` and `high` bound new - old, each with `confidence`.
+
+    `p_better` is the probability of a difference as large as this one or larger, if the models were equally good.
+    """
+
+    name: str
+    n_tasks: int
+    n_compared: int
+    old: float
+    new: float
+    low: float
+    high: float
+    p_better: float
+    better: list[str] = field(default_factory=list)
+    worse: list[str] = field(default_factory=list)
+    """Tasks whose success rose, and fell."""
+
+    @property
+    def difference(self) -> float:
+        return self.new - self.old
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether the new model is promoted, and every reason for it and against it."""
+
+    promoted: bool
+    reasons: list[str]
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Decision:
+        return cls(row["promoted"], row["reasons"], [Comparison(**each) for each in row["comparisons"]])
+
+
+def compare(
+    name: str,
+    old: Mapping[str, Sequence[bool]],
+    new: Mapping[str, Sequence[bool]],
+    *,
+    n_tasks: int,
+    confidence: float,
+) -> Comparison:
+    """Two models on one set of tasks.
+
+        task a  old 0 0  new 1 1     difference  1
+        task b  old 1 0  new 1 1                 0.5
+        task c  old 1 1  new 1 1                 0        ->   0.5 -> 1, p 0.25
+
+    Args:
+        old: whether each episode of a task succeeded, by task; of both models equally many a task. A task that could
+            not be measured is missing.
+        n_tasks: tasks of the set.
+    """
+    names = sorted(name for name in old if new.get(name) and len(old[name]) == len(new[name]))
+    gains = {task: sum(new[task]) - sum(old[task]) for task in names}
+    of_task = [(sum(new[task]) - sum(old[task])) / len(old[task]) for task in names]
+    low, high = _bounds(of_task, confidence)
+    return Comparison(
+        name,
+        n_tasks,
+        len(names),
+        fmean(sum(old[task]) / len(old[task]) for task in names) if names else math.nan,
+        fmean(sum(new[task]) / len(new[task]) for task in names) if names else math.nan,
+        low,
+        high,
+        _sign_flip_p(of_task),
+        [task for task, gain in gains.items() if gain > 0],
+        [task for task, gain in gains.items() if gain < 0],
+    )
+
+
+def decide(frozen: Comparison, regression: Comparison | None, *, confidence: float, worse_by: float) -> Decision:
+    """Promote where the new model is better on the frozen set with `confidence`, and not worse on the regression set.
+
+    Not worse: with the same confidence success has not fallen by `worse_by` or more.
+    """
+    reasons: list[str] = []
+    promoted = True
+    for each in filter(None, (frozen, regression)):
+        if each.n_compared < _MEASURED * each.n_tasks or not each.n_compared:
+            promoted = False
+            reasons.append(f"{each.name}: only {each.n_compared} of {each.n_tasks} tasks could be measured twice")
+    better = frozen.difference > 0 and frozen.p_better <= 1 - confidence
+    promoted &= better
+    reasons.append(
+        f"{frozen.name}: {frozen.old:.3f} -> {frozen.new:.3f} on {frozen.n_compared} tasks, p = {frozen.p_better:.4f}: "
+        + (f"better with {100 * confidence:g} % confidence" if better else f"not shown to be better ({confidence:g})")
+    )
+    if regression is None:
+        reasons.append("regression: no set is named, and nothing shows that other tasks did not suffer")
+    else:
+        kept = regression.low > -worse_by
+        promoted &= kept
+        reasons.append(
+            f"{regression.name}: {regression.old:.3f} -> {regression.new:.3f} on {regression.n_compared} tasks, "
+            f"at least {regression.low:+.3f} with {100 * confidence:g} % confidence: "
+            + (f"not worse by {worse_by:g}" if kept else f"it may be worse by {worse_by:g} or more")
+        )
+    return Decision(promoted, reasons, [each for each in (frozen, regression) if each is not None])
+
+
+def _sign_flip_p(differences: Sequence[float]) -> float:
+    """The part of all ways to give the differences signs whose sum is as large as it is, or larger; exact.
+
+    Differences are fractions with small denominators, so that their sums are few and can be counted.
+    """
+    if not differences:
+        return 1.0
+    # 5040 = 7!: whole numbers for groups of 1 to 10 episodes; others are rounded by less than 1e-4
+    steps = [round(difference * 5040) for difference in differences]
+    unit = math.gcd(*steps) or 1
+    steps = [step // unit for step in steps]
+    chances = {0: 1.0}
+    for step in filter(None, map(abs, steps)):
+        following: dict[int, float] = {}
+        for total, chance in chances.items():
+            for moved in (total - step, total + step):
+                following[moved] = following.get(moved, 0.0) + chance / 2
+        chances = following
+    return min(1.0, math.fsum(chance for total, chance in chances.items() if total >= sum(steps)))
+
+
+def _bounds(differences: Sequence[float], confidence: float) -> tuple[float, float]:
+    """Bounds of the mean difference, each of them with `confidence`.
+
+    Source: Agresti and Min 2005, Statistics in Medicine 24, 729-740: half a task is added to each of the four cells of
+    a paired table, so that a set without any difference does not look certain. Shares of episodes count as shares.
+    """
+    n = len(differences) + 2
+    total, squares = math.fsum(differences), math.fsum(each * each for each in differences) + 1
+    mean = total / n
+    spread = NormalDist().inv_cdf(confidence) * math.sqrt(max(0.0, squares - total * total / n)) / n
+    return max(-1.0, mean - spread), min(1.0, mean + spread)

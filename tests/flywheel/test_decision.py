@@ -1,0 +1,114 @@
+"""The gate: exact probabilities, known bounds, and what it takes to be promoted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from astune.flywheel import Comparison, Decision, History, compare, decide
+from astune.schema import RunStoreError
+
+CONFIDENCE = 0.95
+
+
+def compared(old: list[list[int]], new: list[list[int]], name: str = "frozen") -> Comparison:
+    of_old, of_new = ({f"t{n}": [bool(each) for each in task] for n, task in enumerate(s)} for s in (old, new))
+    return compare(name, of_old, of_new, n_tasks=len(old), confidence=CONFIDENCE)
+
+
+def test_the_probability_is_that_of_all_signs() -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        k = rng.choice([1, 2, 3])
+        old = [[rng.randint(0, 1) for _ in range(k)] for _ in range(9)]
+        new = [[rng.randint(0, 1) for _ in range(k)] for _ in range(9)]
+        gains = [Fraction(sum(n) - sum(o), k) for o, n in zip(old, new, strict=True)]
+        totals = [
+            sum(s * g for s, g in zip(signs, gains, strict=True)) for signs in itertools.product((1, -1), repeat=9)
+        ]
+        exact = sum(total >= sum(gains) for total in totals) / len(totals)
+        assert compared(old, new).p_better == pytest.approx(exact, rel=1e-12)
+
+
+def test_of_single_episodes_it_is_mcnemars_exact_test_and_agresti_and_mins_bounds() -> None:
+    found = compared([[0]] * 7 + [[1]] * 1 + [[1]] * 12, [[1]] * 7 + [[0]] * 1 + [[1]] * 12)
+    assert found.p_better == pytest.approx(9 / 256)  # one or none of eight
+    assert (found.old, found.new) == (0.65, 0.95)
+    # (7.5 - 1.5) / 22 -+ 1.6449 * sqrt(7.5 + 1.5 - 36 / 22) / 22
+    assert found.low == pytest.approx(6 / 22 - 1.644854 * (9 - 36 / 22) ** 0.5 / 22, abs=1e-6)
+    assert found.high == pytest.approx(6 / 22 + 1.644854 * (9 - 36 / 22) ** 0.5 / 22, abs=1e-6)
+    assert (len(found.better), len(found.worse)) == (7, 1)
+
+
+def test_equal_models_are_promoted_about_as_rarely_as_the_confidence_says() -> None:
+    rng = random.Random(1)
+    promoted = 0
+    for _ in range(1000):
+        old, new = ([[int(rng.random() < 0.5)] for _ in range(60)] for _ in range(2))
+        promoted += decide(compared(old, new), None, confidence=CONFIDENCE, worse_by=0.05).promoted
+    assert promoted / 1000 < 0.065  # 0.05 and three standard deviations of the count
+
+
+SOLVED, FAILED = [[1]] * 60, [[0]] * 60
+
+
+@pytest.mark.parametrize(
+    ("frozen", "regression", "promoted", "why"),
+    [
+        ((FAILED, SOLVED), (SOLVED, SOLVED), True, "not worse by 0.05"),
+        ((FAILED, SOLVED), (SOLVED, [[0]] * 3 + [[1]] * 57), False, "it may be worse by 0.05 or more"),
+        ((FAILED, FAILED), (SOLVED, SOLVED), False, "not shown to be better"),
+        ((SOLVED, FAILED), (SOLVED, SOLVED), False, "not shown to be better"),
+        ((FAILED, SOLVED), (SOLVED[:20], SOLVED[:20]), False, "it may be worse"),
+        ((FAILED[:4], SOLVED[:4]), (SOLVED, SOLVED), False, "p = 0.0625"),
+    ],
+)
+def test_the_gate(
+    frozen: tuple[list[list[int]], ...], regression: tuple[list[list[int]], ...], promoted: bool, why: str
+) -> None:
+    on_others = compared(regression[0], regression[1], "regression")
+    decision = decide(compared(frozen[0], frozen[1]), on_others, confidence=CONFIDENCE, worse_by=0.05)
+    assert decision.promoted is promoted
+    assert why in " ".join(decision.reasons)
+    assert Decision.read(json.loads(json.dumps(decision.row()))) == decision
+
+
+def test_without_a_regression_set_the_decision_says_so() -> None:
+    decision = decide(compared(FAILED, SOLVED), None, confidence=CONFIDENCE, worse_by=0.05)
+    assert decision.promoted
+    assert "nothing shows that other tasks did not suffer" in decision.reasons[-1]
+
+
+def test_a_set_that_could_not_be_measured_promotes_nothing() -> None:
+    old = {f"t{n}": [False] for n in range(60)}
+    new = {f"t{n}": [True] for n in range(50)}
+    decision = decide(compare("frozen", old, new, n_tasks=60, confidence=0.95), None, confidence=0.95, worse_by=0.05)
+    assert not decision.promoted
+    assert "only 50 of 60 tasks" in decision.reasons[0]
+
+
+def test_promotions_are_kept_and_taken_back_one_by_one(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        History(tmp_path, "base").promote(f"turn {name}", tmp_path / name, ["better"])
+        History(tmp_path, "base").promote(f"turn {name}", tmp_path / name, ["better"])  # once more after a kill
+    assert (tmp_path / "promoted").resolve() == tmp_path / "b"
+    assert History(tmp_path, "base").roll_back().model == str(tmp_path / "a")
+    assert (tmp_path / "promoted").resolve() == tmp_path / "a"
+    assert History(tmp_path, "base").roll_back().model == "base"
+    assert not (tmp_path / "promoted").exists()
+    with pytest.raises(RunStoreError, match="nothing is promoted"):
+        History(tmp_path, "base").roll_back()
+    found = [(each.action, each.turn) for each in History(tmp_path, "base").entries]
+    assert found == [
+        ("promoted", "turn a"),
+        ("promoted", "turn b"),
+        ("rolled back", "turn b"),
+        ("rolled back", "turn a"),
+    ]
+    assert History(tmp_path, "base").current == "base"
