@@ -22,6 +22,8 @@ _ROWS = "document.querySelectorAll('[data-episode]').length >= 8"
 _ROW_HEIGHT = 62
 _WITHIN = 10
 _LIST = ".episode-pane .scroller"
+_LISTED = "#view=episodes"
+"""The end of an address that opens the list; without it, a run opens on its overview."""
 _A_LOOK_MS = 500.0
 """At a page before it is turned."""
 _TURNS = 5
@@ -40,25 +42,25 @@ def measure_ours(browser: Chromium, run: RunDirectory, talk: Talk, repeats: int)
         began = time.time()
         with our_viewer(folder) as url, browser.screen() as screen:
             ready = time.time() - began
-            painted = screen.opens(url, _ROWS)
+            painted = screen.opens(f"{url}{_LISTED}", _ROWS)
             times["of it, until the server answers"].append(1000 * ready)
             times["server start to the list painted"].append(1000 * (screen.opened_at() - began) + painted)
     with our_viewer(folder) as url, run.episodes() as reader:
         times["the page, from its address"] = [_opened(browser, url) for _ in range(repeats)]
         with browser.screen() as screen:
-            screen.opens(url, _ROWS)
+            screen.opens(f"{url}{_LISTED}", _ROWS)
             times["rows that were not asked for yet"] = _rows_far_away(screen, reader.count(), repeats)
             times["filtering by status"] = _filtered(screen, reader, repeats)
             _searched(screen, times, talk, repeats)
         with browser.screen() as screen:
-            screen.opens(url, _ROWS)
+            screen.opens(f"{url}{_LISTED}", _ROWS)
             _opened_episodes(screen, times, reader, repeats)
     return times
 
 
 def _opened(browser: Chromium, url: str) -> float:
     with browser.screen() as screen:
-        return screen.opens(url, _ROWS)
+        return screen.opens(f"{url}{_LISTED}", _ROWS)
 
 
 def _rows_far_away(screen: Screen, n: int, repeats: int) -> list[float]:
@@ -172,7 +174,7 @@ def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tu
                 theirs["open"].append(screen.opens(address, _ENTRIES))
         rows = reader.list()
         with browser.screen() as our_screen, browser.screen() as their_screen:
-            our_screen.opens(f"{our_url}#face=tokens", _ROWS)
+            our_screen.opens(f"{our_url}{_LISTED}&face=tokens", _ROWS)
             their_screen.opens(address, _ENTRIES)
             for number, at in enumerate(_places(len(rows), repeats)):
                 _our_pages(our_screen, ours, at, rows)

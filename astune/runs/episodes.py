@@ -279,6 +279,13 @@ class EpisodeReader:
             for row in found
         ]
 
+    def n_tasks(self, split: Split) -> int:
+        """Different tasks of a split."""
+        with self._asking() as connection:
+            return connection.execute(
+                "SELECT COUNT(DISTINCT task_id) FROM episodes WHERE split = ?", (split,)
+            ).fetchone()[0]
+
     def errors(self) -> list[ErrorCount]:
         """How many episodes failed of what, by step and split."""
         query = """

@@ -7,11 +7,13 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, MetricsLine, NoEpisodeError, catalogue
+from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, MetricsLine, NoEpisodeError, StepSummary, catalogue
+from astune.runs.interval import wilson_interval
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
+from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
 from astune.viewer._rows import page_of
 from astune.viewer._run import ViewedRun
@@ -55,6 +57,14 @@ class Api:
             "problems": run.problems(info),
             "vocabulary": _vocabulary(run) is not None,
         }
+
+    def outcome(self, name: str) -> dict[str, Any]:
+        """What the run came to, as far as it can be read."""
+        run = self._library.run(name)
+        lines = run.metrics().lines
+        with suppress(Refusal, RunStoreError):  # which `run` tells among the problems
+            return run.ask(lambda reader: outcome_of(reader, lines))
+        return outcome_of(None, lines)
 
     def episodes(
         self, name: str, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
@@ -109,10 +119,15 @@ def _ask(run: ViewedRun, question: Callable[[EpisodeReader], T]) -> T:
 
 def _summed_up(reader: EpisodeReader) -> dict[str, Any]:
     return {
-        "steps": [{name: getattr(summary, name) for name in _STEP} for summary in reader.summaries()],
+        "steps": [_step(summary) for summary in reader.summaries()],
         "agents": reader.agents(),
         "errors": reader.errors(),
     }
+
+
+def _step(summary: StepSummary) -> dict[str, Any]:
+    interval = wilson_interval(summary.successes, summary.episodes)
+    return {name: getattr(summary, name) for name in _STEP} | {"interval": interval}
 
 
 def _vocabulary(run: ViewedRun) -> Vocabulary | None:

@@ -64,6 +64,7 @@ def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
         "open": lambda _: api.open(),
         "runs": lambda _: api.runs(),
         "run": lambda asked: api.run(asked.text("run")),
+        "outcome": lambda asked: api.outcome(asked.text("run")),
         "episodes": lambda asked: api.episodes(
             asked.text("run"),
             filter_of(asked),

@@ -63,6 +63,7 @@ def report_html(api: Api, name: str, episode_ids: Sequence[str]) -> str:
         "open": api.open(),
         "runs": [run["info"]],
         "run": run,
+        "outcome": api.outcome(name),
         "metrics": api.metrics([name]),
         "rows": [episode["row"] for episode, _ in whole.values()],
         "episodes": {episode_id: episode for episode_id, (episode, _) in whole.items()},

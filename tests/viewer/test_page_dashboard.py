@@ -163,6 +163,7 @@ def test_curves_and_episodes_grow_while_a_run_goes_on(page, serve, training, tmp
     process = training()
     page.locator(".is-running").first.wait_for(timeout=120_000)
     until(page, "document.querySelector('.live') !== null")
+    page.get_by_role("button", name="Episodes").click()
     until(page, "Number(document.querySelector('.episode-pane .count')?.innerText) >= 4", timeout_s=120)
     count = int(page.locator(".episode-pane .count").inner_text())
     until(page, f"Number(document.querySelector('.episode-pane .count').innerText) > {count}", timeout_s=60)

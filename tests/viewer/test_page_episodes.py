@@ -25,8 +25,8 @@ def opened(page) -> str:
 
 
 def shown(page, url: str, n: int) -> None:
-    """Opens `url` and waits until the list says that it has `n` episodes."""
-    page.goto(url)
+    """Opens the episodes of the run in `url` and waits until the list says that it has `n` of them."""
+    page.goto(f"{url}&view=episodes")
     page.locator(".episode-pane .count", has_text=re.compile(f"^{n}$")).wait_for()
 
 
@@ -59,7 +59,7 @@ def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, serve
     page.get_by_text("No run has this in its name").wait_for()
     field.fill("TALK")
     field.press("Enter")
-    page.locator(".episode-pane").wait_for()
+    page.locator("[data-answer]").wait_for()
     assert "run=talkers" in page.url
 
 
@@ -240,6 +240,7 @@ def test_controls_have_names_and_text_has_contrast(page, served, real, staged):
         f"#run={staged}&id=train-1-forked-0-1": ".message",
         f"#run={staged}&id=train-1-forked-0-1&face=tokens": ".tokens .t",
         f"#run={staged}&id=train-1-forked-0-1&face=branches": ".tree-row",
+        f"#run={real}": "[data-answer]",
         f"#run={real}&view=dashboard": ".values-line b",
     }
     for dark in (False, True):

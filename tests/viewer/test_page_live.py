@@ -59,7 +59,7 @@ def test_seven_tabs_of_one_browser_all_show_what_is_new(page, going):
     served, run, store, _ = going
     tabs = [page, *(page.context.new_page() for _ in range(MOST_CONNECTIONS))]
     for tab in tabs:
-        tab.goto(f"{served}#run={run}")
+        tab.goto(f"{served}#run={run}&view=episodes")
         counts(tab, 1)
         seen(tab, False)
     store.append(make_episode(1))

@@ -69,6 +69,11 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.set_viewport_size(SIZE)
     run = f"{served}#run={name}&sort=reward&order=desc&id={best}"
 
+    page.goto(f"{served}#run={name}")
+    page.locator('[data-chart="success"] canvas').wait_for()
+    until(page, "[...document.querySelectorAll('canvas')].every(canvas => canvas.height !== 150)")
+    taken(page, folder / "viewer-overview.png")
+
     page.goto(run)
     page.locator(".message").first.wait_for()
     taken(page, folder / "viewer-chat.png")

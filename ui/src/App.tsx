@@ -10,6 +10,7 @@ import type { Metric, Open, Run } from './data/types'
 import { Interaction } from './episode/Interaction'
 import { EpisodeList } from './episodes/EpisodeList'
 import { Help } from './Help'
+import { Overview } from './overview/Overview'
 import { RunPane } from './runs/RunPane'
 import { RunTable } from './runs/RunTable'
 import { Setup } from './runs/Setup'
@@ -33,7 +34,7 @@ export function App() {
   const runs = useResource('runs', () => source.runs())
   const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
   const shown = place.run === null ? [] : [place.run, ...place.over]
-  const metrics = useMetrics(place.view === 'dashboard' ? shown : [])
+  const metrics = useMetrics(place.view === 'dashboard' ? shown : place.view === 'overview' ? shown.slice(0, 1) : [])
   const written = useLive(runs.data ?? [], shown, {
     onRuns: runs.again,
     onStatus: () => {
@@ -57,6 +58,7 @@ export function App() {
     '?': () => setHelping(true),
     '/': () => document.querySelector<HTMLElement>('[data-search]')?.focus(),
     Escape: () => setHelping(false),
+    o: () => go({ view: 'overview' }),
     e: () => go({ view: 'episodes' }),
     d: () => go({ view: 'dashboard' }),
     r: () => go({ view: 'runs' }),
@@ -85,6 +87,12 @@ export function App() {
       ) : (
         <main class={`panes view-${view} ${place.id === '' ? '' : 'has-episode'}`}>
           <RunPane open={open.data} runs={runs.data} run={run.data} />
+          {view === 'overview' &&
+            (run.data ? (
+              <Overview run={run.data} metrics={metrics} catalogue={open.data?.catalogue ?? NO_CATALOGUE} written={written} />
+            ) : (
+              <Empty title={t('choose_run')} />
+            ))}
           {view === 'episodes' && <EpisodeList run={run.data} written={written} />}
           {view === 'episodes' && <Interaction written={written} />}
           {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} catalogue={open.data?.catalogue ?? NO_CATALOGUE} />}
@@ -106,7 +114,7 @@ interface BarProps {
 function Bar({ open, run, view, onHelp }: BarProps) {
   const source = useSource()
   const isDark = useStore(dark)
-  const views: View[] = run ? ['episodes', 'dashboard', 'setup'] : []
+  const views: View[] = run ? ['overview', 'episodes', 'dashboard', 'setup'] : []
   return (
     <header class="bar">
       <button class="brand" onClick={() => go({ view: 'runs' })} title={t('runs')}>

@@ -15,7 +15,7 @@ const KEYS: [string[], Word][] = [
   [['t'], 'key_toggle'],
   [['/'], 'key_search'],
   [['←', '→', '↑', '↓'], 'key_token'],
-  [['e', 'd', 'r'], 'key_views'],
+  [['o', 'e', 'd', 'r'], 'key_views'],
   [['x'], 'key_theme'],
   [['Esc'], 'key_close'],
   [['?'], 'key_help'],

@@ -183,6 +183,7 @@ function lineOf(curve: Curve, kind: ChartKind, names: string[], isDark: boolean)
     colour: colourOf(number, isDark),
     dashes: curve.split === 'validation' ? HELD_OUT_DASHES : dashesOf(number),
     points: curve.points,
+    band: curve.band,
   }
 }
 

@@ -5,6 +5,7 @@ import type { Axis } from '../state/place'
 import { t } from '../text/translate'
 import type { Word } from '../text/words'
 import { described, placeOf } from './catalogue'
+import type { Band } from './plot'
 
 export interface ChartKind {
   key: string
@@ -42,6 +43,7 @@ export interface Curve {
   split: Split
   /** Ascending in x, one value for each x. */
   points: [x: number, y: number | null][]
+  band?: Band
 }
 
 const both = (name: string): ChartKind['metrics'] => [
@@ -49,10 +51,11 @@ const both = (name: string): ChartKind['metrics'] => [
   { name, split: 'validation' },
 ]
 
+const SUCCESS = 'reward/success_rate'
 /** What most readers look at first, by the chart's key. */
 const OVERVIEW: { [key: string]: string } = {
   reward: 'reward/mean',
-  success: 'reward/success_rate',
+  success: SUCCESS,
   length: 'episodes/sampled_tokens_mean',
   turns: 'episodes/turns_mean',
   entropy: 'train/entropy',
@@ -114,9 +117,17 @@ export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, a
       const lines = run.lines.filter((line) => line.kind === split && name in line.metrics)
       if (lines.length === 0) return []
       const points = lines.map((line): [Moment, number | null] => [line, line.metrics[name] ?? null])
-      return [{ label: run.run, run: index, part: 0, split, points: ascending(placed(points, axis)) }]
+      const band = index === 0 && axis === 'step' && name === SUCCESS && split === 'validation' ? intervals(lines, setup) : undefined
+      return [{ label: run.run, run: index, part: 0, split, points: ascending(placed(points, axis)), band }]
     }),
   )
+}
+
+/** The 95 % intervals of held-out success, of the steps that have been measured. */
+function intervals(lines: MetricsLine[], setup: Run | null): Band {
+  const measured = new Set(lines.map(({ step }) => step))
+  const rows = setup?.steps.filter(({ split, step }) => split === 'validation' && measured.has(step)) ?? []
+  return rows.map(({ step, interval: [low, high] }): Band[number] => [step, low, high]).sort(([a], [b]) => a - b)
 }
 
 /** In steps, or in minutes without what has no time. */

@@ -10,7 +10,11 @@ export interface Line {
   dashes: number[]
   /** Ascending in x; an unknown value leaves a gap. */
   points: [x: number, y: number | null][]
+  /** Ascending in x: an interval around the curve. */
+  band?: Band
 }
+
+export type Band = [x: number, low: number, high: number][]
 
 export interface Look {
   ink: string
@@ -44,7 +48,7 @@ export class Scale {
     fromZero: boolean,
     readonly frame: Frame,
   ) {
-    const ys = lines.flatMap(({ points }) => points.flatMap(([, y]) => (y === null ? [] : [y])))
+    const ys = lines.flatMap(({ points, band }) => [...points.flatMap(([, y]) => (y === null ? [] : [y])), ...(band ?? []).flatMap(([, low, high]) => [low, high])])
     let [from, to] = [Infinity, -Infinity]
     for (const { points } of lines) {
       for (const [x] of points) {
@@ -84,6 +88,7 @@ export function draw(paper: CanvasRenderingContext2D, lines: Line[], scale: Scal
   paper.setLineDash([])
   axes(paper, scale, look, wholeX)
   if (cursor !== null) stroke(paper, look.faint, [[scale.atX(cursor), TOP], [scale.atX(cursor), scale.frame.height - BOTTOM]])
+  for (const line of lines) area(paper, line, scale)
   for (const line of lines) curve(paper, line, scale, cursor)
 }
 
@@ -137,6 +142,17 @@ function axes(paper: CanvasRenderingContext2D, scale: Scale, look: Look, wholeX:
     paper.fillStyle = look.faint
     paper.fillText(label, Math.min(at, width - RIGHT - 2), floor + 13)
   }
+}
+
+function area(paper: CanvasRenderingContext2D, { band, colour }: Line, scale: Scale): void {
+  if (!band || band.length === 0) return
+  paper.globalAlpha = 0.16
+  paper.fillStyle = colour
+  paper.beginPath()
+  for (const [x, , high] of band) paper.lineTo(scale.atX(x), scale.atY(high))
+  for (const [x, low] of band.toReversed()) paper.lineTo(scale.atX(x), scale.atY(low))
+  paper.fill()
+  paper.globalAlpha = 1
 }
 
 function curve(paper: CanvasRenderingContext2D, { points, colour, dashes }: Line, scale: Scale, cursor: number | null): void {

@@ -15,6 +15,7 @@ export class Embedded implements Source {
   open = async () => this.report.open
   runs = async () => this.report.runs
   run = async () => this.report.run
+  outcome = async () => this.report.outcome
   metrics = async () => this.report.metrics
   reportAddress = () => null
   listen = () => () => undefined

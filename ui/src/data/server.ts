@@ -2,7 +2,7 @@
 
 import { keep, kept, sessionStore } from '../state/kept'
 import { SourceError, type Live, type Recorded, type Source } from './source'
-import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
 
 const KEY = 'astune-token'
 
@@ -16,6 +16,7 @@ export class Server implements Source {
   open = () => this.get<Open>('open', [])
   runs = () => this.get<RunInfo[]>('runs', [])
   run = (run: string) => this.get<Run>('run', [['run', run]])
+  outcome = (run: string) => this.get<Outcome>('outcome', [['run', run]])
   episode = (run: string, id: string) => this.get<Episode>('episode', [['run', run], ['id', id]])
   revision = (run: string, id: string) => this.get<Revision>('revision', [['run', run], ['id', id]])
   metrics = (runs: string[]) => this.get<RunMetrics[]>('metrics', runs.map((run) => ['run', run]))

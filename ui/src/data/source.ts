@@ -1,6 +1,6 @@
 /** Where the page's data comes from: a server, or the report that the page itself holds. */
 
-import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
 
 /** How many episodes there are, and the number of the newest: another one where episodes were added or taken back. */
 export interface Recorded {
@@ -24,6 +24,7 @@ export interface Source {
   open(): Promise<Open>
   runs(): Promise<RunInfo[]>
   run(run: string): Promise<Run>
+  outcome(run: string): Promise<Outcome>
   episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage>
   episode(run: string, id: string): Promise<Episode>
   /** Of an episode, at little cost. */

@@ -51,6 +51,43 @@ export interface StepRow {
   reward: number | null
   answer_tokens: number | null
   turns: number | null
+  /** Ends of the 95 % interval of success. */
+  interval: [low: number, high: number]
+}
+
+/** The held-out tasks with the weights of one step; `low` and `high` end the 95 % interval of `success`. */
+export interface Measured extends Omit<StepRow, 'interval'> {
+  success: number
+  low: number
+  high: number
+}
+
+export interface RunWarning {
+  kind: 'mismatch' | 'jump' | 'dropped' | 'failed'
+  metric: string
+  step: number | null
+  value: number
+  before: number | null
+}
+
+export interface Highlight {
+  kind: 'solved' | 'broken' | 'surprising'
+  row: EpisodeRow
+  /** The episode of the same task in the first measurement. */
+  before: string | null
+  question: string
+  answer: string
+}
+
+/** What a run came to. */
+export interface Outcome {
+  before: Measured | null
+  after: Measured | null
+  measurements: number
+  trained: { steps: number; tasks: number; episodes: number; seconds: number | null; elapsed_s: number | null }
+  balance: { sampled: number; trained: number; masked: { [reason: string]: number }; dropped: { [reason: string]: number } }
+  warnings: RunWarning[]
+  episodes: Highlight[]
 }
 
 export interface ErrorCount {
@@ -236,6 +273,7 @@ export interface Report {
   open: Open
   runs: RunInfo[]
   run: Run
+  outcome: Outcome
   metrics: RunMetrics[]
   rows: EpisodeRow[]
   episodes: { [id: string]: Episode }

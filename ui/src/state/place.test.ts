@@ -3,10 +3,19 @@ import { expect, it } from 'vitest'
 import { filterOf, fromHash, START, toHash } from './place'
 
 it('is the same again from its address', () => {
-  const place = { ...START, run: 'a b/2026', over: ['x', 'y&z'], id: 'train-1-工-0-1', face: 'tokens' as const, node: 3, text: 'a=b&c', step: '0', colour: 'gap' as const }
+  const place = { ...START, view: 'episodes' as const, run: 'a b/2026', over: ['x', 'y&z'], id: 'train-1-工-0-1', face: 'tokens' as const, node: 3, text: 'a=b&c', step: '0', colour: 'gap' as const }
   expect(fromHash(toHash(place))).toEqual(place)
   expect(fromHash(toHash({ ...START, run: '' })).run).toBe('')
   expect(fromHash('')).toEqual(START)
+})
+
+it('opens the list of episodes where an episode or a filter is named, and else the overview', () => {
+  expect(fromHash('#run=a').view).toBe('overview')
+  expect(fromHash('#run=a&id=x').view).toBe('episodes')
+  expect(fromHash('#run=a&step=2').view).toBe('episodes')
+  for (const view of ['overview', 'episodes', 'dashboard'] as const) {
+    for (const id of ['', 'x']) expect(fromHash(toHash({ ...START, view, id }))).toEqual({ ...START, view, id })
+  }
 })
 
 it('leaves out what it does not understand', () => {

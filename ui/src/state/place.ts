@@ -3,7 +3,7 @@
 import type { EpisodeFilter } from '../data/types'
 import { Store, useStore } from './store'
 
-export type View = 'runs' | 'episodes' | 'dashboard' | 'setup'
+export type View = 'runs' | 'overview' | 'episodes' | 'dashboard' | 'setup'
 export type Face = 'chat' | 'tokens' | 'branches' | 'compare' | 'details'
 export type Colouring = 'loss' | 'logprob' | 'advantage' | 'gap'
 export type Axis = 'step' | 'time'
@@ -53,7 +53,7 @@ export const NO_FILTER: EpisodeFilter = {
 
 export const START: Place = {
   ...NO_FILTER,
-  view: 'episodes',
+  view: 'overview',
   run: null,
   over: [],
   axis: 'step',
@@ -75,11 +75,19 @@ export function toHash(place: Place): string {
   const query = new URLSearchParams()
   for (const key of Object.keys(START) as (keyof Place)[]) {
     const value = place[key]
-    if (Array.isArray(value)) value.forEach((item) => query.append(key, item))
+    if (key === 'view') {
+      if (value !== viewOf(place)) query.set(key, place.view)
+    } else if (Array.isArray(value)) value.forEach((item) => query.append(key, item))
     else if (value !== START[key]) query.set(key, String(value))
   }
   const text = query.toString()
   return text ? `#${text}` : '#'
+}
+
+/** What a link shows that names no view: an episode or a search opens the list of episodes. */
+function viewOf(place: Place): View {
+  const inList: (keyof Place)[] = ['id', ...(Object.keys(NO_FILTER) as (keyof EpisodeFilter)[])]
+  return inList.some((key) => place[key] !== '') ? 'episodes' : 'overview'
 }
 
 /** The inverse of `toHash`; what it does not know or understand is left out. */
@@ -93,6 +101,7 @@ export function fromHash(hash: string): Place {
     else if (typeof START[key] === 'number') place[key] = /^\d+$/.test(text) ? Number(text) : START[key]
     else place[key] = text
   }
+  if (!query.has('view')) place.view = viewOf(place as unknown as Place)
   if (!FACES.includes(place.face as Face)) place.face = START.face
   if (!COLOURINGS.includes(place.colour as Colouring)) place.colour = START.colour
   return place as unknown as Place
@@ -123,7 +132,7 @@ export function openEpisode(id: string, changes: Partial<Place> = {}, options: {
 /** Open a run; what was chosen in another one is forgotten. */
 export function openRun(run: string, changes: Partial<Place> = {}): void {
   const { view, axis, face, colour } = place.value
-  go({ ...START, view: view === 'runs' ? 'episodes' : view, axis, face, colour, run, ...changes })
+  go({ ...START, view: view === 'runs' ? 'overview' : view, axis, face, colour, run, ...changes })
 }
 
 export function followAddress(): void {
