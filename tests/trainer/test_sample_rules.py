@@ -177,6 +177,7 @@ def test_a_step_accounts_for_every_token_that_a_rule_left_out(small_folder: Path
     assert rows["b1.0"].untrained == (None if rest == "some" else "trainer.samples leaves nothing of the group")
     if rest == "some":
         assert str(rows["a1.0"].advantages) == str([NAN, 1.0, NAN, NAN])
+        assert rows["a1.0"].n_trained == 2
 
 
 def test_advantages_count_episodes_of_which_nothing_is_trained() -> None:

@@ -57,6 +57,21 @@ def test_a_message_that_several_timelines_read_is_trained_in_the_first(tmp_path:
     assert first["texts"]["256"] == "<|end|>"
 
 
+def test_a_message_that_a_rule_left_out_carries_no_loss(tmp_path: Path):
+    episode = branching_episode()
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode, [0.5, float("nan"), 1.5])
+    with serving(run.path) as client:
+        asked = {"run": "", "id": episode.episode_id}
+        shown = get(client, "episode", **asked)
+        first = get(client, "tokens", timeline=0, **asked)
+    sampled = [span for span in first["spans"] if span["sampled"]]
+    assert [span["mask_reason"] for span in sampled] == [None, "left out by trainer.samples"]
+    assert first["loss"] == [[sampled[0]["start"], sampled[0]["end"]]]
+    assert [message["advantage"] for message in shown["messages"]][:4] == [None, 0.5, None, None]
+    assert shown["timelines"][0]["n_trained"] == sampled[0]["end"] - sampled[0]["start"]
+
+
 def test_neighbouring_sampled_messages_are_one_run_of_loss(tmp_path: Path):
     nodes = [read_node(0, None, "q"), said_node(1, 0, "ab"), said_node(2, 1, "cd")]
     nodes[2].token_ids = nodes[2].token_ids[1:]

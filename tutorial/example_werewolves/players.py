@@ -15,6 +15,7 @@ from agentscope.pipeline import MsgHub
 from pydantic import create_model
 
 from astune.workflow import AgentModel
+from tutorial.example_werewolves.game import NOBODY
 
 _SIDES = {
     "werewolf": "Your pack kills one of the others every night; you win when you are as many as they are.",
@@ -33,6 +34,12 @@ def introduction(name: str, roles: dict[str, str]) -> str:
     return f"You are {name}, a {role}, in a game of werewolves with {', '.join(roles)}. {_SIDES[role]}{known}"
 
 
+def suspicion(name: str, suspect: str) -> Msg:
+    """What a player says who suspects somebody, or nobody."""
+    said = "I do not know yet." if suspect == NOBODY else f"I suspect {suspect}."
+    return Msg(name, said, "assistant")
+
+
 class Seat(AgentBase):
     """A player as an agent. What it says is broadcast in a hub; what others say there it hears."""
 
@@ -42,7 +49,7 @@ class Seat(AgentBase):
 
     async def speak(self, question: str, listeners: Sequence[Seat]) -> str:
         async with MsgHub([self, *listeners]):
-            said = await self(question)
+            said = await self(question, [listener.name for listener in listeners])
         return said.get_text_content() or ""
 
     async def observe(self, msg: Msg | list[Msg] | None) -> None:
@@ -62,12 +69,14 @@ class ModelSeat(Seat):
     Args:
         model: its own, from `proxy.as_agentscope_model`.
         rng: chooses where an answer cannot be read, which `n_unreadable` counts.
+        short_speech: it says whom it suspects, or that it does not know, in the words of `RuleSeat`.
     """
 
-    def __init__(self, name: str, model: AgentModel, introduction: str, rng: Random) -> None:
+    def __init__(self, name: str, model: AgentModel, introduction: str, rng: Random, *, short_speech: bool) -> None:
         super().__init__(name)
         self._model = model
         self._rng = rng
+        self._short_speech = short_speech
         self._messages: list[dict[str, Any]] = [{"role": "system", "content": introduction}]
         self._heard: list[str] = []
         self.n_unreadable = 0
@@ -75,7 +84,9 @@ class ModelSeat(Seat):
     async def hear(self, line: str) -> None:
         self._heard.append(line)
 
-    async def reply(self, question: str) -> Msg:
+    async def reply(self, question: str, others: Sequence[str]) -> Msg:
+        if self._short_speech:
+            return suspicion(self.name, await self.choose(question, (NOBODY, *others)))
         said = await self._answer(f"{question} One sentence.")
         return Msg(self.name, said.split("\n")[0].strip(), "assistant")
 
@@ -118,9 +129,8 @@ class RuleSeat(Seat):
         self._friends |= {found[1]} if (found := re.match(r"(\w+) is no werewolf\.", line)) else set()
         self._named.update(re.findall(r"suspect (\w+)", line))
 
-    async def reply(self, question: str) -> Msg:
-        suspect = self._suspect(sorted(self._known | self._named.keys()))
-        return Msg(self.name, f"I suspect {suspect}." if suspect else "I do not know yet.", "assistant")
+    async def reply(self, question: str, others: Sequence[str]) -> Msg:
+        return suspicion(self.name, self._suspect(sorted(self._known | self._named.keys())) or NOBODY)
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
         suspect = self._suspect(options)

@@ -20,6 +20,7 @@ class ExampleWerewolves(Workflow):
         roles: which roles are dealt; fewer make a smaller game.
         discussion_rounds: how often everybody speaks a day.
         max_days: days after which nobody has won.
+        short_speech: players of the model name whom they suspect, or nobody, instead of speaking freely.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class ExampleWerewolves(Workflow):
         roles: Sequence[str] = ROLES,
         discussion_rounds: int = 1,
         max_days: int = 6,
+        short_speech: bool = False,
     ) -> None:
         super().__init__(config)
         self.trainable_targets = self._trained = tuple(trained)
@@ -37,6 +39,7 @@ class ExampleWerewolves(Workflow):
         self._roles = tuple(roles)
         self._discussion_rounds = discussion_rounds
         self._max_days = max_days
+        self._short_speech = short_speech
 
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
         roles = deal(proxy.rng, NAMES[: len(self._roles)], self._roles)
@@ -61,7 +64,8 @@ class ExampleWerewolves(Workflow):
             if role in self._by_rules:
                 seats[name] = RuleSeat(name, roles, rng)
             else:
-                seats[name] = ModelSeat(name, proxy.as_agentscope_model(name, role), introduction(name, roles), rng)
+                model, told = proxy.as_agentscope_model(name, role), introduction(name, roles)
+                seats[name] = ModelSeat(name, model, told, rng, short_speech=self._short_speech)
         return seats
 
 
