@@ -87,7 +87,8 @@ async def _measure_all(folder: Path, repetitions: int) -> dict[tuple[int, int], 
     measured: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for n_adapters in ADAPTERS:
         for n_requests in REQUESTS:
-            await rate(n_requests, -1, n_adapters), await rate(n_requests, -1, 0)
+            for kind in (n_adapters, 0):
+                await rate(n_requests, -1, kind)
             pairs = [
                 (await rate(n_requests, number, n_adapters), await rate(n_requests, number, 0))
                 for number in range(100 * n_adapters, 100 * n_adapters + repetitions)
