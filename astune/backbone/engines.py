@@ -57,9 +57,10 @@ async def open_model(
         own: the class of an engine of the user's own.
 
     Raises:
-        ConfigError: the configuration names no server, or no key.
+        ConfigError: the configuration names no server, or no key, or several policies and an engine that has none.
         EngineError: the model does not load, or the server does not answer as it must.
     """
+    require_policies_answered(config)
     async with AsyncExitStack() as closing:
         if weights is not None:
             closing.callback(weights.close)
@@ -71,6 +72,16 @@ async def open_model(
             model = await _served(config, weights, closing)
         closing.push_async_callback(model.engine.aclose)
         yield model
+
+
+def require_policies_answered(config: AstuneConfig) -> None:
+    """Raise ConfigError where there are several policies, and the engine would answer for all of them alike."""
+    if config.models and config.engine.type != "in_process":
+        raise ConfigError(
+            f"astune.models is set, and engine.type is {config.engine.type}: several policies are answered by the "
+            "engine in this process",
+            hint="set engine.type to in_process, or leave models out",
+        )
 
 
 def model_folder(config: AstuneConfig) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from astune.algorithm import Algorithm
 from astune.backbone.base import Backbone, RunObserver
-from astune.backbone.engines import OpenModel, model_folder, open_model
+from astune.backbone.engines import OpenModel, model_folder, open_model, require_policies_answered
 from astune.backbone.memory import Estimate, ModelShape, local_memory
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
@@ -193,13 +193,8 @@ def check_tasks(config: AstuneConfig, parts: UserParts) -> None:
 
 def check_settings(config: AstuneConfig) -> None:
     """Refuse what could run but not train, whatever the tasks are."""
+    require_policies_answered(config)
     if config.engine.type != "in_process":
-        if config.models:
-            raise ConfigError(
-                f"astune.models is set, and engine.type is {config.engine.type}: several policies are answered by the "
-                "engine in this process",
-                hint="set engine.type to in_process, or train one policy",
-            )
         _require_what_servers_can(config)
     if config.rollout.top_p < 1:
         raise ConfigError(

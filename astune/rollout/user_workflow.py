@@ -124,9 +124,12 @@ def require_something_to_train(
         )
     if not any(node.trainable for node in forest.nodes):
         agents = sorted({node.agent for node in forest.nodes if node.sampled})
+        targets = targets_of(workflow)
+        trained = "all agents" if targets is None else sorted(targets)
         raise cut or WorkflowError(
-            f"{name} trains {sorted(targets_of(workflow) or ())}, but the model was called by {agents}",
-            hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all",
+            f"{name} trains {trained}, but the model was called by {agents}, for whom no trained policy answers",
+            hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all; where there "
+            "are `models`, one that is trained has to answer for a target",
         )
     if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
         raise cut or WorkflowError(
