@@ -128,8 +128,8 @@ def require_something_to_train(
         trained = "all agents" if targets is None else sorted(targets)
         raise cut or WorkflowError(
             f"{name} trains {trained}, but the model was called by {agents}, for whom no trained policy answers",
-            hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all; where there "
-            "are `models`, one that is trained has to answer for a target",
+            hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all; "
+            "where there are `models`, one that is trained has to answer for a target",
         )
     if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
         raise cut or WorkflowError(
