@@ -17,6 +17,7 @@ from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
 from astune.viewer._rows import page_of
 from astune.viewer._run import ViewedRun
+from astune.viewer._settings import together
 from astune.viewer._tokens import read_tokens
 
 T = TypeVar("T")
@@ -40,7 +41,9 @@ class Api:
         return told | {"catalogue": catalogue()}
 
     def runs(self) -> list[dict[str, Any]]:
-        return [run.info() for run in self._library.runs().values()]
+        """Every run, newest first, with the settings in which they differ."""
+        runs = list(self._library.runs().values())
+        return together([run.info() for run in runs], [run.settings() for run in runs])
 
     def run(self, name: str) -> dict[str, Any]:
         """The run as far as it can be read: what cannot be read is empty, and named among the problems."""

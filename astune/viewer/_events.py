@@ -121,7 +121,7 @@ def _shown(run: ViewedRun) -> tuple[object, ...]:
     if (status := run.status()) != "running":
         return (status,)
     info = run.info()
-    return status, info["steps"], info["episodes"], info["reward"]
+    return status, info["steps"], info["episodes"], info["reward"], str(info["held_out"])
 
 
 class Pulse:

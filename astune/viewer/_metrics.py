@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from contextlib import suppress
@@ -13,6 +14,12 @@ from astune.runs import MetricKind, MetricsLine, Stamp, open_regular, parse_line
 _END_BYTES = 2**17
 """A line has 3 to 10 KB."""
 _LINE_BYTES = 2**20
+_MEASUREMENT = b'"validation"'
+_END_OF_READ = 256
+"""What was read last has to stand where it stood."""
+_KIND_WITHIN = 64
+"""A line begins with its step and its kind."""
+_SUCCESS = "reward/success_of_all"
 _SHOWN_BYTES = 2**27
 """What is shown of a file: the lines of some 10,000 steps."""
 
@@ -83,6 +90,67 @@ class MetricsFile:
                 self._lines.append(parse_line(line))
             except ValueError:
                 self._damaged.append(self._n_lines)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Success on the held-out tasks: at the first measurement, the best one (the first of equals) and the last."""
+
+    first: float
+    best: float
+    best_step: int
+    last: float
+    last_step: int
+
+
+class HeldOutScores:
+    """The held-out success in one file, of which only the lines of measurements are read as numbers.
+
+    What was written since is read when it is asked again; another file in its place is read from its start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._begin()
+
+    def read(self) -> HeldOut | None:
+        """None where nothing was measured, or the file cannot be read."""
+        with self._lock:
+            try:
+                with open_regular(self._path) as file:
+                    file.seek(self._offset - len(self._end))
+                    if file.read(len(self._end)) != self._end:
+                        self._begin()
+                        file.seek(0)
+                    self._take(file.read(max(0, _SHOWN_BYTES - self._offset)))
+            except OSError:
+                return None
+            return self._found
+
+    def _begin(self) -> None:
+        self._offset, self._end = 0, b""
+        self._found: HeldOut | None = None
+
+    def _take(self, data: bytes) -> None:
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        self._end = (self._end + whole)[-_END_OF_READ:]
+        for line in whole.split(b"\n"):
+            if _MEASUREMENT not in line[:_KIND_WITHIN]:
+                continue
+            with suppress(ValueError):
+                found = parse_line(line)
+                score = found.metrics.get(_SUCCESS, found.metrics.get("reward/success_rate", math.nan))
+                if math.isfinite(score):
+                    self._found = _with(self._found, found.step, score)
+
+
+def _with(known: HeldOut | None, step: int, score: float) -> HeldOut:
+    if known is None:
+        return HeldOut(score, score, step, score, step)
+    best, best_step = (score, step) if score > known.best else (known.best, known.best_step)
+    return HeldOut(known.first, best, best_step, score, step)
 
 
 def last_of(path: Path, kind: MetricKind) -> MetricsLine | None:

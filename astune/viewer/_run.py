@@ -9,12 +9,10 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import yaml
-
-from astune.config.plain_yaml import FastPlainLoader, require_small
 from astune.runs import (
     DamagedStoreError,
     EpisodeReader,
@@ -29,14 +27,15 @@ from astune.runs import (
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
-from astune.viewer._metrics import MetricsFile, MetricsSoFar, last_of
+from astune.viewer._metrics import HeldOut, HeldOutScores, MetricsFile, MetricsSoFar, last_of
 from astune.viewer._search import TextSearch
+from astune.viewer._settings import Settings, read_settings
 
 T = TypeVar("T")
 S = TypeVar("S")
 _SHOWN_OF_A_RUN = (
     *("run", "experiment", "name", "created_at", "ended_at", "status", "message", "backbone", "model", "steps"),
-    *("elapsed_s", "episodes", "reward", "problems"),
+    *("elapsed_s", "episodes", "reward", "problems", "seed", "held_out", "settings"),
 )
 _CONFIG_BYTES = 2**20
 _NAMED_LINES = 20
@@ -81,7 +80,9 @@ class ViewedRun:
         self._vocabulary = _Kept[Stamp, Vocabulary | None]()
         self._newest = _Kept[Stamp, MetricsLine | None]()
         self._ended = _Kept[Stamp, RunInfo]()
-        self._model = _Kept[Stamp, dict[str, str | None]]()
+        self._read_settings = _Kept[Stamp, Settings]()
+        self._scores = HeldOutScores(self._files.metrics_path)
+        self._measured = _Kept[Stamp, HeldOut | None]()
         self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
 
     def info(self) -> dict[str, Any]:
@@ -109,6 +110,7 @@ class ViewedRun:
         info = self._info(problems)
         last = self._last_line()
         episodes = self._count(problems)
+        settings = self.settings()
         told = {
             "run": self.name,
             "experiment": info.experiment if info is not None else self.path.parent.name,
@@ -117,11 +119,15 @@ class ViewedRun:
             "ended_at": info.ended_at if info is not None else None,
             "status": info.status if info is not None else "killed",
             "message": info.message if info is not None else "",
-            **self._settings(),
+            "backbone": settings.backbone,
+            "model": settings.model,
+            "seed": settings.seed,
             "steps": last.step if last is not None else None,
             "elapsed_s": last.elapsed_s if last is not None else None,
             "episodes": episodes,
             "reward": last.metrics.get("reward/mean") if last is not None else None,
+            "held_out": asdict(held_out) if (held_out := self._held_out()) is not None else None,
+            "settings": {},
             "problems": problems,
         }
         if told["model"] is None and not _begins(told):
@@ -211,6 +217,10 @@ class ViewedRun:
             return None
         return self._newest.of(Stamp.of(path), lambda: last_of(path, "train"))
 
+    def _held_out(self) -> HeldOut | None:
+        path = self._metrics_path
+        return self._measured.of(Stamp.of(path), self._scores.read) if path is not None else None
+
     def _info(self, problems: list[str]) -> RunInfo | None:
         path = self._inside(self.path / "run.json")
         if path is None:
@@ -225,22 +235,9 @@ class ViewedRun:
             self._ended.drop()
         return info
 
-    def _settings(self) -> dict[str, str | None]:
-        """Backbone and model, as the configuration names them."""
-        return self._model.of(Stamp.of(self._files.config_path), self._read_settings)
-
-    def _read_settings(self) -> dict[str, str | None]:
-        try:
-            text = self.config()
-            require_small(text)
-            root = yaml.load(text, FastPlainLoader)["astune"]
-            backbone, model = root["backbone"], root["model"]["path"]
-        except (yaml.YAMLError, KeyError, TypeError, ValueError):
-            return {"backbone": None, "model": None}
-        return {
-            "backbone": backbone if isinstance(backbone, str) else None,
-            "model": model if isinstance(model, str) else None,
-        }
+    def settings(self) -> Settings:
+        """What its configuration says, read again only when the file has changed."""
+        return self._read_settings.of(Stamp.of(self._files.config_path), lambda: read_settings(self.config()))
 
     def _count(self, problems: list[str]) -> int | None:
         path = self._inside(self._files.episodes_path)

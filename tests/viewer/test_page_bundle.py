@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 UI = ROOT / "ui"
 STATIC = ROOT / "astune" / "viewer" / "static"
-MOST_BYTES = 120_000
+MOST_BYTES = 160_000
 
 
 @pytest.fixture(scope="module")

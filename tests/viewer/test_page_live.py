@@ -112,4 +112,5 @@ def test_lists_of_runs_show_the_step_that_a_run_is_at(page, going):
     page.locator(".run-table tbody tr").wait_for()
     metrics.append(7, "train", {"reward/mean": 0.625})
     until(page, "document.querySelector('.run-table tbody tr').innerText.includes('0.625')")
-    assert "7" in page.locator(".run-table tbody td.number").nth(1).inner_text()
+    at = page.locator(".run-table th[scope=col]").all_inner_texts().index("Steps")
+    assert page.locator(".run-table tbody tr > *").nth(at).inner_text() == "7"

@@ -38,6 +38,11 @@ export interface RunInfo {
   elapsed_s: number | null
   episodes: number | null
   reward: number | null
+  seed: number | null
+  /** Success on the held-out tasks; null where nothing was measured. */
+  held_out: { first: number; best: number; best_step: number; last: number; last_step: number } | null
+  /** The settings in which it differs from other runs of the list. */
+  settings: { [key: string]: string } | null
   problems: string[]
 }
 

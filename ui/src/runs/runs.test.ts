@@ -4,6 +4,7 @@ import type { EpisodeRow, RunInfo } from '../data/types'
 import { matches, sorted } from '../data/embedded'
 import { PAGE, pagesOf } from '../episodes/pages'
 import { NO_FILTER } from '../state/place'
+import { columns, differing, settingsShown, sortedRuns } from './columns'
 import { isOutside, runsMeant } from './runsMeant'
 
 const RUNS = ['math/1', 'math/2', 'lake/1'].map((run) => ({ run, experiment: run.split('/')[0], name: run.split('/')[1], model: null }) as RunInfo)
@@ -48,4 +49,24 @@ it('asks for the pages that a window touches', () => {
   expect(pagesOf(0, 1)).toEqual([0])
   expect(pagesOf(PAGE - 10, 2 * PAGE + 10)).toEqual([0, 1, 2])
   expect(pagesOf(PAGE, 2 * PAGE)).toEqual([1])
+})
+
+const measured = (run: string, best: number | null, settings: RunInfo['settings']) =>
+  ({ run, experiment: run, name: run, model: null, settings, held_out: best === null ? null : { first: 0, best, best_step: 2, last: 0, last_step: 4 } }) as RunInfo
+
+it('sorts runs by a column, numbers as numbers, and what is not known last', () => {
+  const runs = [measured('a', 0.5, { lr: '1e-5' }), measured('b', null, { lr: '2e-6' }), measured('c', 0.25, { lr: '5' })]
+  const all = columns(['lr'])
+  const order = (key: string, descending: boolean): string => sortedRuns(runs, all.find((column) => column.key === key), descending).map(({ run }) => run).join('')
+  expect([order('held_out_best', true), order('held_out_best', false)]).toEqual(['acb', 'cab'])
+  expect([order('lr', false), order('lr', true)]).toEqual(['bac', 'cab'])
+  expect(order('no such column', true)).toBe('abc')
+})
+
+it('has columns for the settings in which the runs on show differ', () => {
+  const runs = [measured('a', 0, { lr: '1', x: 'y' }), measured('b', 0, { lr: '2', x: 'y' }), measured('c', 0, null)]
+  expect(differing(runs)).toEqual(['lr'])
+  expect(settingsShown(['a', 'b', 'c', 'd', 'e'], null)).toEqual(['a', 'b', 'c', 'd'])
+  expect(settingsShown(['a', 'b'], ['b'])).toEqual(['b'])
+  expect(runsMeant(runs, 'LR=2', '/log').map(({ run }) => run)).toEqual(['b'])
 })

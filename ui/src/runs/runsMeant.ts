@@ -12,7 +12,10 @@ export function runsMeant(runs: RunInfo[], wanted: string, root: string): RunInf
   const inside = runs.filter(({ run }) => run === folder || run.startsWith(`${folder}/`) || (run !== '' && folder.startsWith(`${run}/`)))
   if (inside.length > 0) return inside
   const text = folder.toLowerCase()
-  return runs.filter(({ run, experiment, name, model }) => `${run} ${experiment} ${name} ${model ?? ''}`.toLowerCase().includes(text))
+  return runs.filter(({ run, experiment, name, model, settings }) => {
+    const set = Object.entries(settings ?? {}).map(([key, value]) => `${key}=${value}`)
+    return [run, experiment, name, model ?? '', ...set].join(' ').toLowerCase().includes(text)
+  })
 }
 
 /** Whether a text is a path that does not lie in the opened folder, whose runs are not served. */

@@ -1,0 +1,80 @@
+"""A run's configuration as a list of runs needs it: model, backbone, seed, and the settings in which runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import yaml
+
+from astune.config.plain_yaml import FastPlainLoader, require_small
+from astune.viewer._answers import plain_text
+
+_OWN_COLUMNS = ("backbone", "model.path", "seed", "experiment_name", "record_dir")
+_MOST_KEYS = 1000
+_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was read; None, or nothing, where the file does not say it. `values` are texts by `section.key`."""
+
+    backbone: str | None = None
+    model: str | None = None
+    seed: int | None = None
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def read_settings(text: str) -> Settings:
+    """The settings in a resolved configuration; of one that cannot be read there are none."""
+    try:
+        require_small(text)
+        root = yaml.load(text, FastPlainLoader)["astune"]
+        backbone, model, seed = root.get("backbone"), (root.get("model") or {}).get("path"), root.get("seed")
+        values = dict(pair for pair, _ in zip(_flat(root, ""), range(_MOST_KEYS), strict=False))
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return Settings()
+    return Settings(
+        plain_text(backbone) if isinstance(backbone, str) else None,
+        plain_text(model) if isinstance(model, str) else None,
+        seed if type(seed) is int and abs(seed) < 2**53 else None,
+        values,
+    )
+
+
+def differing(runs: Sequence[Settings]) -> list[dict[str, str]]:
+    """Of each run, the settings in which at least two of the runs that have them differ.
+
+    [lr 1, seed 1, x 1], [lr 2, seed 1], [lr 1, seed 1]   gives   [lr 1], [lr 2], [lr 1]
+    """
+    seen: dict[str, set[str]] = {}
+    for run in runs:
+        for key, value in run.values.items():
+            seen.setdefault(key, set()).add(value)
+    keys = {key for key, values in seen.items() if len(values) > 1 and key not in _OWN_COLUMNS}
+    return [{key: value for key, value in run.values.items() if key in keys} for run in runs]
+
+
+def _flat(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for key, value in section.items():
+        at = plain_text(f"{path}{key}")
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{at}.")
+        else:
+            yield at, _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return plain_text(value[:_CHARACTERS])
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()[:_CHARACTERS]
+    except (orjson.JSONEncodeError, TypeError):  # a number with thousands of digits
+        return "?"
+
+
+def together(infos: Iterable[dict[str, Any]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
+    """Each run's entry of the list with the settings in which it differs from others."""
+    return [info | {"settings": own} for info, own in zip(infos, differing(settings), strict=True)]

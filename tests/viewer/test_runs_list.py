@@ -1,0 +1,82 @@
+"""The list of runs: held-out success, seed, and the settings in which runs differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from viewer_stage import get, serving
+
+from astune.runs import RunDirectory
+from astune.viewer._metrics import HeldOut, HeldOutScores
+from astune.viewer._settings import Settings, differing, read_settings
+
+
+def write(record: Path, scores: dict[int, float], config: str) -> Path:
+    with RunDirectory.create(record, "demo") as run, run.open_metrics() as metrics:
+        run.save_config(config)
+        for step, score in scores.items():
+            metrics.append(step, "train", {"reward/success_of_all": 1.0})
+            metrics.append(step, "validation", {"reward/success_of_all": score})
+        run.finish("finished")
+        return run.path
+
+
+def config(**more: object) -> str:
+    lines = [f"  {key}: {value}" for key, value in more.items()]
+    return "\n".join(["astune:", "  backbone: local", "  model: {path: tiny}", *lines])
+
+
+def test_a_run_is_listed_with_its_first_best_and_last_measurement_and_its_seed(tmp_path):
+    write(tmp_path, {0: 0.25, 2: 0.75, 4: 0.75, 6: 0.5}, config(seed=7))
+    with serving(tmp_path) as client:
+        [run] = get(client, "runs")
+    assert run["seed"] == 7
+    assert run["held_out"] == {"first": 0.25, "best": 0.75, "best_step": 2, "last": 0.5, "last_step": 6}
+
+
+def test_runs_have_the_settings_in_which_they_differ(tmp_path):
+    for rate, seed in ((1e-5, 0), (5e-5, 1)):
+        write(tmp_path, {}, config(seed=seed, trainer=f"{{optim: {{lr: {rate}}}, total_steps: 9}}"))
+    with serving(tmp_path) as client:
+        runs = get(client, "runs")
+    assert sorted(float(run["settings"]["trainer.optim.lr"]) for run in runs) == [1e-5, 5e-5]
+    assert {key for run in runs for key in run["settings"]} == {"trainer.optim.lr"}
+
+
+def test_a_setting_that_a_run_does_not_have_differs_from_nothing():
+    runs = [Settings(values={"lr": "1", "x": "1"}), Settings(values={"lr": "2"}), Settings(values={"lr": "1"})]
+    assert differing(runs) == [{"lr": "1"}, {"lr": "2"}, {"lr": "1"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "astune: 3", "astune: [1]", "astune: {model: 3}", "astune: {model: [x]}", "a: &a [*a]", '{"astune": {"x": 1'],
+)
+def test_a_configuration_that_cannot_be_read_has_no_settings(text):
+    assert read_settings(text).model is None
+
+
+def test_settings_are_texts_that_an_answer_can_hold():
+    read = read_settings("astune: {b: {c: [1, 2]}, d: null, e: {}, f: 数, seed: 99999999999999999999}")
+    assert (read.values["b.c"], read.values["d"], read.values["e"], read.seed) == ("[1,2]", "null", "{}", None)
+    assert read.values["f"] == "数"
+
+
+def test_scores_follow_a_file_that_grows_is_torn_or_is_put_in_the_place_of_another(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    scores = HeldOutScores(path)
+    assert scores.read() is None
+
+    def line(step: int, score: float) -> bytes:
+        return (
+            b'{"step":%d,"kind":"validation","time":1.0,"elapsed_s":1.0,"metrics":{"reward/success_of_all":%f}}\n'
+            % (step, score)
+        )
+
+    path.write_bytes(line(0, 0.5) + line(2, 0.75)[:40])
+    assert scores.read() == HeldOut(0.5, 0.5, 0, 0.5, 0)
+    path.write_bytes(line(0, 0.5) + line(2, 0.75) + b"nonsense\n" + line(4, float("nan")))
+    assert scores.read() == HeldOut(0.5, 0.75, 2, 0.75, 2)
+    path.write_bytes(line(0, 0.125))
+    assert scores.read() == HeldOut(0.125, 0.125, 0, 0.125, 0)
