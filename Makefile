@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-letter e2e-prompts e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-letter e2e-prompts e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -57,6 +57,9 @@ lock: install ## requirements/constraints.txt from what is installed
 
 e2e-install: install ## the wheel in empty environments, made by pip and by uv, with all extras and a real run
 	@$(VENV)/python -m pytest -m e2e tests/install
+
+fuzz: install ## N hostile answers of a model to each of several agents, from SEED: no episode may end in an error
+	@FUZZ_EPISODES=$(or $(N),1000) FUZZ_SEED=$(or $(SEED),0) $(VENV)/python -m pytest --timeout 0 tests/fuzz
 
 e2e-agentscope: install ## the AgentScope tests with each version of 1.x that users have, and their recorded traffic compared
 	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \

@@ -18,6 +18,8 @@ import httpx
 
 from astune.processes.program import ProgramEnd
 from astune.schema import ConfigError, WorkflowError, described, is_loopback
+from astune.schema.plain_json import encoded, whole
+from astune.serving import read_json
 from astune.workflow.agent_result import AgentResult
 from astune.workflow.program import run_once, variables_of
 
@@ -194,8 +196,18 @@ def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_i
     except Exception as failure:  # such as a full disk: this episode fails, and the worker goes on
         return "/abort", {"error": f"the worker failed: {described(failure)}"}
     values = AgentResult.printed(ended.stdout).values
-    kept = {name: values[name] for name in ("final_answer", "reward", "is_success", "metrics") if name in values}
+    kept = {name: values[name] for name in ("reward", "is_success", "metrics") if name in values}
+    if "final_answer" in values:
+        kept["final_answer"] = _sendable(values["final_answer"])
     return "/end", {**kept, "stdout": ended.stdout, "stderr": ended.stderr, "exit_status": ended.status}
+
+
+def _sendable(answer: Any) -> Any:
+    """The final answer; as text where it is no strict JSON, since a model may have written it."""
+    try:
+        return read_json(encoded(answer))
+    except (ValueError, RecursionError):
+        return whole(json.dumps(answer))
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

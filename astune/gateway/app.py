@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from astune.gateway.lease_board import LeaseBoard
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.gateway.worker_routes import STALE, worker_routes
 from astune.schema import AstuneError, EpisodeCut, WorkflowError
+from astune.schema.plain_json import encoded
 
 MAX_BODY_BYTES = 32 * 2**20
 OVERRIDDEN_HEADER = "x-astune-overridden"
@@ -229,11 +231,24 @@ async def body_of(http: Request) -> bytes:
 
 
 def json_of(body: bytes) -> object:
-    """Strict: no NaN, no half of a character, no depth that nobody reads."""
+    """Strict: no NaN, no depth that nobody reads. Half a character becomes �."""
     try:
         return orjson.loads(body)
     except ValueError as cause:
-        raise Refused(f"the body is no JSON: {cause}") from cause
+        value = _with_halves(body)
+        if value is None:
+            raise Refused(f"the body is no JSON: {cause}") from cause
+        return value
+
+
+def _with_halves(body: bytes) -> Any:
+    """The value of a body that holds half a character, as where an agent cuts a text within an emoji; else None."""
+    if b"\\ud" not in body.lower():
+        return None
+    try:
+        return orjson.loads(encoded(json.loads(body)))
+    except (ValueError, RecursionError):
+        return None
 
 
 async def _refused(http: Request, failure: Exception) -> Response:

@@ -7,6 +7,7 @@ trust: the template renders an answer with a call, and the reader has to find it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -18,6 +19,7 @@ from astune.renderers.renderer import Reply, Tool
 from astune.renderers.spelled_calls import read_as
 from astune.renderers.template import ChatTemplate
 from astune.schema import ConfigError, install_extra
+from astune.schema.plain_json import whole
 
 _log = logging.getLogger(__name__)
 
@@ -136,9 +138,10 @@ def _mistral_calls(block: str) -> list[tuple[str, str]]:
             found = [{"name": named["name"].strip(), "arguments": json.loads(named["arguments"])}]
         else:
             found = json.loads(block)
-        return [(str(call["name"]), _as_json(dict(call["arguments"]))) for call in found]
-    except (ValueError, TypeError, KeyError):
+        calls = [(whole(str(call["name"])), _as_json(dict(call["arguments"]))) for call in found]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return []
+    return calls if all(name.strip() for name, _ in calls) else []
 
 
 def without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) -> Sequence[int]:
@@ -148,12 +151,23 @@ def without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) ->
 
 def _reply(parsed: Any) -> Reply:
     """A thought that was cut off is read as a closed one is, without outer whitespace."""
-    good = [call for call in parsed.tool_calls if call.status == "ok"]
-    bad = [call.raw for call in parsed.tool_calls if call.status != "ok"]
+    good = [call for call in parsed.tool_calls if _is_readable(call)]
+    bad = [call.raw for call in parsed.tool_calls if not _is_readable(call)]
     content = "\n".join(part for part in [parsed.content, *bad] if part)
     thought = parsed.reasoning_content
-    return Reply(content, thought and thought.strip(), [(call.name, _as_json(call.arguments)) for call in good], bad)
+    return Reply(
+        content, thought and thought.strip(), [(whole(call.name), _as_json(call.arguments)) for call in good], bad
+    )
+
+
+def _is_readable(call: Any) -> bool:
+    return call.status == "ok" and isinstance(call.name, str) and bool(call.name.strip())
 
 
 def _as_json(arguments: dict[str, Any] | str | None) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    if isinstance(arguments, str) and "\\ud" in arguments.lower():  # half a character may be spelled out
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    if not isinstance(arguments, str):
+        arguments = json.dumps(whole(arguments or {}), ensure_ascii=False)
+    return whole(arguments)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from astune.schema import Forest, Message, MessageNode, WorkflowError
+from astune.schema.plain_json import whole
 
 _OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id", "images")
 _KEYS = frozenset({"role", "content", *_OPTIONAL} - {"images"})
@@ -37,7 +38,8 @@ def canonical(message: Message) -> Message:
     """The message with its content as one string and without empty optional keys.
 
     `images` are pairs: how many characters of the text stand before an image, and the SHA-256 of its bytes, or of the
-    address that names it, with the detail that was asked for.
+    address that names it, with the detail that was asked for. Half a character, which no tokenizer reads, is �: a model
+    may write it as an escape of JSON, and its agent send it back.
 
     Raises:
         WorkflowError: it is no chat message, it has no content and no tool calls either, or it holds something other
@@ -52,14 +54,13 @@ def canonical(message: Message) -> Message:
     if not _has_content(message):
         raise _without_content(message)
     text, images = _read(message.get("content"))
-    _require_characters(text)
-    plain: Message = {"role": role, "content": text}
+    plain: Message = {"role": whole(role), "content": whole(text)}
     if message.keys() == {"role", "content"} and not images:
         return plain
     message = {**message, "images": images}
     for key in _OPTIONAL:
         if message.get(key):
-            plain[key] = message[key]
+            plain[key] = whole(message[key])
     if "tool_calls" in plain:
         plain["tool_calls"] = [_canonical_call(call) for call in plain["tool_calls"]]
     return plain
@@ -82,16 +83,6 @@ def _without_content(message: Message) -> WorkflowError:
         f"a message of role {message['role']} has no content{f', but the unknown keys {unknown}' if unknown else ''}",
         hint=f'write {{"role": ..., "content": ...}}; content may be missing only beside tool_calls; {_FORMATTERS}',
     )
-
-
-def _require_characters(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as cause:
-        raise WorkflowError(
-            f"a message's text has {text[cause.start]!r} at character {cause.start}, which is half a character",
-            hint="replace it, as text.encode(errors='replace').decode() does; JSON of another program may hold it",
-        ) from cause
 
 
 def _canonical_call(call: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any
 
 from astune.renderers.renderer import Reply, Tool
 from astune.schema import Message
+from astune.schema.plain_json import whole
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _RESULT = "is_tool_result"
@@ -104,9 +105,11 @@ def read(text: str) -> Reply:
 def _call(text: str) -> tuple[str, str] | None:
     try:
         call = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"].strip():
         return None
     arguments = call.get("arguments", {})
-    return (call["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+    if not isinstance(arguments, dict):
+        return None
+    return whole(call["name"]), json.dumps(whole(arguments), ensure_ascii=False)

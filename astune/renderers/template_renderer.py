@@ -136,7 +136,11 @@ class TemplateRenderer:
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         if self._knows_tools or not tools:
-            return self._reader.read(sampled_ids, prompt_ids, tools)
+            try:
+                return self._reader.read(sampled_ids, prompt_ids, tools)
+            except RecursionError:  # arguments that are nested too deep
+                text = self.text(sampled_ids)
+                return Reply(text, malformed=[text])
         reply = self._reader.read(sampled_ids, prompt_ids, ())
         return replace(plain_tools.read(reply.content), reasoning=reply.reasoning)
 

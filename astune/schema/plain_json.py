@@ -19,10 +19,20 @@ def encoded(value: Any) -> bytes:
         TypeError, ValueError: something in it has no place in JSON, as NaN.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    return whole(text).encode()
+
+
+def whole(value: Any) -> Any:
+    """The value with half characters in its texts, at any depth, as �: JSON may hold them, and no tokenizer does."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, dict):
+        return {whole(key): whole(inner) for key, inner in value.items()}
+    return [whole(inner) for inner in value] if isinstance(value, list) else value
 
 
 def shortened(text: str) -> str:

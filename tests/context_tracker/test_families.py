@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from family_templates import ENDS, family_renderer, family_template, family_tokenizer
+from hostile import hostile_text
 
 from astune.context_tracker import ContextTracker, faults
 from astune.engine.local.grammar import Grammars
@@ -112,6 +114,29 @@ def test_a_call_that_breaks_off_is_reported_and_kept_as_text(renderer: TemplateR
     assert reply.tool_calls == []
     assert len(reply.malformed) == 1
     assert reply.malformed[0] in reply.content
+
+
+def test_whatever_is_sampled_is_read_and_can_be_sent_back(renderer: TemplateRenderer) -> None:
+    """What a model writes may not bring about an error, which would throw its episode away."""
+    rng = random.Random(0)
+    texts = [hostile_text(rng) for _ in range(150)] + ["<tool_call>" + "[" * 20_000, "[TOOL_CALLS]" + "[" * 20_000]
+    for text in texts:
+        tracker = ContextTracker(renderer, 60_000)
+        ask = {"role": "user", "content": "Hi"}
+        pending = tracker.prepare([ask], TOOLS, agent="a", trainable=True)
+        sampled = renderer._template.encode(text)
+        if rng.random() < 0.2:
+            sampled = [rng.randrange(40_000) for _ in range(40)]
+        completion = Completion([*sampled, renderer.stop_token_ids[0]], [-1.0] * (len(sampled) + 1), "stop", 0)
+        message = tracker.commit(pending, completion)
+        json.dumps(message, ensure_ascii=False).encode()
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "x"}
+            for call in message.get("tool_calls", [])
+        ]
+        assert all(call["function"]["name"].strip() for call in message.get("tool_calls", []))
+        following = results or [{"role": "user", "content": "And?"}]
+        tracker.prepare([ask, message, *following], TOOLS, agent="a", trainable=True)
 
 
 def test_an_agent_with_tools_is_recorded_call_by_call(renderer: TemplateRenderer) -> None:

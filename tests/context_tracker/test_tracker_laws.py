@@ -262,13 +262,37 @@ def test_a_branch_is_explained_by_its_own_agents_earlier_ones(renderer: Renderer
     [
         ({"role": "user", "content": "Hi"}, "instead of a list"),
         ("Hi", "instead of a list"),
-        ([{"role": "user", "content": "a\ud800"}], "half a character"),
     ],
 )
 def test_what_is_no_list_of_messages_is_refused_at_every_call(renderer: Renderer, messages: Any, says: str) -> None:
     talk = talked(renderer)
     with pytest.raises(WorkflowError, match=says):
         talk.tracker.prepare(messages, agent="agent", trainable=True)
+
+
+def test_half_a_character_is_read_as_the_replacement_character(renderer: Renderer) -> None:
+    """A model writes it as an escape of JSON, an agent cuts a text within an emoji: neither is a failure."""
+    tracker = ContextTracker(renderer, 2000)
+    ask = {"role": "user", "content": "cut: \ud83d"}
+    pending = tracker.prepare([ask], agent="a", trainable=True)
+    assert "cut: \ufffd" in renderer.decode(pending.prompt_ids)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    pending = tracker.prepare([ask], [tool], agent="a", trainable=True)
+    encode = renderer._template.encode  # type: ignore[attr-defined]
+    text = '<tool_call>{"name": "add\\ud800", "arguments": {"x": ["\\udfff"]}}</tool_call>'
+    nameless = '<tool_call>{"name": " ", "arguments": {}}</tool_call>'
+    ids = encode(text + nameless)
+    answer = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    (call,) = answer["tool_calls"]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("add\ufffd", '{"x": ["\ufffd"]}')
+    assert answer["content"] == nameless
+    assert tracker.forest.nodes[-1].malformed_calls == [nameless]
+    tracker.prepare(
+        [ask, answer, {"role": "tool", "tool_call_id": call["id"], "content": "\udc00"}],
+        [tool],
+        agent="a",
+        trainable=True,
+    )
 
 
 def test_pasted_text_is_no_sample_and_trained_answers_are_trained_once(renderer: Renderer) -> None:

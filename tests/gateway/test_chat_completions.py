@@ -227,8 +227,8 @@ async def test_other_hosts_sizes_types_and_texts_are_refused(renderer: Renderer)
             )
             models = await client.get(f"{base_url}/models")
         statuses = [each.status_code for each in (rebound, text, broken, huge, surrogate)]
-        assert statuses == [400, 415, 400, 413, 400]
-        assert all("error" in json.loads(each.text) for each in (text, broken, huge, surrogate))
+        assert statuses == [400, 415, 400, 413, 200]  # an agent cuts a text within an emoji
+        assert all("error" in json.loads(each.text) for each in (text, broken, huge))
         assert models.json()["data"][0]["streams_tokens"] is True
         await proxy.achat(ASK)
 
