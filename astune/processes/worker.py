@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
@@ -66,11 +67,18 @@ class Ties:
             yield ties, theirs, their_end
         except BaseException:
             ties.cut()
-            ties.folder.cleanup()
+            ties.remove_folder()
             raise
         finally:
             theirs.close()
             os.close(their_end)
+
+    def remove_folder(self) -> None:
+        """Idempotent. Code that a model wrote may have nested folders deeper than Python's own removal goes."""
+        try:
+            self.folder.cleanup()
+        except RecursionError:
+            subprocess.run(["rm", "-rf", "--", self.folder.name], check=False)
 
     def cut(self) -> None:
         """Close channel and lifeline, which alone ends the process where the system can do that. Idempotent."""
@@ -164,7 +172,7 @@ class Worker:
         if pid:
             kill_group(pid)
             await asyncio.wait({self._exited}, timeout=ENDS_S)
-        await asyncio.to_thread(self._ties.folder.cleanup)
+        await asyncio.to_thread(self._ties.remove_folder)
 
     async def _get_ready(self) -> None:
         try:

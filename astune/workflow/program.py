@@ -9,6 +9,7 @@ Each episode has a process group and a working directory of its own, which end w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -23,7 +24,8 @@ from typing import Any
 from astune.config.schema import ProgramConfig
 from astune.processes.ending import how_it_ended
 from astune.processes.program import ProgramEnd, run_program
-from astune.schema import ConfigError, Task, WorkflowError
+from astune.sandbox.inside.removal import remove_all
+from astune.schema import ConfigError, Task, WorkflowError, to_the_end
 from astune.workflow.agent_result import AgentResult, given_task, warn_of_failure
 from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
@@ -119,20 +121,24 @@ async def run_once(
         WorkflowError: it could not be started.
     """
     kept = {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
-    with tempfile.TemporaryDirectory(prefix="astune-program-", ignore_cleanup_errors=True) as folder:
+    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="astune-program-")
+    try:
         task_file, work = Path(folder) / "task.json", Path(folder) / "work"
         task_file.write_text(json.dumps(given) + "\n")
         work.mkdir()
-        try:
-            return await run_program(
-                _filled(command, given),
-                source=task_file,
-                environment={**kept, **variables, "ASTUNE_TASK": str(task_file)},
-                folder=work,
-                memory=memory,
-            )
-        except (OSError, ValueError) as cause:
-            raise WorkflowError(f"the program {command[0]} could not be started: {cause}") from cause
+        return await run_program(
+            _filled(command, given),
+            source=task_file,
+            environment={**kept, **variables, "ASTUNE_TASK": str(task_file)},
+            folder=work,
+            memory=memory,
+        )
+    except (OSError, ValueError) as cause:
+        raise WorkflowError(f"the program {command[0]} could not be started: {cause}") from cause
+    finally:
+        _, cancelled = await to_the_end(asyncio.to_thread(remove_all, folder))
+        if cancelled:
+            raise asyncio.CancelledError
 
 
 def has_failed(ended: ProgramEnd, command: Sequence[str], task_id: str, *, asked: bool) -> bool:

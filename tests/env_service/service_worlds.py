@@ -84,6 +84,14 @@ class Counter(Environment):
     def do_temporary(self) -> dict[str, Any]:
         return {"file": tempfile.mkstemp()[1]}
 
+    def do_nest(self) -> dict[str, Any]:
+        top = tempfile.mkdtemp()
+        os.chdir(top)
+        for _ in range(3000):
+            os.mkdir("d")
+            os.chdir("d")
+        return {"folder": top}
+
     def do_sleep(self) -> None:
         sys.stderr.write(f"{self.task.task_id} falls asleep\n")
         time.sleep(300)

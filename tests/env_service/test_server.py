@@ -318,6 +318,14 @@ class TestInstances:
         service.step("untidy", "kill")
         assert not file.parent.exists()
 
+    def test_folders_of_any_depth_are_removed(self, service):
+        service.create("nests")
+        folder = Path(service.info_of("nests", "nest")["folder"])
+        assert folder.is_dir()
+        assert service.step("nests", "kill").status_code == 500
+        assert not folder.parent.exists()
+        assert service.create("next").status_code == 200
+
 
 @pytest.mark.slow
 class TestPlaces:

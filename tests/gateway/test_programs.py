@@ -141,6 +141,22 @@ def test_a_program_that_others_ended_is_a_failed_attempt(renderer: Renderer, tmp
     assert "agent.py" in (episode.error or "") or sys.executable in (episode.error or "")
 
 
+NESTS = """
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+def test_what_a_program_leaves_in_its_folder_decides_nothing(renderer: Renderer, tmp_path: Path) -> None:
+    """3,000 folders within each other were a RecursionError of the cleanup, and so a failed attempt."""
+    agent = written(tmp_path / "agent.py", FAILS.replace("flush=True)", "os.getcwd(), flush=True)") + NESTS)
+    episode = play(renderer, [sys.executable, agent])
+    assert episode.error is None
+    assert episode.reward is not None
+    assert not Path(episode.judge_inputs["stdout"].split()[-1]).exists()
+
+
 def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Renderer, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     start = time.monotonic()
