@@ -63,6 +63,41 @@ def test_chosen_runs_have_their_curves_over_each_other(page, runs):
     page.get_by_role("button", name="Curves of 2 runs").click()
     page.locator('[data-chart="reward"]').wait_for()
     assert page.locator(".dashboard-heading .values-line li").count() == 2
+    success = page.locator('[data-chart="reward/success_of_all"] .values-line')
+    page.get_by_label("Find a metric").fill("success_of_all")
+    assert success.get_by_text("Held-out").count() == 0, "runs are told by their names"
+    page.get_by_label("Mean over runs by").select_option("model")
+    assert "model large (1)" in page.locator(".dashboard-heading").inner_text()
+    page.get_by_label("Mean over runs by").select_option("")
+    page.get_by_label("Smoothing").select_option("0.9")
+    assert "smooth=0.9" in page.url
+
+
+def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
+    page.goto(runs)
+    for box in page.locator(".run-table tbody input[type=checkbox]").all():
+        box.check()
+    page.get_by_role("button", name="Curves of 3 runs").click()
+    page.get_by_label("Mean over runs by").select_option("model")
+    page.get_by_label("Find a metric").fill("success_of_all")
+    told = page.locator('[data-chart="reward/success_of_all"] .values-line')
+    told.get_by_text("model small (2)").or_(
+        page.locator(".dashboard-heading", has_text="model small (2)")
+    ).first.wait_for()
+    assert "0.5" in told.inner_text(), "the mean of 0.7 and 0.3 at step 4"
+
+
+def test_the_settings_of_chosen_runs_stand_beside_each_other(page, runs):
+    page.goto(runs)
+    for box in page.locator(".run-table tbody input[type=checkbox]").all():
+        box.check()
+    page.get_by_role("button", name="Curves of 3 runs").click()
+    page.get_by_role("button", name="Setup").click()
+    rows = page.locator(".differences tbody tr").all_inner_texts()
+    assert len(rows) == 1
+    key, *values = rows[0].split("\t")
+    assert key.strip() == "trainer.optim.lr"
+    assert sorted(map(float, values)) == [2e-6, 1e-5, 5e-5]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -96,7 +96,7 @@ export function App() {
           {view === 'episodes' && <EpisodeList run={run.data} written={written} />}
           {view === 'episodes' && <Interaction written={written} />}
           {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} catalogue={open.data?.catalogue ?? NO_CATALOGUE} />}
-          {view === 'setup' && (run.data ? <Setup run={run.data} /> : <Empty title={t('choose_run')} />)}
+          {view === 'setup' && (run.data ? <Setup run={run.data} over={runs.data.filter((info) => shown.includes(info.run))} /> : <Empty title={t('choose_run')} />)}
         </main>
       )}
       {helping && <Help onClose={() => setHelping(false)} />}

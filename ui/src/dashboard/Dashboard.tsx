@@ -3,9 +3,11 @@
 import { useMemo, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
+import { Select } from '../common/Select'
 import { Tabs } from '../common/Tabs'
 import type { Metric, Run, RunInfo, RunMetrics } from '../data/types'
 import { go, usePlace, type Axis } from '../state/place'
+import { differing } from '../runs/columns'
 import { dark, language } from '../state/preferences'
 import type { Resource } from '../state/resource'
 import { useSource } from '../state/source'
@@ -16,6 +18,7 @@ import type { Word } from '../text/words'
 import { Chart, Swatch } from './Chart'
 import { curves, isMeant, others, overview, type ChartKind } from './charts'
 import { colourOf } from './palette'
+import { groupsBy, means, smoothed, SMOOTHINGS, type RunGroup } from './together'
 
 interface Props {
   metrics: Resource<RunMetrics[]>
@@ -25,16 +28,22 @@ interface Props {
 }
 
 export function Dashboard({ metrics, run, runs, catalogue }: Props) {
-  const { axis, metric } = usePlace()
+  const { axis, metric, smooth, group } = usePlace()
   const spoken = useStore(language)
   const report = useSource().reportAddress(run?.run ?? '', [])
   const isDark = useStore(dark)
   const names = useMemo(() => (metrics.data ?? []).map((item) => nameOf(item.run, runs)), [metrics.data, runs])
+  const infos = useMemo(() => (metrics.data ?? []).map(({ run }) => runs.find((info) => info.run === run)), [metrics.data, runs])
+  const settings = useMemo(() => groupable(infos), [infos])
+  // Runs have no moments in common, only steps.
+  const grouped = axis === 'step' && infos.length > 1 ? group : ''
+  const together = useMemo(() => (grouped === '' ? null : groupsBy(grouped, infos)), [grouped, infos])
+  const shownNames = together?.map(({ name }) => name) ?? names
   const runsShown = useMemo(() => metrics.data ?? [], [metrics.data])
   const first = useMemo(() => overview(catalogue), [catalogue, spoken])
   const groups = useMemo(() => others(runsShown, catalogue), [runsShown, catalogue, spoken])
   const found = [...first, ...groups.flatMap(({ kinds }) => kinds)].filter((kind) => isMeant(kind, metric.trim()))
-  const shown: Shown = { runs: runsShown, run, axis, names }
+  const shown: Shown = { runs: runsShown, run, axis, names: shownNames, smooth: Number(smooth) || 0, together }
   return (
     <section class="pane dashboard" aria-label={t('dashboard')}>
       <header class="dashboard-heading">
@@ -48,12 +57,28 @@ export function Dashboard({ metrics, run, runs, catalogue }: Props) {
           onChange={(value) => go({ axis: value }, { replace: true })}
         />
         <ul class="values-line">
-          {names.map((name, index) => (
+          {shownNames.map((name, index) => (
             <li key={name}>
               <Swatch colour={colourOf(index, isDark)} dashed={false} /> {name}
             </li>
           ))}
         </ul>
+        <Select
+          label={t('smoothing')}
+          hideLabel
+          value={smooth}
+          options={SMOOTHINGS.map((each): [string, string] => [each, each === '0' ? t('no_smoothing') : t('smoothed_by', { n: each })])}
+          onChange={(value) => go({ smooth: value }, { replace: true })}
+        />
+        {settings.length > 0 && axis === 'step' && (
+          <Select
+            label={t('group_by')}
+            hideLabel
+            value={group}
+            options={[['', t('each_run')], ...settings.map((each): [string, string] => [each, t('mean_by', { key: each })])]}
+            onChange={(value) => go({ group: value }, { replace: true })}
+          />
+        )}
         <input
           type="search"
           data-search
@@ -100,10 +125,19 @@ interface Shown {
   run: Run | null
   axis: Axis
   names: string[]
+  smooth: number
+  together: RunGroup[] | null
 }
 
-function Charts({ kinds, runs, run, axis, names }: Shown & { kinds: ChartKind[] }) {
-  const charts = useMemo(() => kinds.map((kind) => ({ kind, all: curves(kind, runs, run, axis) })), [kinds, runs, run, axis])
+function Charts({ kinds, runs, run, axis, names, smooth, together }: Shown & { kinds: ChartKind[] }) {
+  const charts = useMemo(
+    () =>
+      kinds.map((kind) => {
+        const all = curves(kind, runs, run, axis).map((curve) => (smooth > 0 ? { ...curve, points: smoothed(curve.points, smooth), band: undefined } : curve))
+        return { kind, all: together && !kind.parts ? means(all, together) : all }
+      }),
+    [kinds, runs, run, axis, smooth, together],
+  )
   return (
     <div class="charts">
       {charts.map(({ kind, all }) => (
@@ -111,6 +145,13 @@ function Charts({ kinds, runs, run, axis, names }: Shown & { kinds: ChartKind[] 
       ))}
     </div>
   )
+}
+
+/** The settings in which the runs on show differ. */
+function groupable(infos: (RunInfo | undefined)[]): string[] {
+  const known = infos.filter((info) => info !== undefined)
+  const own = (['model', 'seed'] as const).filter((key) => new Set(known.map((info) => info[key])).size > 1)
+  return [...differing(known), ...own]
 }
 
 /** Closed at first; its charts are drawn while it is open. */

@@ -83,7 +83,8 @@ export function overview(catalogue: Metric[]): ChartKind[] {
 /** A chart for every other metric that one of the runs has: in the catalogue's order, and what it does not know last. */
 export function others(runs: RunMetrics[], catalogue: Metric[]): ChartGroup[] {
   const shown = new Set(Object.values(OVERVIEW))
-  const names = new Set(runs.flatMap(({ lines }) => lines.flatMap(({ metrics }) => Object.keys(metrics))))
+  const names = new Set<string>()
+  for (const { lines } of runs) for (const { metrics } of lines) for (const name in metrics) names.add(name)
   const placed = [...names]
     .filter((name) => !shown.has(name))
     .map((name) => ({ kind: chartOf(name, catalogue), ...placeOf(name, catalogue) }))

@@ -1,11 +1,12 @@
 import { expect, it } from 'vitest'
 
 import { appended, Growing } from '../data/lines'
-import type { Metric, Run, RunMetrics } from '../data/types'
+import type { Metric, Run, RunInfo, RunMetrics } from '../data/types'
 import { curves, isMeant, others, overview } from './charts'
 import { csv } from './csv'
 import { pointAt, Scale, unbroken } from './plot'
 import { bounds, labels, ticks } from './ticks'
+import { groupsBy, means, smoothed } from './together'
 
 const RUNS: RunMetrics[] = [
   {
@@ -155,4 +156,23 @@ it('has a chart for every metric, those that the catalogue does not know last', 
   const kinds = groups.flatMap(({ kinds }) => kinds)
   expect(kinds.filter((kind) => isMeant(kind, 'ACTOR lr')).map(({ key }) => key)).toEqual(['verl/actor/lr'])
   expect(curves(kinds[0]!, runs, null, 'step').map(({ split, points }) => [split, points])).toEqual([['train', [[1, 1]]]])
+})
+
+it('smooths what is known and leaves what is not', () => {
+  const points: [number, number | null][] = [[1, 0], [2, 1], [3, null], [4, 1]]
+  expect(smoothed(points, 0)).toBe(points)
+  expect(smoothed(points, 0.5).map(([, y]) => (y === null ? null : Number(y.toFixed(2))))).toEqual([0, 0.67, null, 0.86])
+  expect(smoothed([[1, 3], [2, 3], [3, 3]], 0.97).every(([, y]) => Math.abs(y! - 3) < 1e-12)).toBe(true)
+})
+
+it('takes runs of the same setting together, as mean and deviation', () => {
+  const info = (run: string, lr: string) => ({ run, settings: { lr } }) as unknown as RunInfo
+  const groups = groupsBy('lr', [info('a', '1'), info('b', '2'), info('c', '1')])
+  expect(groups).toEqual([{ name: 'lr 1 (2)', runs: [0, 2] }, { name: 'lr 2 (1)', runs: [1] }])
+  const curve = (run: number, points: [number, number | null][]) => ({ label: '', run, part: 0, split: 'train' as const, points })
+  const [first, second] = means([curve(0, [[1, 1], [2, null]]), curve(1, [[1, 5]]), curve(2, [[1, 3], [2, 4]])], groups)
+  expect(first).toMatchObject({ label: 'lr 1 (2)', run: 0, points: [[1, 2], [2, 4]] })
+  expect(first!.band![0]!.map((value) => Number(value.toFixed(3)))).toEqual([1, 0.586, 3.414])
+  expect(first!.band![1]).toEqual([2, 4, 4])
+  expect(second).toMatchObject({ run: 1, points: [[1, 5]], band: undefined })
 })

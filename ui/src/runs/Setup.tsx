@@ -1,10 +1,11 @@
 /** What the run was started with. */
 
-import type { Run } from '../data/types'
+import type { Run, RunInfo } from '../data/types'
+import { differing } from './columns'
 import { moment } from '../text/format'
 import { t } from '../text/translate'
 
-export function Setup({ run }: { run: Run }) {
+export function Setup({ run, over }: { run: Run; over: RunInfo[] }) {
   const { info } = run
   return (
     <section class="pane setup scroller" tabIndex={0} aria-label={t('setup')}>
@@ -24,8 +25,47 @@ export function Setup({ run }: { run: Run }) {
         ))}
       </dl>
       {info.message && <p class="error-line">{info.message}</p>}
+      {over.length > 1 && <Differences runs={over} />}
       <h3>{t('config')}</h3>
       <pre class="code">{run.config}</pre>
     </section>
+  )
+}
+
+/** The settings in which the runs on show differ, a column a run. */
+function Differences({ runs }: { runs: RunInfo[] }) {
+  const keys = differing(runs)
+  return (
+    <>
+      <h3>{t('differing')}</h3>
+      {keys.length === 0 ? (
+        <p class="faint">{t('no_differing')}</p>
+      ) : (
+        <div class="table-scroller">
+          <table class="run-table differences">
+            <thead>
+              <tr>
+                <th scope="col" />
+                {runs.map(({ run, experiment, name }) => (
+                  <th key={run} scope="col">
+                    {experiment} {name}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {keys.map((key) => (
+                <tr key={key}>
+                  <th scope="row">{key}</th>
+                  {runs.map(({ run, settings }) => (
+                    <td key={run}>{settings?.[key] ?? '–'}</td>
+                  ))}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
   )
 }

@@ -20,6 +20,9 @@ export interface Place extends EpisodeFilter {
   axis: Axis
   /** Words that the dashboard's charts are looked for with. */
   metric: string
+  /** Weight of the moving average, and the setting whose runs are one curve; empty for each run by itself. */
+  smooth: string
+  group: string
   id: string
   face: Face
   timeline: number
@@ -58,6 +61,8 @@ export const START: Place = {
   over: [],
   axis: 'step',
   metric: '',
+  smooth: '0',
+  group: '',
   id: '',
   face: 'chat',
   timeline: 0,

@@ -1,0 +1,72 @@
+/** Curves of several runs taken together: smoothed, and as mean and deviation of the runs that share a setting. */
+
+import type { RunInfo } from '../data/types'
+import type { Curve } from './charts'
+
+export interface RunGroup {
+  name: string
+  /** Indices of its runs among those on show. */
+  runs: number[]
+}
+
+export const SMOOTHINGS = ['0', '0.6', '0.9', '0.97']
+
+/**
+ * An exponential moving average: each value is `weight` of the one before and the rest of its own, corrected for where it
+ * begins. With 0.5, the points 0, 1, 1 become 0, 0.67, 0.86; what is unknown stays unknown.
+ */
+export function smoothed(points: Curve['points'], weight: number): Curve['points'] {
+  if (weight <= 0) return points
+  let [sum, weights] = [0, 0]
+  return points.map(([x, y]): [number, number | null] => {
+    if (y === null) return [x, null]
+    sum = sum * weight + y
+    weights = weights * weight + 1
+    return [x, sum / weights]
+  })
+}
+
+/** The runs on show by the value of a setting (`seed`, `model` or a key), in the order in which values first appear. */
+export function groupsBy(setting: string, infos: (RunInfo | undefined)[]): RunGroup[] {
+  const groups = new Map<string, number[]>()
+  infos.forEach((info, index) => {
+    const value = valueOf(setting, info)
+    groups.set(value, [...(groups.get(value) ?? []), index])
+  })
+  return [...groups].map(([value, runs]) => ({ name: `${setting} ${value} (${runs.length})`, runs }))
+}
+
+/** One curve a group and split: the mean of its runs at each x, with a band of one standard deviation where there are several. */
+export function means(curves: Curve[], groups: RunGroup[]): Curve[] {
+  return groups.flatMap(({ name, runs }, group) =>
+    (['train', 'validation'] as const).flatMap((split): Curve[] => {
+      const members = curves.filter((curve) => curve.split === split && runs.includes(curve.run))
+      if (members.length === 0) return []
+      const values = new Map<number, number[]>()
+      for (const { points } of members) {
+        for (const [x, y] of points) if (y !== null) values.set(x, [...(values.get(x) ?? []), y])
+      }
+      const at = [...values].sort(([a], [b]) => a - b)
+      const points = at.map(([x, ys]): [number, number] => [x, mean(ys)])
+      const band = at.map(([x, ys]): [number, number, number] => [x, mean(ys) - deviation(ys), mean(ys) + deviation(ys)])
+      return [{ label: name, run: group, part: 0, split, points, band: members.length > 1 ? band : undefined }]
+    }),
+  )
+}
+
+function valueOf(setting: string, info: RunInfo | undefined): string {
+  if (setting === 'seed') return String(info?.seed ?? '–')
+  if (setting === 'model') return info?.model ?? '–'
+  return info?.settings?.[setting] ?? '–'
+}
+
+function mean(values: number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length
+}
+
+/** Of a sample; 0 for a single value. */
+function deviation(values: number[]): number {
+  if (values.length < 2) return 0
+  const middle = mean(values)
+  return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1))
+}
