@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-letter e2e-prompts e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-prompts e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -83,6 +83,9 @@ e2e-prompts: install ## a search for prompts with GEPA, from the command to prom
 e2e-data: install ## tasks from documents and from a few examples, with planted mistakes and kills; rubrics from 70 labels
 	@scripts/make_peer_env.sh documents
 	@.venv-documents/bin/python -m pytest -m "e2e or not e2e" -s -rs -p no:xdist tests/data_generator/test_e2e_data.py tests/rubrics
+
+e2e-flywheel: install ## served users and their feedback to a promoted model; 20 poisoned turns and 20 kills
+	@$(VENV)/python -m pytest -m e2e -s -rs -p no:xdist tests/flywheel/test_e2e_flywheel.py
 
 e2e-letter: install appworld ## the first documents' files and commands in a fresh clone, with AgentScope 1.0.7 and 1.0.21, and a table
 	@for version in 1.0.7 1.0.21; do scripts/make_peer_env.sh agentscope-$$version || exit 1; done
