@@ -36,7 +36,7 @@ CHARTS = [
 
 def download(page, chart: str, kind: str) -> bytes:
     with page.expect_download() as started:
-        page.locator(f'[data-chart="{chart}"]').get_by_role("button", name=f"({kind})").click()
+        page.locator(f'[data-chart="{chart}"]').get_by_role("button", name=f"{kind}:").click()
     return started.value.path().read_bytes()
 
 
