@@ -118,8 +118,8 @@ class TemplateRenderer:
         self._require_readable(new, tools)
         if self._frames_alone and not tools and all(map(_is_plain, [history[-1], *new])):
             whole = self._framed(self._template.guarded(list(new)))
-            closing, _ = self._closing(sampled_ids, self._end, whole.text)
-            return self._cut(whole, 0, 0, closing)
+            closing, skipped = self._closing(sampled_ids, self._end, whole.text)
+            return self._cut(whole, skipped, 0, closing)
         conversation, known_tools = self._spoken([*history, *new], tools)
         known = len(history)
         asked, before, answer = self._answered(conversation[:known], known_tools)
@@ -266,7 +266,7 @@ class TemplateRenderer:
             name = self._template.decode([last])
             if answer.endswith(name):
                 return [], 0
-            if following.startswith(name) and not self._end_ids:
+            if following.startswith(name):  # it went on to the next turn, which it has opened already
                 return [], len(name)
         ended = bool(self._end_ids) and last == self._end_ids[0]
         return (self._end_ids[1:] if ended else list(self._end_ids)), 0

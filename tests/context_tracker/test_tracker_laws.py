@@ -295,6 +295,21 @@ def test_half_a_character_is_read_as_the_replacement_character(renderer: Rendere
     )
 
 
+def test_an_answer_that_opens_the_next_turn_has_opened_it(renderer: Renderer) -> None:
+    """`<|im_start|><|im_end|>` stood in the history, a turn of nobody."""
+    tracker = ContextTracker(renderer, 2000)
+    ask = {"role": "user", "content": "Hi"}
+    pending = tracker.prepare([ask], agent="a", trainable=True)
+    ids = renderer._template.encode("Yes<|im_start|>")  # type: ignore[attr-defined]
+    assert ids[-1] in renderer.stop_token_ids
+    answer = tracker.commit(pending, Completion(ids, [-1.0] * len(ids), "stop", 0))
+    assert answer["content"] == "Yes"
+    following = tracker.prepare([ask, answer, {"role": "user", "content": "And?"}], agent="a", trainable=True)
+    text = renderer.decode(following.prompt_ids)
+    assert text.endswith("assistant\nYes<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n")
+    assert following.prompt_ids[len(pending.prompt_ids) :][: len(ids)] == ids
+
+
 def test_pasted_text_is_no_sample_and_trained_answers_are_trained_once(renderer: Renderer) -> None:
     talk = talked(renderer)
     talk.history[1] = {"role": "user", "content": "U1*"}
