@@ -48,7 +48,7 @@ export function App() {
 
   useEffect(() => {
     const only = runs.data?.length === 1 ? runs.data[0] : undefined
-    if (place.run === null && only && place.view !== 'runs') openRun(only.run)
+    if (place.run === null && only && place.view !== 'runs') openRun(only.run, { id: place.id })
   }, [runs.data, place.run])
   useEffect(() => {
     const name = run.data?.info.experiment
