@@ -13,10 +13,10 @@ import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.gateway import anthropic_messages, chat_completions, responses
 from astune.gateway.chat_completions import ChatRequest, Conversations, Refused, Sampled
@@ -26,10 +26,10 @@ from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.gateway.worker_routes import STALE, worker_routes
 from astune.schema import AstuneError, EpisodeCut, WorkflowError
 from astune.schema.plain_json import encoded
+from astune.serving import Guard
 
 MAX_BODY_BYTES = 32 * 2**20
 OVERRIDDEN_HEADER = "x-astune-overridden"
-_LOOPBACK_NAMES = ["127.0.0.1", "localhost"]
 _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's SDKs repeat what failed in the server; the episode has failed with it."""
 _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -149,9 +149,7 @@ def new_app(
             *more,
             *(worker_routes(workers.board, workers.token) if workers is not None else ()),
         ],
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK_NAMES if loopback else ["*"], www_redirect=False)
-        ],
+        middleware=[Middleware(Guard, loopback=loopback, token=None, max_body_bytes=MAX_BODY_BYTES, refuse=_refusal)],
         exception_handlers={HTTPException: _refused, AstuneError: _failed, Exception: _broken, **STALE},
     )
 
@@ -222,12 +220,7 @@ def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
 async def body_of(http: Request) -> bytes:
     if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "the content type is expected to be application/json")
-    body = bytearray()
-    async for piece in http.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES >> 20} MiB")
-    return bytes(body)
+    return await http.body()
 
 
 def json_of(body: bytes) -> object:
@@ -257,6 +250,16 @@ async def _refused(http: Request, failure: Exception) -> Response:
         raise failure
     body = _dialect_of(http).error_of(ValueError(failure.detail), failure.status_code)
     return JSONResponse(body, status_code=failure.status_code, headers=failure.headers)
+
+
+def _refusal(status: int, detail: str) -> ASGIApp:
+    """The answer to what the guard refuses."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await _refused(Request(scope), HTTPException(status, detail))
+        await response(scope, receive, send)
+
+    return answer
 
 
 async def _failed(http: Request, failure: Exception) -> Response:
