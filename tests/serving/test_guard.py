@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -77,6 +78,31 @@ def test_a_service_that_drips_bytes_is_given_up_at_the_limit() -> None:
             read_task_ids(f"http://127.0.0.1:{listening.getsockname()[1]}", "any", "train", timeout_s=1)
         over.set()
         assert time.monotonic() - began < 5
+
+
+def test_an_answer_without_end_is_not_kept() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sent = 0
+
+        def flood() -> None:
+            nonlocal sent
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 10000000000\r\n\r\n")
+                while sent < 1 << 30:
+                    sent += connection.send(b" " * (1 << 20))
+
+        threading.Thread(target=flood, daemon=True).start()
+        with pytest.raises(EnvError, match="the answer is larger than 32 MiB"):
+            read_task_ids(f"http://127.0.0.1:{listening.getsockname()[1]}", "any", "train", timeout_s=60)
+        assert sent < 64 << 20
+
+
+def test_pages_of_other_sites_get_no_answer(service: Service) -> None:
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        answer = httpx.get(f"{service.url}/healthz", headers={"sec-fetch-site": site}, trust_env=False)
+        assert answer.status_code == status
 
 
 def test_an_environment_service_that_others_can_reach_needs_a_token() -> None:
