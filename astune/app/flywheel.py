@@ -123,6 +123,8 @@ class Flywheel:
             why = "the settings have changed since it began"
         elif turn.inputs["sets"] != self._inputs.sets():
             why = "the sets of tasks have changed since it began"
+        elif turn.inputs["model"] != self.history.current and not self.history.knows(turn.name):
+            why = "another model is promoted now"
         else:
             return turn
         turn.abandon(why)

@@ -18,6 +18,7 @@ from astune_command import astune, start
 from flywheel_stage import WRONG, give_feedback, half_trained, make_world
 
 from astune.feedback import Rating
+from astune.flywheel import Turns
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +107,24 @@ def test_too_little_feedback_trains_nothing(half: Path, tmp_path: Path) -> None:
     assert re.search(r"not trained: \d tasks, and a step takes 12", astune(tmp_path, "flywheel", "wheel.yaml"))
     assert "nothing is new" in astune(tmp_path, "flywheel", "wheel.yaml")
     assert not (tmp_path / "launcher_record").exists()
+
+
+def test_a_turn_whose_inputs_are_others_now_is_abandoned_by_name(half: Path, tmp_path: Path) -> None:
+    make_world(tmp_path, half, replay="")
+    give_feedback(tmp_path, n_users=1)
+    astune(tmp_path, "flywheel", "wheel.yaml")
+    turns = Turns(tmp_path / "flywheel")
+    [first] = turns.all()
+    turns.begin(first.inputs | {"model": "rolled back since"})
+    said = astune(tmp_path, "flywheel", "wheel.yaml")
+    assert re.search(r"turn 0002-\w+ is abandoned: another model is promoted now", said)
+    turns.begin(first.inputs)
+    said = astune(tmp_path, "flywheel", "wheel.yaml", "--set", "flywheel.confidence=0.9")
+    assert re.search(r"turn 0003-\w+ is abandoned: the settings have changed", said)
+    assert "nothing is new" in said
+    turns.begin(first.inputs)
+    assert re.search(r"turn 0004-\w+: ", astune(tmp_path, "flywheel", "wheel.yaml")), "it goes on"
+    assert [turn.done for turn in turns.all()] == [True, False, False, True]
 
 
 def test_a_frozen_set_stays_frozen(world: Path) -> None:
