@@ -1,7 +1,7 @@
 """Old and new model compared task by task, and whether the new one is promoted.
 
 The test on the frozen set is exact: were the two equally good, each task's difference would be as likely to fall the
-other way. Bounds of the difference follow Agresti and Min.
+other way. The bounds of the difference are those of Clopper and Pearson, which hold at every size of a set.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any
 
 _MEASURED = 0.95
@@ -20,6 +20,8 @@ _MEASURED = 0.95
 class Comparison:
     """One set of tasks. Success rates are means over tasks; `low` and `high` bound new - old, each with `confidence`.
 
+    `low` counts what was lost and no gain, and `high` the other way: they hold whatever the models are, and are wide.
+    `n_lost` of the `n_compared` tasks could be measured of the old model alone, and count as failed by the new one.
     `p_better` is the probability of a difference as large as this one or larger, if the models were equally good.
     """
 
@@ -34,6 +36,7 @@ class Comparison:
     better: list[str] = field(default_factory=list)
     worse: list[str] = field(default_factory=list)
     """Tasks whose success rose, and fell."""
+    n_lost: int = 0
 
     @property
     def difference(self) -> float:
@@ -72,24 +75,26 @@ def compare(
 
     Args:
         old: whether each episode of a task succeeded, by task; of both models equally many a task. A task that could
-            not be measured is missing.
+            not be measured is missing; episodes that only the old model has count as failed by the new one.
         n_tasks: tasks of the set.
     """
-    names = sorted(name for name in old if new.get(name) and len(old[name]) == len(new[name]))
+    measured = new
+    new = {name: [*new.get(name, ()), *[False] * (len(old[name]) - len(new.get(name, ())))] for name in old}
+    names = sorted(name for name in old if old[name] and len(old[name]) == len(new[name]))
     gains = {task: sum(new[task]) - sum(old[task]) for task in names}
     of_task = [(sum(new[task]) - sum(old[task])) / len(old[task]) for task in names]
-    low, high = _bounds(of_task, confidence)
     return Comparison(
         name,
         n_tasks,
         len(names),
         fmean(sum(old[task]) / len(old[task]) for task in names) if names else math.nan,
         fmean(sum(new[task]) / len(new[task]) for task in names) if names else math.nan,
-        low,
-        high,
+        -_most([max(0.0, -each) for each in of_task], confidence),
+        _most([max(0.0, each) for each in of_task], confidence),
         _sign_flip_p(of_task),
         [task for task, gain in gains.items() if gain > 0],
         [task for task, gain in gains.items() if gain < 0],
+        sum(not measured.get(task) for task in names),
     )
 
 
@@ -101,9 +106,14 @@ def decide(frozen: Comparison, regression: Comparison | None, *, confidence: flo
     reasons: list[str] = []
     promoted = True
     for each in filter(None, (frozen, regression)):
-        if each.n_compared < _MEASURED * each.n_tasks or not each.n_compared:
+        twice = each.n_compared - each.n_lost
+        if twice < _MEASURED * each.n_tasks or not twice:
             promoted = False
-            reasons.append(f"{each.name}: only {each.n_compared} of {each.n_tasks} tasks could be measured twice")
+            reasons.append(f"{each.name}: only {twice} of {each.n_tasks} tasks could be measured twice")
+        if each.n_lost:
+            reasons.append(
+                f"{each.name}: {each.n_lost} tasks could not be measured of the new model: counted as failed"
+            )
     better = frozen.difference > 0 and frozen.p_better <= 1 - confidence
     promoted &= better
     reasons.append(
@@ -144,14 +154,24 @@ def _sign_flip_p(differences: Sequence[float]) -> float:
     return min(1.0, math.fsum(chance for total, chance in chances.items() if total >= sum(steps)))
 
 
-def _bounds(differences: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Bounds of the mean difference, each of them with `confidence`.
+def _most(shares: Sequence[float], confidence: float) -> float:
+    """The upper bound, with `confidence`, of a mean of numbers from 0 to 1, of which these were seen.
 
-    Source: Agresti and Min 2005, Statistics in Medicine 24, 729-740: half a task is added to each of the four cells of
-    a paired table, so that a set without any difference does not look certain. Shares of episodes count as shares.
+    Source: Clopper and Pearson 1934, Biometrika 26, 404-413, for numbers that are 0 or 1. Fractions are added up, and
+    the sum is rounded up: they spread less than zeros and ones of the same mean.
     """
-    n = len(differences) + 2
-    total, squares = math.fsum(differences), math.fsum(each * each for each in differences) + 1
-    mean = total / n
-    spread = NormalDist().inv_cdf(confidence) * math.sqrt(max(0.0, squares - total * total / n)) / n
-    return max(-1.0, mean - spread), min(1.0, mean + spread)
+    n, count = len(shares), math.ceil(math.fsum(shares) - 1e-9)
+    if count >= n:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _at_most(count, n, middle) > 1 - confidence else (low, middle)
+    return high
+
+
+def _at_most(count: int, n: int, rate: float) -> float:
+    """The probability of `count` or fewer among `n`; `rate` is above 0 and below 1."""
+    ways = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(count + 1))
+    yes, no = math.log(rate), math.log1p(-rate)
+    return math.fsum(math.exp(each + k * yes + (n - k) * no) for k, each in enumerate(ways))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -35,13 +36,14 @@ def test_the_probability_is_that_of_all_signs() -> None:
         assert compared(old, new).p_better == pytest.approx(exact, rel=1e-12)
 
 
-def test_of_single_episodes_it_is_mcnemars_exact_test_and_agresti_and_mins_bounds() -> None:
+def test_of_single_episodes_it_is_mcnemars_exact_test_and_clopper_and_pearsons_bounds() -> None:
     found = compared([[0]] * 7 + [[1]] * 1 + [[1]] * 12, [[1]] * 7 + [[0]] * 1 + [[1]] * 12)
     assert found.p_better == pytest.approx(9 / 256)  # one or none of eight
     assert (found.old, found.new) == (0.65, 0.95)
-    # (7.5 - 1.5) / 22 -+ 1.6449 * sqrt(7.5 + 1.5 - 36 / 22) / 22
-    assert found.low == pytest.approx(6 / 22 - 1.644854 * (9 - 36 / 22) ** 0.5 / 22, abs=1e-6)
-    assert found.high == pytest.approx(6 / 22 + 1.644854 * (9 - 36 / 22) ** 0.5 / 22, abs=1e-6)
+    # at the bound a count as small as that has a probability of 5 %
+    for count, bound in ((1, -found.low), (7, found.high)):
+        chances = [math.comb(20, k) * bound**k * (1 - bound) ** (20 - k) for k in range(count + 1)]
+        assert sum(chances) == pytest.approx(0.05, rel=1e-9)
     assert (len(found.better), len(found.worse)) == (7, 1)
 
 
@@ -52,6 +54,32 @@ def test_equal_models_are_promoted_about_as_rarely_as_the_confidence_says() -> N
         old, new = ([[int(rng.random() < 0.5)] for _ in range(60)] for _ in range(2))
         promoted += decide(compared(old, new), None, confidence=CONFIDENCE, worse_by=0.05).promoted
     assert promoted / 1000 < 0.065  # 0.05 and three standard deviations of the count
+
+
+@pytest.mark.parametrize("n", [31, 40, 59, 60, 77, 100, 150])
+def test_a_model_that_is_worse_by_worse_by_passes_as_rarely_as_the_confidence_says(n: int) -> None:
+    """All that is lost is lost by 1 in 20 of the tasks, which is the likeliest way to pass."""
+    chances = [math.comb(n, lost) * 0.05**lost * 0.95 ** (n - lost) for lost in range(n + 1)]
+    kept = [compared([[1]] * n, [[0]] * lost + [[1]] * (n - lost)).low > -0.05 for lost in range(min(n, 15))]
+    assert sum(chance for chance, passes in zip(chances, kept, strict=False) if passes) <= 0.05
+    assert kept[0] == (n >= 59)
+
+
+@pytest.mark.parametrize(("lost", "gained", "k"), [(0.10, 0.05, 1), (0.05, 0.0, 1), (0.1, 0.0, 2), (0.2, 0.0, 4)])
+def test_nor_does_one_whose_losses_are_parts_of_tasks_or_come_with_gains(lost: float, gained: float, k: int) -> None:
+    """A task loses one of its `k` episodes, or gains one; over all the new model is worse by 0.05."""
+    assert (lost - gained) / k == pytest.approx(0.05)
+    rng, passed, once = random.Random(2), 0, [[1] * (k - 1) + [0]]
+    for _ in range(400):
+        draws = [rng.random() for _ in range(100)]
+        old = [once[0] if lost <= draw < lost + gained else [1] * k for draw in draws]
+        new = [once[0] if draw < lost else [1] * k for draw in draws]
+        passed += compared(old, new).low > -0.05
+    assert passed / 400 <= 0.05 + 0.033  # three standard deviations of the count
+
+
+def test_the_bound_holds_of_thousands_of_tasks() -> None:
+    assert -compared([[1]] * 5000, [[0]] * 100 + [[1]] * 4900).low == pytest.approx(0.0236, abs=2e-4)
 
 
 SOLVED, FAILED = [[1]] * 60, [[0]] * 60
@@ -90,6 +118,18 @@ def test_a_set_that_could_not_be_measured_promotes_nothing() -> None:
     decision = decide(compare("frozen", old, new, n_tasks=60, confidence=0.95), None, confidence=0.95, worse_by=0.05)
     assert not decision.promoted
     assert "only 50 of 60 tasks" in decision.reasons[0]
+
+
+def test_tasks_that_only_the_old_model_was_measured_on_count_as_failed_by_the_new_one() -> None:
+    old = {f"t{n}": [True, True] for n in range(100)}
+    new = {f"t{n}": [True, True] for n in range(3, 100)} | {"t3": [True]}
+    found = compare("regression", old, new, n_tasks=100, confidence=0.95)
+    assert (found.n_compared, found.n_lost, found.new) == (100, 3, 0.965)
+    assert found.worse == ["t0", "t1", "t2", "t3"]
+    assert found.low < -0.05
+    decision = decide(compared(FAILED, SOLVED), found, confidence=0.95, worse_by=0.05)
+    assert not decision.promoted
+    assert "regression: 3 tasks could not be measured of the new model: counted as failed" in decision.reasons
 
 
 def test_promotions_are_kept_and_taken_back_one_by_one(tmp_path: Path) -> None:
