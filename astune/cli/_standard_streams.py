@@ -16,7 +16,9 @@ def outlive_readers() -> None:
     sys.stdout, sys.stderr = _Outliving(_copy(sys.stdout)), _Outliving(_copy(sys.stderr))
 
 
-def _copy(stream: TextIO) -> TextIO:
+def _copy(stream: TextIO | None) -> TextIO:
+    if stream is None:  # the command was started with it closed
+        return open(os.devnull, "w", encoding="utf-8")
     try:
         descriptor = os.dup(stream.fileno())
     except (OSError, ValueError):  # it is none of the system's

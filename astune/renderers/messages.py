@@ -222,7 +222,7 @@ def meaning_of(arguments: Any) -> Any:
     """A call's arguments as data; as they are where they are no JSON text."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -105,11 +105,11 @@ def read(text: str) -> Reply:
 def _call(text: str) -> tuple[str, str] | None:
     try:
         call = json.loads(text)
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"].strip():
+            return None
+        arguments = call.get("arguments", {})
+        if not isinstance(arguments, dict):
+            return None
+        return whole(call["name"]), json.dumps(whole(arguments), ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"].strip():
-        return None
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return None
-    return whole(call["name"]), json.dumps(whole(arguments), ensure_ascii=False)

@@ -257,7 +257,7 @@ def _jsonable(inputs: dict[str, Any]) -> dict[str, Any]:
     for key, value in inputs.items():
         try:
             json.dumps(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             continue
         kept[key] = value
     return kept

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from astune.debug import is_at_prompt
@@ -25,6 +26,7 @@ _NAMED_AFTER_S = 5.0
 _SIGNAL = getattr(signal, "SIGURG", None)
 """Ignored by whoever does not ask for it."""
 _HINT = "await what takes long, or write the function without async: it then runs in a thread of its own"
+_OURS = str(Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 _one = threading.Lock()
 
@@ -68,7 +70,10 @@ class _Watch:
         while not self._over.wait(min(_LOOKS_S, self._deadline_s / 4)):
             if asked_at <= self._answered_at:
                 asked_at = time.monotonic()
-                self._loop.call_soon_threadsafe(self._answer)
+                try:
+                    self._loop.call_soon_threadsafe(self._answer)
+                except RuntimeError:  # the loop was closed
+                    return
             blocked_s = time.monotonic() - max(asked_at, self._answered_at)
             if blocked_s > min(_NAMED_AFTER_S, self._deadline_s) and not self._named:
                 self._name(blocked_s)
@@ -87,7 +92,7 @@ class _Watch:
 
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         place = users_place(frame)
-        if place is None or self._over.is_set():
+        if place is None or self._over.is_set() or not _in_users_code(frame):
             return
         self._answered_at = time.monotonic()  # it gets as long again for what it does about this
         raise DeadlineExceeded(f"{place} blocked the event loop for more than {self._deadline_s:g} s", hint=_HINT)
@@ -103,6 +108,15 @@ def users_place(frame: FrameType | None) -> str | None:
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name},"
         frame = frame.f_back
     return place if frame is not None else None
+
+
+def _in_users_code(frame: FrameType | None) -> bool:
+    """Whether the user's code runs, or a library that it called, and not ours, which nothing may interrupt."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        if is_users(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_loops(frame: FrameType) -> bool:

@@ -41,7 +41,7 @@ class Budget:
             self._waiting.append(turn)
         try:
             await asyncio.wrap_future(turn)
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or closed with its loop
             if not turn.cancel() and not turn.cancelled():  # it had come already
                 self._give_back()
             raise

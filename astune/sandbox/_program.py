@@ -182,8 +182,11 @@ def _tree(limits: SandboxLimits) -> list[str]:
 
 def _files_of(process: str) -> int:
     """Files in the scratch folder as a process sees it; 0 before it is there."""
+    scratch = f"/proc/{process}/root{SCRATCH}"
     try:
-        system = os.statvfs(f"/proc/{process}/root{SCRATCH}")
+        if os.stat(f"/proc/{process}/root").st_dev == os.stat("/").st_dev:
+            return 0  # it still sees the machine's own
+        system = os.statvfs(scratch)
     except OSError:
         return 0
     return system.f_files - system.f_ffree

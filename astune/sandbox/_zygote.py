@@ -56,7 +56,7 @@ class ZygoteBackend:
                 file.write(code.encode("utf-8", "surrogatepass"))
                 file.seek(0)
                 request = limits.model_dump(include={"timeout_s", "memory_mb", "processes"})
-                await self._send(request, [theirs.fileno(), file.fileno(), *output.write_ends])
+                control = await self._send(request, [theirs.fileno(), file.fileno(), *output.write_ends])
             output.let_go()
             ours.setblocking(False)
             async with boundary(
@@ -68,17 +68,11 @@ class ZygoteBackend:
         finally:
             ours.close()  # where nothing was reported yet, this ends the call
             output.close()
-        return self._result(json.loads(report or self._unreported()), output, name)
+        return self._result(json.loads(report or _unreported(control)), output, name)
 
     async def aclose(self) -> None:
         with self._starting:
             self._end()
-
-    def _unreported(self) -> str:
-        """What a call's warden would have said. The kernel ends one where memory runs out, and its call with it."""
-        if self._process is not None and self._process.poll() is None:
-            return json.dumps({"status": int(signal.SIGKILL), "stopped": ""})
-        return '{"failed": "its zygote has ended"}'
 
     def _result(self, report: dict[str, Any], output: Output, name: str) -> SandboxResult:
         if "failed" in report:
@@ -86,15 +80,17 @@ class ZygoteBackend:
         stopped = "output" if output.full else report["stopped"] or None
         return result_of(report["status"], stopped, *output.streams())
 
-    async def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        """Hand a request to the zygote; to another one where it has ended."""
+    async def _send(self, request: dict[str, Any], descriptors: list[int]) -> socket.socket:
+        """Hand a request to the zygote, to another one where it has ended; gives the socket that it went over."""
         message = json.dumps(request).encode()
         control = self._control
         try:
-            socket.send_fds(_alive(control), [message], descriptors)
+            control = _alive(control)
+            socket.send_fds(control, [message], descriptors)
         except (BrokenPipeError, ConnectionResetError):
             control = await asyncio.to_thread(self._ensure_started, control)
             socket.send_fds(control, [message], descriptors)
+        return control
 
     def _ensure_started(self, dead: socket.socket | None) -> socket.socket:
         """The control socket of a zygote; a new one if it would be `dead`."""
@@ -139,6 +135,20 @@ class ZygoteBackend:
             wait_or_kill(self._process, _REPORT_S)
             self._process = None
             remove_all(self._base)  # its keeper did, unless it was killed
+
+
+def _unreported(control: socket.socket) -> str:
+    """What a call's warden would have said. The kernel ends one where memory runs out, and its call with it.
+
+    Where the zygote lives, which sends nothing after its start, its socket is silent and not at its end.
+    """
+    try:
+        control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return json.dumps({"status": int(signal.SIGKILL), "stopped": ""})
+    except OSError:
+        pass  # it was closed
+    return '{"failed": "its zygote has ended"}'
 
 
 def _alive(control: socket.socket | None) -> socket.socket:

@@ -102,7 +102,10 @@ class Sandbox:
         if timeout_s is not None:
             limits = limits.model_copy(update={"timeout_s": min(timeout_s, limits.timeout_s)})
         async with self._budget.place():
-            return await self._backend.run(code, limits, name=name)
+            try:
+                return await self._backend.run(code, limits, name=name)
+            except OSError as cause:  # no descriptors, no room on the disk
+                raise SandboxError(f"the sandbox could not run {name}: {cause}") from cause
 
     async def aclose(self) -> None:
         await self._backend.aclose()

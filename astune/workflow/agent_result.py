@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astune.schema import Task
+from astune.schema import Task, WorkflowError
 from astune.workflow.base import WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
@@ -53,7 +53,10 @@ class AgentResult:
         """Register the final answer for the judge; the reward counts where it is `trusted`, and is 0 if it `failed`."""
         if "final_answer" in self.values:
             proxy.update_judge_input_dictionary(final_answer=self.values["final_answer"])
-        output = WorkflowOutput(metrics={**(self.values.get("metrics") or {}), "agent_failed": float(failed)})
+        metrics = self.values.get("metrics") or {}
+        if not isinstance(metrics, dict):
+            raise WorkflowError(f"the agent's metrics are {metrics!r}", hint="metrics are named numbers")
+        output = WorkflowOutput(metrics={**metrics, "agent_failed": float(failed)})
         if trusted and failed:
             output.reward, output.is_success = 0.0, False
         elif trusted and "reward" in self.values:

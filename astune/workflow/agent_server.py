@@ -51,12 +51,13 @@ class AgentServerWorkflow(Workflow):
             }
             who = f"the agent at {self.url}, asked for task {task.task_id},"
             status, answer = await self._answer(client, body, who)
-        if failed := status != httpx.codes.OK:
+        failed = status != httpx.codes.OK and proxy.cut is None
+        if failed:
             how, hint = f"{who} answered with status {status}", answer.strip()[:_SHOWN_CHARACTERS]
             if status != httpx.codes.INTERNAL_SERVER_ERROR or proxy.answers == 0:
                 raise WorkflowError(how, hint=hint or "it said nothing more")
             warn_of_failure(how, hint)
-        proxy.update_judge_input_dictionary(stdout=answer, exit_status=int(failed))
+        proxy.update_judge_input_dictionary(stdout=answer, exit_status=int(status != httpx.codes.OK))
         trusted = self.config.rollout.trust_program_reward
         return AgentResult.printed(answer).conclude(proxy, trusted=trusted, failed=failed)
 

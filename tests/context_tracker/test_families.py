@@ -116,10 +116,17 @@ def test_a_call_that_breaks_off_is_reported_and_kept_as_text(renderer: TemplateR
     assert reply.malformed[0] in reply.content
 
 
+NESTED = ["[" * 20_000] + [
+    f'{{"name": "f", "arguments": {{"x": {"[" * depth}{"]" * depth}}}}}</tool_call>' for depth in (300, 600, 900, 960)
+]
+
+
 def test_whatever_is_sampled_is_read_and_can_be_sent_back(renderer: TemplateRenderer) -> None:
     """What a model writes may not bring about an error, which would throw its episode away."""
     rng = random.Random(0)
-    texts = [hostile_text(rng) for _ in range(150)] + ["<tool_call>" + "[" * 20_000, "[TOOL_CALLS]" + "[" * 20_000]
+    texts = [hostile_text(rng) for _ in range(150)] + [
+        f"{mark}{nested}" for mark in ("<tool_call>", "[TOOL_CALLS]") for nested in NESTED
+    ]
     for text in texts:
         tracker = ContextTracker(renderer, 60_000)
         ask = {"role": "user", "content": "Hi"}

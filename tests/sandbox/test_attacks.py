@@ -515,6 +515,12 @@ except OSError as full:
     assert (deep.ended_by, deep.stderr) in (("memory", ""), ("exit", ""))  # a file system of its own may be deep
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root enters every folder")
+def test_a_folder_that_nobody_may_list_hides_nothing(any_box):
+    result = any_box.run("import os, time; os.mkdir('closed', 0o300); time.sleep(1)")
+    assert result.ended_by == ("memory" if any_box.backend in ("zygote-landlock", "rlimits") else "exit")
+
+
 SHARED_MEMORY = """
 import mmap, os, time
 for _ in range(9):

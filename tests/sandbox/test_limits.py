@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from astune.sandbox import Sandbox, SandboxConfig
+from astune.sandbox.inside import family
 from astune.schema import SandboxError
 
 
@@ -46,6 +47,28 @@ def test_too_much_memory_is_a_memory_error_that_code_may_catch(any_box):
     uncaught = any_box.run("kept = []\nwhile True: kept.append(bytearray(1 << 20))")
     assert (uncaught.ended_by, uncaught.returncode) == ("memory", -9)
     assert "MemoryError" in uncaught.stderr
+
+
+@pytest.mark.parametrize("backend", ["zygote", "zygote-landlock"])
+def test_calls_of_a_sandbox_that_dies_fail_and_are_no_results(backend):
+    """A verdict for what the sandbox itself did would be a reward of 0 for a failure of ours."""
+
+    async def run() -> list[object]:
+        sandbox = await Sandbox.start(SandboxConfig(), backend=backend)
+        calls = [asyncio.ensure_future(sandbox.run("import time; time.sleep(20)")) for _ in range(3)]
+        await asyncio.sleep(1)
+        keeper = sandbox._backend._process.pid
+        zygote, *_ = family.below(keeper)
+        os.kill(int(zygote), signal.SIGKILL)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        await sandbox.aclose()
+        return results
+
+    try:
+        results = asyncio.run(run())
+    except SandboxError as cause:
+        pytest.skip(str(cause))
+    assert all(isinstance(result, SandboxError) for result in results), results
 
 
 def test_memory_is_bounded_for_all_processes_together(any_box):

@@ -54,7 +54,9 @@ def _exceeds(folder: int, left: list[int], levels: int) -> bool:
             try:
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 inside = os.open(name, _OPEN, dir_fd=folder) if stat.S_ISDIR(found.st_mode) else None
-            except OSError:  # it has gone, or is closed to us
+            except PermissionError:  # nobody may count what lies there
+                return True
+            except OSError:  # it has gone
                 continue
             left[0] -= found.st_blocks * 512
             left[1] -= 1
