@@ -207,10 +207,18 @@ def key_at(path: str) -> Key | None:
     return known.get(".".join(parts))
 
 
+_AS_GOOD_AS = 0.1
+"""Two names whose likeness differs by less may both have been meant, as `model` and `models`."""
+
+
 def find(model: type[StrictModel], name: str) -> Key | None:
     """The section's key of that name or alias."""
     keys = keys_of(model)
     return keys.get(name) or next((key for key in keys.values() if name in key.aliases), None)
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def nearest(path: str) -> list[str]:
@@ -224,9 +232,9 @@ def nearest(path: str) -> list[str]:
     if elsewhere:
         return elsewhere[:3]
     siblings = {key.name: key.full for key in known.values() if key.path.rpartition(".")[0] == section}
-    close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.65)
+    close = difflib.get_close_matches(name, siblings, n=2, cutoff=0.65)
     if close:
-        return [siblings[close[0]]]
+        return [siblings[each] for each in close if _likeness(close[0], name) - _likeness(each, name) < _AS_GOOD_AS]
     names: dict[str, list[str]] = {}
     for key in known.values():
         for spelling in (key.name, *key.aliases):
