@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ _CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Settings:
-    """What was read; None, or nothing, where the file does not say it. `values` are texts by `section.key`."""
+    """What was read; None, or nothing, where the file does not say it. `values` are whole texts by `section.key`."""
 
     backbone: str | None = None
     model: str | None = None
@@ -45,7 +46,7 @@ def read_settings(text: str) -> Settings:
 
 
 def differing(runs: Sequence[Settings]) -> list[dict[str, str]]:
-    """Of each run, the settings in which at least two of the runs that have them differ.
+    """Of each run, the settings in which at least two of the runs that have them differ, as they are shown.
 
     [lr 1, seed 1, x 1], [lr 2, seed 1], [lr 1, seed 1]   gives   [lr 1], [lr 2], [lr 1]
     """
@@ -54,7 +55,7 @@ def differing(runs: Sequence[Settings]) -> list[dict[str, str]]:
         for key, value in run.values.items():
             seen.setdefault(key, set()).add(value)
     keys = {key for key, values in seen.items() if len(values) > 1 and key not in _OWN_COLUMNS}
-    return [{key: value for key, value in run.values.items() if key in keys} for run in runs]
+    return [{key: _shown(value) for key, value in run.values.items() if key in keys} for run in runs]
 
 
 def _flat(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
@@ -68,11 +69,19 @@ def _flat(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return plain_text(value[:_CHARACTERS])
+        return plain_text(value)
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()[:_CHARACTERS]
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     except (orjson.JSONEncodeError, TypeError):  # a number with thousands of digits
         return "?"
+
+
+def _shown(value: str) -> str:
+    """A long value is cut, and ends with a digest of its whole, so that values that differ are shown as different."""
+    if len(value) <= _CHARACTERS:
+        return value
+    end = f"… #{sha256(value.encode()).hexdigest()[:8]}"
+    return value[: _CHARACTERS - len(end)] + end
 
 
 def together(infos: Iterable[dict[str, Any]], settings: Sequence[Settings]) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ _MANY_FAILED = 0.05
 class RunWarning:
     """One warning. `step` is where it shows first or most, None where it is of the whole run.
 
-    `value` is what was measured: a correlation, a sign of reward hacking, or a part of 1. `before` is the sign's mean
-    in the first steps.
+    `value` is what was measured: a correlation, NaN where it was no number, a sign of reward hacking, or a part of 1.
+    `before` is the sign's mean in the first steps.
     """
 
     kind: WarningKind
@@ -36,6 +36,11 @@ class RunWarning:
     def text(self) -> str:
         """The warning in words, with what to look at."""
         match self.kind:
+            case "mismatch" if math.isnan(self.value):
+                return (
+                    f"{self.metric} is not a number in step {self.step}: engine or trainer gave tokens a probability "
+                    "that is none. `astune check numerics` looks for the cause"
+                )
             case "mismatch":
                 return (
                     f"engine and trainer disagree: their probabilities correlate by {self.value:.3f} in step "
@@ -62,14 +67,18 @@ def warnings_of(lines: Iterable[MetricsLine]) -> list[RunWarning]:
 
 
 def _mismatch(training: Sequence[MetricsLine]) -> list[RunWarning]:
+    """The first correlation that is no number, and the worst of the others where it is too low."""
     name = "train/engine_correlation"
+    measured = [(line.metrics[name], line) for line in training if name in line.metrics]
+    unknown = [line.step for value, line in measured if not math.isfinite(value)]
+    found = [RunWarning("mismatch", name, step, math.nan) for step in unknown[:1]]
     judged = [
-        (line.metrics[name], line.step)
-        for line in training
-        if name in line.metrics and line.metrics.get("train/versions_behind_0/tokens", 0) >= _TOKENS_TO_JUDGE
+        (value, line.step)
+        for value, line in measured
+        if math.isfinite(value) and line.metrics.get("train/versions_behind_0/tokens", 0) >= _TOKENS_TO_JUDGE
     ]
     value, step = min(judged, default=(math.inf, 0))
-    return [RunWarning("mismatch", name, step, value)] if value < HEALTHY_CORRELATION else []
+    return [*found, RunWarning("mismatch", name, step, value)] if value < HEALTHY_CORRELATION else found
 
 
 def _jumps(training: Sequence[MetricsLine]) -> list[RunWarning]:

@@ -58,6 +58,17 @@ def test_a_warning_leads_to_its_curve(page, serve, tmp_path):
     page.locator('[data-chart="watch/asks_back"] canvas').wait_for()
 
 
+def test_a_correlation_that_is_no_number_is_told_beside_the_lowest_other(page, serve, tmp_path):
+    with writing(tmp_path) as run, run.open_episodes() as store, run.open_metrics() as metrics:
+        for step, correlation in ((1, float("nan")), (2, 0.93)):
+            store.append(make_episode(step=step))
+            measured = {"train/engine_correlation": correlation, "train/versions_behind_0/tokens": 2000.0}
+            metrics.append(step, "train", measured)
+    page.goto(serve(tmp_path))
+    page.get_by_text("train/engine_correlation is not a number in step 1").wait_for()
+    page.get_by_text("their probabilities correlate by 0.93 in step 2").wait_for()
+
+
 def test_a_run_that_trained_without_held_out_tasks_shows_its_training(page, serve, tmp_path):
     with writing(tmp_path) as run, run.open_episodes() as store, run.open_metrics() as metrics:
         for step, reward in ((1, 0.0), (2, 1.0)):

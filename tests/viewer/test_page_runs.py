@@ -73,6 +73,22 @@ def test_chosen_runs_have_their_curves_over_each_other(page, runs):
     assert "smooth=0.9" in page.url
 
 
+def test_a_mean_says_of_how_many_runs_it_is(page, serve, tmp_path):
+    for model, last in (("small", 4), ("small", 6), ("large", 6)):
+        write(tmp_path / "record", dict.fromkeys((0, 2, last), 0.5), config().replace("tiny", model))
+    page.goto(serve(tmp_path / "record"))
+    for box in page.locator(".run-table tbody input[type=checkbox]").all():
+        box.check()
+    page.get_by_role("button", name="Curves of 3 runs").click()
+    page.get_by_label("Find a metric").fill("success_of_all")
+    page.get_by_label("Mean over runs by").select_option("model")
+    values = page.locator('[data-chart="reward/success_of_all"] .values-line')
+    values.get_by_text("(mean of 1)").first.wait_for()
+    assert values.get_by_text("(mean of").count() == 2, "training and held-out of the two runs, not of the one"
+    page.locator('[data-chart="reward/success_of_all"] canvas').hover(position={"x": 60, "y": 60})
+    values.get_by_text("(mean of 2)").first.wait_for()
+
+
 def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
     page.goto(runs)
     for box in page.locator(".run-table tbody input[type=checkbox]").all():

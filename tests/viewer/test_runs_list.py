@@ -49,6 +49,20 @@ def test_a_setting_that_a_run_does_not_have_differs_from_nothing():
     assert differing(runs) == [{"lr": "1"}, {"lr": "2"}, {"lr": "1"}]
 
 
+def test_long_settings_are_compared_whole_and_shown_cut_and_different(tmp_path):
+    prompt = "x" * 200
+    for end in ("a", "b", "b"):
+        write(tmp_path, {}, config(prompt=f"{prompt}{end}", tools=f"[{prompt}, {end}]", same=prompt))
+    with serving(tmp_path) as client:
+        settings = [run["settings"] for run in get(client, "runs")]
+    for key in ("prompt", "tools"):
+        shown = sorted(run[key] for run in settings)
+        assert len(set(shown)) == 2
+        assert {len(text) for text in shown} == {80}
+        assert all("xxx… #" in text for text in shown)
+    assert all("same" not in run for run in settings)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "astune: 3", "astune: [1]", "astune: {model: 3}", "astune: {model: [x]}", "a: &a [*a]", '{"astune": {"x": 1'],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from astune.runs import MetricsLine
 from astune.viewer.warnings import warnings_of
 
@@ -35,6 +39,15 @@ def test_engine_and_trainer_that_disagree_are_a_warning_where_enough_tokens_say_
     assert told(*steps) == [("mismatch", 2)]
     [warning] = warnings_of(lines(*steps))
     assert "correlate by 0.930 in step 2" in warning.text
+
+
+@pytest.mark.parametrize("values", [(math.nan, 0.93), (0.93, math.nan), (math.nan, math.inf, 0.93, math.nan)])
+def test_a_correlation_that_is_no_number_is_a_warning_and_hides_no_other(values):
+    steps = [{"train/versions_behind_0/tokens": 2000.0, "train/engine_correlation": value} for value in values]
+    worst, unknown = values.index(0.93) + 1, next(at for at, value in enumerate(values, 1) if math.isnan(value))
+    assert told(*steps) == [("mismatch", unknown), ("mismatch", worst)]
+    assert warnings_of(lines(*steps))[0].text.startswith(f"train/engine_correlation is not a number in step {unknown}:")
+    assert told(*(step | {"train/engine_correlation": math.nan} for step in steps)) == [("mismatch", 1)]
 
 
 def test_a_sign_of_reward_hacking_that_jumps_is_a_warning_once():

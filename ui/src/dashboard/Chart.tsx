@@ -147,7 +147,7 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
         </li>
         {lines.map((line, index) => (
           <li key={index} title={line.label}>
-            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <Value point={at === null ? null : pointAt(line.points, at)} at={at} />
+            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <Value line={line} at={at} />
           </li>
         ))}
       </ul>
@@ -155,12 +155,15 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
   )
 }
 
-/** With its own place where that is not the one that is pointed at. */
-function Value({ point, at }: { point: [x: number, y: number | null] | null; at: number | null }) {
+/** With its own place where that is not the one that is pointed at, and how many runs a mean is of. */
+function Value({ line: { points, counts }, at }: { line: Line; at: number | null }) {
+  const point = at === null ? null : pointAt(points, at)
+  const count = point && counts?.[points.indexOf(point)]
   return (
     <>
       <b>{number(point?.[1] ?? null)}</b>
       {point && point[0] !== at && <span class="faint"> ({number(point[0])})</span>}
+      {count && <span class="faint"> {t('mean_of', { n: count })}</span>}
     </>
   )
 }
@@ -184,6 +187,7 @@ function lineOf(curve: Curve, kind: ChartKind, names: string[], isDark: boolean)
     dashes: curve.split === 'validation' ? HELD_OUT_DASHES : dashesOf(number),
     points: curve.points,
     band: curve.band,
+    counts: curve.counts,
   }
 }
 

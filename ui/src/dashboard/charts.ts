@@ -44,6 +44,8 @@ export interface Curve {
   /** Ascending in x, one value for each x. */
   points: [x: number, y: number | null][]
   band?: Band
+  /** Of a mean of runs: how many runs each point is of. */
+  counts?: number[]
 }
 
 const both = (name: string): ChartKind['metrics'] => [

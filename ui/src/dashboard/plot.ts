@@ -12,6 +12,8 @@ export interface Line {
   points: [x: number, y: number | null][]
   /** Ascending in x: an interval around the curve. */
   band?: Band
+  /** How many runs each point is a mean of. */
+  counts?: number[]
 }
 
 export type Band = [x: number, low: number, high: number][]

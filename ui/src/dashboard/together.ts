@@ -36,7 +36,10 @@ export function groupsBy(setting: string, infos: (RunInfo | undefined)[]): RunGr
   return [...groups].map(([value, runs]) => ({ name: `${setting} ${value} (${runs.length})`, runs }))
 }
 
-/** One curve a group and split: the mean of its runs at each x, with a band of one standard deviation where there are several. */
+/**
+ * One curve a group and split: the mean at each x of the runs that have a value there, and how many these are. Where they are
+ * two or more, a band of one standard deviation: a single value has none.
+ */
 export function means(curves: Curve[], groups: RunGroup[]): Curve[] {
   return groups.flatMap(({ name, runs }, group) =>
     (['train', 'validation'] as const).flatMap((split): Curve[] => {
@@ -48,8 +51,10 @@ export function means(curves: Curve[], groups: RunGroup[]): Curve[] {
       }
       const at = [...values].sort(([a], [b]) => a - b)
       const points = at.map(([x, ys]): [number, number] => [x, mean(ys)])
-      const band = at.map(([x, ys]): [number, number, number] => [x, mean(ys) - deviation(ys), mean(ys) + deviation(ys)])
-      return [{ label: name, run: group, part: 0, split, points, band: members.length > 1 ? band : undefined }]
+      const several = at.filter(([, ys]) => ys.length > 1)
+      const band = several.map(([x, ys]): [number, number, number] => [x, mean(ys) - deviation(ys), mean(ys) + deviation(ys)])
+      const counts = members.length > 1 ? at.map(([, ys]) => ys.length) : undefined
+      return [{ label: name, run: group, part: 0, split, points, band: band.length > 0 ? band : undefined, counts }]
     }),
   )
 }
@@ -64,9 +69,8 @@ function mean(values: number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length
 }
 
-/** Of a sample; 0 for a single value. */
+/** Of a sample of two or more. */
 function deviation(values: number[]): number {
-  if (values.length < 2) return 0
   const middle = mean(values)
   return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1))
 }

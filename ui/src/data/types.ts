@@ -71,7 +71,8 @@ export interface RunWarning {
   kind: 'mismatch' | 'jump' | 'dropped' | 'failed'
   metric: string
   step: number | null
-  value: number
+  /** null where what was measured is no number. */
+  value: number | null
   before: number | null
 }
 

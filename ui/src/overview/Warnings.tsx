@@ -11,7 +11,7 @@ export function Warnings({ warnings }: { warnings: RunWarning[] }) {
       <h3>{t('warnings')}</h3>
       <ul>
         {warnings.map((warning) => (
-          <li key={warning.metric}>
+          <li key={`${warning.metric} ${warning.value}`}>
             {told(warning)}{' '}
             <button class="link" onClick={() => go(wayTo(warning))}>
               {t(warning.kind === 'failed' ? 'warn_look_errors' : 'warn_look')}
@@ -24,6 +24,7 @@ export function Warnings({ warnings }: { warnings: RunWarning[] }) {
 }
 
 function told({ kind, metric, step, value, before }: RunWarning): string {
+  if (value === null) return t('warn_nan', { metric, step: step ?? '' })
   const isPart = kind === 'dropped' || kind === 'failed'
   const shown = isPart ? percent(Number(value.toFixed(3))) : number(value, 3)
   return t(`warn_${kind}`, { metric, step: step ?? '', value: shown, before: number(before, 3) })
