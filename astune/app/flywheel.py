@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,15 +39,22 @@ class Flywheel:
         say: receives what a person wants to know, a line at a time.
 
     Raises:
-        ConfigError: the experiment is wrong, or names no frozen set.
+        ConfigError: the experiment is wrong.
     """
 
     def __init__(self, conf: Path, overrides: Sequence[str], console: Console, say: Callable[[str], None]) -> None:
         self._experiment = Experiment.of(conf, overrides)
-        self._inputs = Inputs.of(self._experiment)
         self.folder = Path(self._experiment.config.flywheel.folder).absolute()
         self._console = console
         self._say = say
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        """
+        Raises:
+            ConfigError, TaskReaderError: as `Inputs.of` says.
+        """
+        return Inputs.of(self._experiment)
 
     @property
     def history(self) -> History:
@@ -58,11 +66,13 @@ class Flywheel:
         Raises:
             AstuneError: a stage failed; the same command goes on there.
         """
+        inputs = self._inputs  # what is wrong with the experiment is said before anything is written
         with self._locked():
+            self.history.relink()
             turn = self._open() or self._begin()
             if turn is None:
                 return Outcome(None)
-            stages = Stages(self._experiment, turn, self.folder, self._console, self._inputs)
+            stages = Stages(self._experiment, turn, self.folder, self._console, inputs)
             self._say(f"turn {turn.name}: {turn.folder}")
             self._heading("filter")
             for line in stages.filter().lines():
@@ -77,26 +87,27 @@ class Flywheel:
 
     def dry_run(self) -> None:
         """Say what a turn would learn from; nothing is written."""
+        inputs = self._inputs
         self._say(f"the promoted model is {self.history.current}")
         open_turn = Turns(self.folder).open()
         if open_turn is not None:
             self._say(f"turn {open_turn.name} is open and would go on")
             return
         with TemporaryDirectory() as temporary:
-            copied = self._inputs.copied_store(Path(temporary))
+            copied = inputs.copied_store(Path(temporary))
             for line in import_feedback(self._experiment, copied):
                 self._say(line)
-            inputs = found_inputs(self._inputs, copied, self.history.current, Turns(self.folder).last_done())
-            if inputs is None:
+            found = found_inputs(inputs, copied, self.history.current, Turns(self.folder).last_done())
+            if found is None:
                 self._say("nothing is new since the last turn")
                 return
-            turn = Turns(Path(temporary)).begin(inputs)
-            stages = Stages(self._experiment, turn, Path(temporary), self._console, self._inputs, store=copied)
+            turn = Turns(Path(temporary)).begin(found)
+            stages = Stages(self._experiment, turn, Path(temporary), self._console, inputs, store=copied)
             for line in stages.filter().lines():
                 self._say(line)
 
     def roll_back(self) -> Promotion:
-        """Return to the model before the newest promotion.
+        """Return to the model before the newest promotion; a rollback that was killed is only brought to its end.
 
         Raises:
             RunStoreError: nothing is promoted, or a turn is running.

@@ -33,10 +33,20 @@ class Inputs:
     def of(cls, experiment: Experiment) -> Inputs:
         """
         Raises:
-            ConfigError: no frozen set is named.
+            ConfigError: no frozen set is named, or what answers is not the one model that a turn trains.
             TaskReaderError: a file is not there.
         """
         config = experiment.config
+        if config.engine.base_url:
+            raise ConfigError(
+                "engine.base_url: a turn of the flywheel measures the models that it trains, not what servers have",
+                hint="leave engine.base_url empty; engine.type: vllm starts a server for each model",
+            )
+        if config.models:
+            raise ConfigError(
+                f"models.{next(iter(config.models))}: a turn of the flywheel trains one model, model.path",
+                hint="leave `models` out; several policies are trained with `astune --conf`",
+            )
         if not config.flywheel.held_out:
             raise ConfigError(
                 "flywheel.held_out names no file: nothing could prove a model better",

@@ -49,6 +49,7 @@ def _parts(
         ("taken out", len(found["dropped"])),
         ("tasks to train on", found["training"]),
         ("of them replayed", found["replayed"]),
+        *((f"original tasks not replayed: {why}", n) for why, n in found.get("not_replayed", {}).items()),
         ("fresh tasks, held out", found["fresh"]),
     ]
     yield table(["what", "#number"], ([name, f"{n:,}"] for name, n in counts))

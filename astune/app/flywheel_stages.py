@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,10 +24,11 @@ from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.interaction import digest_of
 from astune.flywheel import Decision, Evidence, Turn, compare, decide, filtered
+from astune.flywheel.decision import MEASURED
 from astune.flywheel.evidence import plain
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory, runs_below, write_atomic
-from astune.schema import Episode, RunStoreError, Task, TaskReaderError
+from astune.schema import Episode, RunStoreError, Task, TaskReaderError, WorkflowError
 from astune.task_reader import open_task_reader
 
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
@@ -48,6 +49,8 @@ class Filtered:
         for rule, n in Counter(row["rule"] for row in found["dropped"]).most_common():
             yield f"{n:,} taken out as {rule}"
         yield f"{found['training']:,} tasks to train on, {found['replayed']:,} of them replayed"
+        for why, n in found.get("not_replayed", {}).items():
+            yield f"{n:,} original tasks are not replayed: {why}"
         yield f"{found['fresh']:,} fresh tasks, held out"
 
 
@@ -127,7 +130,8 @@ class Stages:
         training, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
         new = set(self._turn.inputs["new"])
         fresh = [task for task in fresh if task.metadata["interaction"] in new] or fresh
-        replayed = self._replayed(len(training))
+        replay, left_out = self._replay(compared_on | {plain(_question(task)) for task in fresh})
+        replayed = self._replayed(replay, len(training))
         for name, tasks in (("train", [*training, *replayed]), (FRESH, fresh)):
             self._turn.write(f"{name}.jsonl", "".join(_line(task) for task in tasks))
         return {
@@ -138,6 +142,7 @@ class Stages:
             "dropped": [each.row() for each in evidence.dropped],
             "training": len(training) + len(replayed),
             "replayed": len(replayed),
+            "not_replayed": left_out,
             "fresh": len(fresh),
         }
 
@@ -163,12 +168,28 @@ class Stages:
                 return [], []
         return splits.training, splits.validation
 
-    def _replayed(self, n_training: int) -> list[Task]:
+    def _replay(self, compared_on: Collection[str]) -> tuple[list[Task], Counter[str]]:
+        """The original tasks that may be trained, and how many may not, by the reason.
+
+        Args:
+            compared_on: questions, made `plain`, of the sets that models are compared on.
+        """
+        settings, kept, left_out = self._experiment.config, list[Task](), Counter[str]()
+        pairs = settings.flywheel.learn_by == "dpo"
+        for task in self._inputs.tasks("replay"):
+            if not _asked(task).isdisjoint(compared_on):
+                left_out["models are compared on them"] += 1
+            elif pairs and not _is_pair(task, settings.task_judge.reference_field):
+                left_out["they have no two answers to prefer one of"] += 1
+            else:
+                kept.append(task)
+        return kept, left_out
+
+    def _replayed(self, replay: Sequence[Task], n_training: int) -> list[Task]:
         """Original tasks, so many that they are `replay_share` of all; others in each turn."""
         share = self._experiment.config.flywheel.replay_share
-        tasks = self._inputs.tasks("replay")
-        n = min(len(tasks), round(n_training * share / (1 - share)))
-        return random.Random(self._turn.number).sample(tasks, n)
+        n = min(len(replay), round(n_training * share / (1 - share)))
+        return random.Random(self._turn.number).sample(replay, n)
 
     def _train(self) -> dict[str, Any]:
         trainer, n = self._experiment.config.trainer, self._turn.result("filtered")["training"]
@@ -247,12 +268,16 @@ class Stages:
     def _evaluated(
         self, role: str, name: str, tasks: Sequence[Task], say: Callable[[str], None]
     ) -> dict[str, dict[str, Any]]:
-        """What a model makes of each task: measured once, and kept by what was measured."""
+        """What a model makes of each task: measured once a turn, and kept by what was measured.
+
+        Raises:
+            WorkflowError: too few tasks of a set that decides could be measured; nothing is kept.
+        """
         inputs, trained = self._turn.inputs, self._turn.result("trained")
         model, weights = (
             (inputs["model"], inputs["weights"]) if role == "old" else (trained["model"], trained["weights"])
         )
-        content = digest_of([weights, inputs["settings"], [_line(task) for task in tasks]])
+        content = digest_of([self._turn.name, weights, inputs["settings"], [_line(task) for task in tasks]])
         path = self._folder / "evaluations" / f"{content[:32]}.json"
         if not path.is_file():
             measured = measure(
@@ -261,6 +286,8 @@ class Stages:
                 self._console,
                 tasks=tasks,
             )
+            if name != FRESH:
+                _require_measured(measured, len(tasks), f"{name}, {role} model")
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(_by_task(measured), ensure_ascii=False).encode())
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -269,6 +296,19 @@ class Stages:
             f"{name}, {role} model: success {sum(rates) / max(1, len(rates)):.3f} on {len(rates)} of {len(tasks)} tasks"
         )
         return found
+
+
+def _require_measured(measured: Evaluation, n_tasks: int, what: str) -> None:
+    """
+    Raises:
+        WorkflowError: fewer tasks than a decision takes.
+    """
+    if measured.n_tasks < MEASURED * n_tasks:
+        why = "".join(f"; {n:,} times: {reason}" for reason, n in measured.dropped.most_common(3))
+        raise WorkflowError(
+            f"{what}: only {measured.n_tasks:,} of {n_tasks:,} tasks could be measured{why}",
+            hint="once the agent, its judge and its environment work, the same command measures once more",
+        )
 
 
 def _by_task(measured: Evaluation) -> dict[str, dict[str, Any]]:
@@ -291,6 +331,19 @@ def _last_said(episode: Episode) -> str:
 def _question(task: Task) -> str:
     asked = [message for message in task.init_messages if message.get("role") == "user"]
     return text_of(asked[-1]) if asked else task.main_query
+
+
+def _asked(task: Task) -> set[str]:
+    """Each question of a task and of the conversation that it brings, made `plain`."""
+    messages = [*task.init_messages, *(task.metadata.get("messages") or [])]
+    asked = {plain(text_of(message)) for message in messages if message.get("role") == "user"}
+    return asked | {plain(task.main_query)} if task.main_query else asked
+
+
+def _is_pair(task: Task, reference_field: str) -> bool:
+    given = task.metadata
+    chosen = given.get("chosen") or given.get(reference_field)
+    return bool(chosen and given.get("rejected") and chosen != given["rejected"])
 
 
 def _line(task: Task) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-_MEASURED = 0.95
+MEASURED = 0.95
 """The part of a set that both models have to be measured on."""
 
 
@@ -107,7 +107,7 @@ def decide(frozen: Comparison, regression: Comparison | None, *, confidence: flo
     promoted = True
     for each in filter(None, (frozen, regression)):
         twice = each.n_compared - each.n_lost
-        if twice < _MEASURED * each.n_tasks or not twice:
+        if twice < MEASURED * each.n_tasks or not twice:
             promoted = False
             reasons.append(f"{each.name}: only {twice} of {each.n_tasks} tasks could be measured twice")
         if each.n_lost:

@@ -55,14 +55,19 @@ class History:
         """Make a turn's model the promoted one; a turn that was promoted before is left as it is."""
         if not self.knows(turn):
             self._add(Promotion("promoted", turn, str(model), self.current, time.time(), why))
-        self._link()
+        self.relink()
 
     def roll_back(self) -> Promotion:
         """Return to the model before the newest promotion that was not taken back yet.
 
+        Where a rollback was killed before the link had followed it, the link follows, and that rollback is returned.
+
         Raises:
             RunStoreError: there is none.
         """
+        if self.entries and self.entries[-1].action == "rolled back" and not self._linked():
+            self.relink()
+            return self.entries[-1]
         taken_back = {each.turn for each in self.entries if each.action == "rolled back"}
         promoted = [each for each in self.entries if each.action == "promoted" and each.turn not in taken_back]
         if not promoted:
@@ -71,7 +76,7 @@ class History:
             )
         last = promoted[-1]
         self._add(Promotion("rolled back", last.turn, last.previous, last.model, time.time(), ["asked for"]))
-        self._link()
+        self.relink()
         return self.entries[-1]
 
     def _add(self, entry: Promotion) -> None:
@@ -79,15 +84,28 @@ class History:
         rows = [asdict(each) for each in self.entries]
         write_atomic(self._path, json.dumps(rows, indent=1, ensure_ascii=False).encode())
 
-    def _link(self) -> None:
-        link, current = self._path.parent / PROMOTED, Path(self.current)
-        new = link.with_name(f".{PROMOTED}.new")
+    def relink(self) -> None:
+        """Let the link point to the promoted model; a kill may have come between the entry and its link."""
+        if self._linked():
+            return
+        new = self._link.with_name(f".{PROMOTED}.new")
         new.unlink(missing_ok=True)
-        if current.is_dir():
-            new.symlink_to(current.resolve(), target_is_directory=True)
-            new.replace(link)
+        if Path(self.current).is_dir() and self.entries:
+            new.symlink_to(Path(self.current).resolve(), target_is_directory=True)
+            new.replace(self._link)
         else:
-            link.unlink(missing_ok=True)
+            self._link.unlink()
+
+    @property
+    def _link(self) -> Path:
+        return self._path.parent / PROMOTED
+
+    def _linked(self) -> bool:
+        """Whether the link points to the promoted model, or is not there where that is no folder."""
+        current = Path(self.current)
+        if not current.is_dir() or not self.entries:
+            return not self._link.is_symlink()
+        return self._link.is_symlink() and self._link.resolve() == current.resolve()
 
     def _read(self) -> list[Promotion]:
         if not self._path.is_file():

@@ -152,3 +152,24 @@ def test_promotions_are_kept_and_taken_back_one_by_one(tmp_path: Path) -> None:
         ("rolled back", "turn a"),
     ]
     assert History(tmp_path, "base").current == "base"
+
+
+def test_a_kill_between_an_entry_and_its_link_takes_nothing_further_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        History(tmp_path, "base").promote(f"turn {name}", tmp_path / name, ["better"])
+    with monkeypatch.context() as killed:
+        killed.setattr(History, "relink", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            History(tmp_path, "base").roll_back()
+    assert (tmp_path / "promoted").resolve() == tmp_path / "c"
+    assert History(tmp_path, "base").roll_back().model == str(tmp_path / "b"), "the rollback goes on, and not further"
+    assert (tmp_path / "promoted").resolve() == tmp_path / "b"
+    assert len(History(tmp_path, "base").entries) == 4
+    (tmp_path / "promoted").unlink()
+    (tmp_path / "promoted").symlink_to(tmp_path / "c")
+    History(tmp_path, "base").relink()
+    assert (tmp_path / "promoted").resolve() == tmp_path / "b"
+    assert History(tmp_path, "base").roll_back().model == str(tmp_path / "a")
