@@ -44,6 +44,10 @@ class SampleRule(StrictModel):
         for key, rule in (("messages", "cap"), ("weight", "reweight")):
             if (getattr(self, key) is not None) != (self.do == rule):
                 raise ValueError(f"`do: {rule}` needs `{key}`" if self.do == rule else f"`{key}` is a key of {rule}")
+        if self.calls is not None:
+            first, end = self.calls
+            if end is not None and (first < 0) == (end < 0) and first >= end:
+                raise ValueError(f"`calls: [{first}, {end}]` is empty: no message is meant")
         if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError("`min_tokens` is above `max_tokens`: no message is meant")
         return self

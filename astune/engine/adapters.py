@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from astune.schema import ConfigError
 
@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+_NOT_COMPUTED = (
+    "use_rslora",
+    "use_dora",
+    "use_qalora",
+    "alpha_pattern",
+    "rank_pattern",
+    "modules_to_save",
+    "trainable_token_indices",
+    "target_parameters",
+    "lora_bias",
+    "layer_replication",
+    "alora_invocation_tokens",
+)
+"""Keys of peft's adapter_config.json under which an adapter is more than `Factors`."""
+_KEEPS_THE_MODEL = ("gaussian", "orthogonal", "eva")
+"""Ways to begin an adapter that leave the model's own weights as they are."""
 _PREFIX, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
@@ -49,27 +65,57 @@ def read_adapter(folder: Path) -> dict[str, Factors]:
     """Read an adapter's folder.
 
     Raises:
-        ConfigError: the folder holds none that can be read.
+        ConfigError: the folder holds none that can be read, or one that computes something else than `Factors` do.
     """
     try:
         from safetensors.torch import load_file
 
-        config = json.loads((folder / CONFIG_FILE).read_text())
-        scale = float(config["lora_alpha"]) / int(config["r"])
+        config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text())
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
         tensors = load_file(folder / WEIGHTS_FILE)
-        return {
-            (layer := name.removeprefix(_PREFIX).removesuffix(_DOWN)): Factors(
-                tensor, tensors[f"{_PREFIX}{layer}{_UP}"], scale
-            )
-            for name, tensor in tensors.items()
-            if name.endswith(_DOWN)
-        }
     except Exception as cause:  # of the file system, of JSON, of safetensors
         raise ConfigError(
             f"{folder} is no adapter that can be read: {type(cause).__name__}: {cause}",
             hint="name a folder with adapter_config.json and adapter_model.safetensors, such as model/NAME of a "
             "checkpoint of a run with `models`",
         ) from cause
+    if reason := _why_not_plain(config) or _why_no_pairs(tensors, rank):
+        raise ConfigError(
+            f"the adapter in {folder} cannot be computed here: {reason}",
+            hint="use a plain LoRA adapter of linear layers, or merge it into its model with peft's merge_and_unload "
+            "and name that in model.path",
+        )
+    layers = [name.removeprefix(_PREFIX).removesuffix(_DOWN) for name in tensors if name.endswith(_DOWN)]
+    return {
+        layer: Factors(tensors[f"{_PREFIX}{layer}{_DOWN}"], tensors[f"{_PREFIX}{layer}{_UP}"], alpha / rank)
+        for layer in layers
+    }
+
+
+def _why_not_plain(config: Mapping[str, Any]) -> str | None:
+    if config.get("peft_type", "LORA") != "LORA":
+        return f"its peft_type is {config['peft_type']}"
+    if config.get("bias", "none") != "none":
+        return f"bias is {config['bias']!r}: it has biases of its own"
+    begun = config.get("init_lora_weights", True)
+    if isinstance(begun, str) and begun not in _KEEPS_THE_MODEL:
+        return f"init_lora_weights is {begun!r}, which changes the model below it"
+    asked = next((key for key in _NOT_COMPUTED if config.get(key)), None)
+    return asked and f"{asked} is {config[asked]!r}"
+
+
+def _why_no_pairs(tensors: Mapping[str, Tensor], rank: int) -> str | None:
+    for name, tensor in tensors.items():
+        suffix = next((one for one in (_DOWN, _UP) if name.endswith(one)), None)
+        if suffix is None or not name.startswith(_PREFIX):
+            return f"{name} is neither lora_A nor lora_B of a layer"
+        if name.removesuffix(suffix) + (_UP if suffix == _DOWN else _DOWN) not in tensors:
+            return f"{name} is there without its other half"
+        if tensor.dim() != 2 or tensor.shape[0 if suffix == _DOWN else 1] != rank:
+            return f"{name} has the shape {list(tensor.shape)}, and the rank is {rank}"
+        if name.removeprefix(_PREFIX).removesuffix(suffix) == "lm_head":
+            return "it adapts lm_head"
+    return None if tensors else "it has no tensors"
 
 
 def policies_in(model: Path) -> list[str]:

@@ -5,6 +5,7 @@ Outside this file a model with adapters is a model like any other: engines and c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -71,7 +72,7 @@ def begin_with(module: nn.Module, name: str, start: Adapter) -> None:
 
 def of_adapter(parameter_name: str, name: str) -> bool:
     """Return whether a parameter is one of the adapter's."""
-    return ".lora_" in parameter_name and f".{name}." in f"{parameter_name}."
+    return re.search(rf"\.lora_\w+\.{re.escape(name)}(\.|$)", parameter_name) is not None
 
 
 @torch.no_grad()

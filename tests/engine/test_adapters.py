@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 from engine_helpers import assert_exact, transformers_model
+from safetensors.torch import load_file, save_file
 from test_architectures import save_random
 
 from astune.config.policies import PolicyConfig
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
-from astune.engine.adapters import Adapter, Factors, write_adapter
+from astune.engine.adapters import Adapter, Factors, read_adapter, write_adapter
 from astune.engine.local._cpu_llama import CpuLlama
 from astune.engine.local._hf_model import HfModel
 from astune.schema import Completion, ConfigError, EngineError, SamplingParams
@@ -152,3 +154,68 @@ async def test_a_new_adapter_adds_nothing_and_a_frozen_policy_is_read_from_its_f
     await engine.aclose()
     with pytest.raises(ConfigError, match="is no adapter that can be read"):
         load(tiny_folder, old=PolicyConfig.model_validate({"train": False, "path": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"use_rslora": True}, "use_rslora is True"),
+        ({"use_dora": True}, "use_dora is True"),
+        ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern is"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
+        ({"bias": "lora_only"}, "bias is 'lora_only'"),
+        ({"init_lora_weights": "pissa"}, "changes the model"),
+        ({"r": 4}, "and the rank is 4"),
+    ],
+)
+def test_an_adapter_that_is_more_than_two_factors_is_refused(
+    changes: dict[str, Any], reason: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    write_adapter(tmp_path, random_adapter(tiny_folder, 3, 1), base="tiny")
+    assert read_adapter(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(ConfigError) as refused:
+        read_adapter(tmp_path)
+    assert str(tmp_path) in str(refused.value)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("base_model.model.model.norm.weight", "neither lora_A nor lora_B"),
+        ("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", "neither lora_A nor lora_B"),
+        ("base_model.model.other.lora_B.weight", "without its other half"),
+    ],
+)
+def test_an_adapter_with_other_tensors_is_refused(name: str, reason: str, tiny_folder: Path, tmp_path: Path) -> None:
+    write_adapter(tmp_path, random_adapter(tiny_folder, 3, 1), base="tiny")
+    file = tmp_path / "adapter_model.safetensors"
+    save_file(load_file(file) | {name: torch.zeros(4, 3)}, file)
+    with pytest.raises(ConfigError, match=reason):
+        read_adapter(tmp_path)
+
+
+def test_an_adapter_of_the_head_is_refused(tmp_path: Path) -> None:
+    write_adapter(tmp_path, {"lm_head": Factors(torch.zeros(3, 8), torch.zeros(9, 3), 1.0)}, base="tiny")
+    with pytest.raises(ConfigError, match="it adapts lm_head"):
+        read_adapter(tmp_path)
+
+
+@pytest.mark.parametrize(("architecture", "changes", "kind"), ARCHITECTURES[::2])
+async def test_an_adapter_of_layers_of_another_size_is_refused(
+    architecture: str, changes: dict[str, Any], kind: type, tmp_path: Path
+) -> None:
+    save_random(architecture, changes, tmp_path)
+    engine, own = load(tmp_path), random_adapter(tmp_path, 3, 1)
+    assert isinstance(engine._model, kind)
+    layer = next(iter(own))
+    wider = own[layer]._replace(down=torch.zeros(3, own[layer].down.shape[1] + 1))
+    with pytest.raises(EngineError, match="the adapter of wolf takes"):
+        engine._model.load_adapters({"wolf": own | {layer: wider}})
+    head = Factors(torch.zeros(3, 1), torch.zeros(1, 3), 1.0)
+    with pytest.raises(EngineError, match="adds to 'lm_head'"):
+        engine._model.load_adapters({"wolf": {"lm_head": head}})
+    await engine.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,29 @@ def test_one_policy_is_bit_for_bit_a_run_of_one_adapter(small_folder: Path, dtyp
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert policies.version == alone.version == 3
+
+
+def test_a_policy_named_like_a_module_leaves_the_other_as_it_would_be_alone(small_folder: Path) -> None:
+    models = {"model": MODELS["wolf"] | {"targets": ["wolf"]}, "q_proj": MODELS["farmer"] | {"targets": ["farmer"]}}
+    named = Policies.load(small_folder, several(models, dtype="bfloat16"))
+    plain = Policies.load(small_folder, several(MODELS, dtype="bfloat16"))
+    for step in (1, 2):
+        named.step(batch(step))
+        plain.step(batch(step))
+    for name, other in (("model", "wolf"), ("q_proj", "farmer")):
+        ours, theirs = merged(named[name]), merged(plain[other])
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+        masters = named[name].model.masters
+        assert {master.dtype for master in masters._masters} == {torch.float32}
+        assert len(masters._masters) == len(plain[other].model.masters._masters)
+
+
+def test_a_name_that_peft_could_not_keep_an_adapter_under_is_refused() -> None:
+    for name in dir(torch.nn.ModuleDict()):
+        if re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", name):
+            with pytest.raises(ValueError, match=rf"astune\.models\.{name}: torch has a use"):
+                several({name: {"lora": {"rank": 2}}})
+    assert several({"trainer": {"lora": {"rank": 2}}}).models
 
 
 def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(small_folder: Path) -> None:

@@ -200,6 +200,9 @@ def test_advantages_count_episodes_of_which_nothing_is_trained() -> None:
         ({"do": "reweight", "weight": 0}, "greater than 0"),
         ({"do": "drop", "min_tokens": 3, "max_tokens": 2}, "`min_tokens` is above `max_tokens`"),
         ({"do": "drop", "status": "error"}, "status"),
+        ({"do": "drop", "calls": [0, 0]}, "`calls: .0, 0.` is empty"),
+        ({"do": "drop", "calls": [2, 1]}, "`calls: .2, 1.` is empty"),
+        ({"do": "drop", "calls": [-1, -2]}, "`calls: .-1, -2.` is empty"),
     ],
 )
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any], message: str) -> None:

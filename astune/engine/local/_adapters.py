@@ -7,7 +7,7 @@ have the same number of rows always.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -24,15 +24,26 @@ class PolicyRows(NamedTuple):
     rows: Tensor
 
 
-def require_known(adapters: Mapping[str, Adapter], layers: Collection[str], model: str) -> None:
-    """Raise EngineError where an adapter adds to what is no linear layer of the model."""
+def require_known(adapters: Mapping[str, Adapter], layers: Mapping[str, tuple[int, int]], model: str) -> None:
+    """Raise EngineError where an adapter adds to what is no linear layer of the model, or to one of another size.
+
+    Args:
+        layers: inputs and outputs of each linear layer but the head, by its name.
+    """
     for policy, adapter in adapters.items():
-        unknown = sorted(adapter.keys() - set(layers))
-        if unknown:
-            raise EngineError(
-                f"the adapter of {policy} adds to {unknown[0]!r}, which is no linear layer of {model}",
-                hint="use an adapter of this model, whose layers are attention and feed-forward ones",
-            )
+        for layer, (down, up, _) in sorted(adapter.items()):
+            if layer not in layers:
+                raise EngineError(
+                    f"the adapter of {policy} adds to {layer!r}, which is no linear layer of {model}",
+                    hint="use an adapter of this model, whose layers are attention and feed-forward ones",
+                )
+            size = int(down.shape[1]), int(up.shape[0])
+            if size != layers[layer]:
+                raise EngineError(
+                    f"the adapter of {policy} takes {layer!r} for a layer of {size[0]} inputs and {size[1]} outputs, "
+                    f"and {model} has {layers[layer][0]} and {layers[layer][1]}",
+                    hint="use an adapter of this model: its folder's adapter_config.json names the one it is for",
+                )
 
 
 class Adapters:

@@ -175,7 +175,12 @@ class CpuLlama:
         self.adapters.add(layer, x, y, batch.policies, whole=batch.is_invariant)
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
-        known = {module for names in self._groups().values() for module in _modules(names[1])}
+        known = {
+            module: (self._shapes[f"{module}.weight"][1], self._shapes[f"{module}.weight"][0])
+            for linear, names in self._groups().values()
+            for module in _modules(names)
+            if linear != "lm_head"
+        }
         require_known(adapters, known, "the in-process engine's Llama")
         self.adapters.load(adapters, self._dtype, torch.device("cpu"))
 

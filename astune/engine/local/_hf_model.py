@@ -94,8 +94,12 @@ class HfModel:
         copy_weights(self.model.state_dict(), named_tensors)  # with what is saved and not trained
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
-        linears = {name: module for name, module in self.model.named_modules() if _is_linear(module)}
-        require_known(adapters, linears, type(self.model).__name__)
+        head = self.model.get_output_embeddings()
+        linears: dict[str, Any] = {
+            name: module for name, module in self.model.named_modules() if _is_linear(module) and module is not head
+        }
+        sizes = {name: _size(module) for name, module in linears.items()}
+        require_known(adapters, sizes, type(self.model).__name__)
         self._adapters.load(adapters, self.model.dtype, self.model.device)
         for name in self._adapters.layers() - self._hooked:
             linears[name].register_forward_hook(partial(self._add, name))
@@ -150,6 +154,12 @@ class HfModel:
 def _is_linear(module: Any) -> bool:
     """Linear layers, and GPT-2's, which are called Conv1D."""
     return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _size(linear: Any) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer."""
+    rows, columns = linear.weight.shape
+    return (columns, rows) if isinstance(linear, torch.nn.Linear) else (rows, columns)
 
 
 class _Probe:
