@@ -77,6 +77,7 @@ def test_a_mean_says_of_how_many_runs_it_is(page, serve, tmp_path):
     for model, last in (("small", 4), ("small", 6), ("large", 6)):
         write(tmp_path / "record", dict.fromkeys((0, 2, last), 0.5), config().replace("tiny", model))
     page.goto(serve(tmp_path / "record"))
+    page.locator(".run-table").wait_for()
     for box in page.locator(".run-table tbody input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Curves of 3 runs").click()
@@ -91,6 +92,7 @@ def test_a_mean_says_of_how_many_runs_it_is(page, serve, tmp_path):
 
 def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
     page.goto(runs)
+    page.locator(".run-table").wait_for()
     for box in page.locator(".run-table tbody input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Curves of 3 runs").click()
@@ -105,6 +107,7 @@ def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
 
 def test_the_settings_of_chosen_runs_stand_beside_each_other(page, runs):
     page.goto(runs)
+    page.locator(".run-table").wait_for()
     for box in page.locator(".run-table tbody input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Curves of 3 runs").click()
