@@ -76,8 +76,13 @@ def test_in_another_thread_it_is_named(
 ) -> None:
     monkeypatch.setattr(blocked_loop, "_NAMED_AFTER_S", 0.3)
 
+    def until_named() -> None:
+        deadline = time.monotonic() + 30
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     class Agent(Blocks):
-        how = staticmethod(lambda: time.sleep(2))
+        how = staticmethod(until_named)
 
     played = stage(Agent, episode_timeout_s=60.0)
     with caplog.at_level(logging.WARNING):
