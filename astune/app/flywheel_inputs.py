@@ -130,10 +130,11 @@ def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> 
 
 def feedback_of(store: Path, inputs: Mapping[str, Any]) -> tuple[list[Interaction], list[Rating], int]:
     """A turn's conversations and ratings, and how many of them were deleted since it began."""
+    known, rated = set(inputs["interactions"]), set(inputs["ratings"])
     opened = FeedbackStore(store)
     try:
-        interactions = [each for each in opened.interactions() if each.digest in set(inputs["interactions"])]
-        ratings = [each for each in opened.ratings() if each.digest in set(inputs["ratings"])]
+        interactions = [each for each in opened.interactions() if each.digest in known]
+        ratings = [each for each in opened.ratings() if each.digest in rated]
     finally:
         opened.close()
     gone = len(inputs["interactions"]) + len(inputs["ratings"]) - len(interactions) - len(ratings)

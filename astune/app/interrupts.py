@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from astune.debug import detach, is_at_prompt
-from astune.schema import DebuggerLeft, is_users, start_in_thread
+from astune.schema import DebuggerLeft, frames_from, is_users, place_in, start_in_thread
 
 SAYS_WHAT_HOLDS_AFTER_S = 5.0
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -115,11 +115,7 @@ async def until_interrupted() -> None:
 
 def _at_prompt(frame: FrameType | None) -> bool:
     """Return whether the thread that has the signal stands at pdb's prompt."""
-    while frame is not None:
-        if is_at_prompt(frame):
-            return True
-        frame = frame.f_back
-    return False
+    return any(map(is_at_prompt, frames_from(frame)))
 
 
 def _what_runs() -> str:
@@ -127,12 +123,10 @@ def _what_runs() -> str:
     threads = {thread.ident: thread for thread in threading.enumerate()}
     running = sys._current_frames()
     for ident in sorted(running.keys() & threads.keys(), key=lambda each: threads[each] is not threading.main_thread()):
-        frame: FrameType | None = running[ident]
-        while frame is not None:
+        for frame in frames_from(running[ident]):
             begins = frame.f_globals.get("__name__") == "__main__"  # the script of the command itself
             if is_users(frame.f_code.co_filename) and not begins:
-                return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
-            frame = frame.f_back
+                return place_in(frame)
     return "what the run does last"
 
 

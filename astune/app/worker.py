@@ -18,7 +18,7 @@ import httpx
 
 from astune.processes.program import ProgramEnd
 from astune.schema import ConfigError, WorkflowError, described, is_loopback
-from astune.schema.plain_json import encoded, whole
+from astune.schema.plain_json import encoded
 from astune.serving import read_json
 from astune.workflow.agent_result import AgentResult
 from astune.workflow.program import run_once, variables_of
@@ -207,7 +207,7 @@ def _sendable(answer: Any) -> Any:
     try:
         return read_json(encoded(answer))
     except (ValueError, RecursionError):
-        return whole(json.dumps(answer))
+        return json.dumps(answer)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import NoReturn
 
-from astune.schema import is_users
+from astune.schema import frames_from, is_users, place_in
 
 _NAMED_AFTER_S = 5.0
 _ENDED_AFTER_S = 30.0
@@ -52,7 +52,5 @@ def bound_ending(status: int) -> None:
 
 
 def _place(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})" if frame is not None else ""
+    frames = frames_from(sys._current_frames().get(thread.ident or 0))
+    return next((f" ({place_in(frame)})" for frame in frames if is_users(frame.f_code.co_filename)), "")

@@ -61,6 +61,8 @@ class Evidence:
     def drop(self, rule: str, ratings: Iterable[Rating], why: str) -> None:
         """Take ratings out."""
         gone = {id(each) for each in ratings}
+        if not gone:
+            return
         self.dropped += [
             Dropped(rule, each.interaction_id, self.rater(each), why) for each in self.ratings if id(each) in gone
         ]

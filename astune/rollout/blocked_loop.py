@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from astune.debug import is_at_prompt
-from astune.schema import DeadlineExceeded, is_users
+from astune.schema import DeadlineExceeded, frames_from, is_users, place_in
 
 _LOOKS_S = 1.0
 _NAMED_AFTER_S = 5.0
@@ -49,21 +49,22 @@ class _Watch:
         self._loop = loop
         self._deadline_s = deadline_s
         self._thread = threading.get_ident()
-        self._can_end = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
+        self._signal = _SIGNAL if threading.current_thread() is threading.main_thread() else None
+        """What interrupts the thread; None where nothing can."""
         self._over = threading.Event()
         self._answered_at = time.monotonic()
         self._named = False
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        former = signal.signal(_SIGNAL, self._on_signal) if self._can_end and _SIGNAL is not None else None
+        former = signal.signal(self._signal, self._on_signal) if self._signal is not None else None
         threading.Thread(target=self._look, name="astune-blocked-loop", daemon=True).start()
         try:
             yield
         finally:
             self._over.set()
-            if self._can_end and _SIGNAL is not None:
-                signal.signal(_SIGNAL, former if former is not None else signal.SIG_DFL)
+            if self._signal is not None:
+                signal.signal(self._signal, former if former is not None else signal.SIG_DFL)
 
     def _look(self) -> None:
         asked_at = 0.0
@@ -77,8 +78,8 @@ class _Watch:
             blocked_s = time.monotonic() - max(asked_at, self._answered_at)
             if blocked_s > min(_NAMED_AFTER_S, self._deadline_s) and not self._named:
                 self._name(blocked_s)
-            if blocked_s > self._deadline_s and self._can_end and _SIGNAL is not None:
-                signal.pthread_kill(self._thread, _SIGNAL)
+            if blocked_s > self._deadline_s and self._signal is not None:
+                signal.pthread_kill(self._thread, self._signal)
 
     def _answer(self) -> None:
         self._answered_at = time.monotonic()
@@ -101,21 +102,23 @@ class _Watch:
 def users_place(frame: FrameType | None) -> str | None:
     """`agent.py:12, in execute`: where the loop runs code of the user's; None where it does not, or is debugged."""
     place = None
-    while frame is not None and not _is_loops(frame):
-        if is_at_prompt(frame) or frame.f_globals.get("__name__", "").startswith(("pydevd", "debugpy", "_pydevd")):
+    for each in frames_from(frame):
+        if _is_loops(each):
+            return place
+        if is_at_prompt(each) or each.f_globals.get("__name__", "").startswith(("pydevd", "debugpy", "_pydevd")):
             return None
-        if place is None and is_users(frame.f_code.co_filename):
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name},"
-        frame = frame.f_back
-    return place if frame is not None else None
+        if place is None and is_users(each.f_code.co_filename):
+            place = f"{place_in(each)},"
+    return None
 
 
 def _in_users_code(frame: FrameType | None) -> bool:
     """Whether the user's code runs, or a library that it called, and not ours, which nothing may interrupt."""
-    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
-        if is_users(frame.f_code.co_filename):
+    for each in frames_from(frame):
+        if is_users(each.f_code.co_filename):
             return True
-        frame = frame.f_back
+        if each.f_code.co_filename.startswith(_OURS):
+            return False
     return False
 
 

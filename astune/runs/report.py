@@ -19,7 +19,7 @@ from astune.runs import (
     message_text,
     total_balance,
 )
-from astune.schema import Episode, Split, Task, TokenBalance
+from astune.schema import Episode, Task, TokenBalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
     model_run = RunDirectory.look_at(best.path.parents[1]) if best is not None and superseded else run
     lines_of_model = model_run.metrics()
     with run.episodes() as episodes, model_run.episodes() as episodes_of_model:
-        training = _finished(episodes, "train", lines)
-        validation = _finished(episodes, "validation", lines)
+        training = finished(episodes.summaries("train"), lines)
+        validation = finished(episodes.summaries("validation"), lines)
         before = validation[0] if validation else None
-        later = _finished(episodes_of_model, "validation", lines_of_model) if superseded else validation[1:]
+        later = finished(episodes_of_model.summaries("validation"), lines_of_model) if superseded else validation[1:]
         after = _kept(later, best.step if best is not None else None)
         comparisons = (
             _compare(episodes, before.step, episodes_of_model, after.step, examples) if before and after else []
@@ -168,10 +168,10 @@ def transcript(episode: Episode) -> Transcript:
     )
 
 
-def _finished(episodes: EpisodeReader, split: Split, lines: Sequence[MetricsLine]) -> list[StepSummary]:
-    """The steps, or measurements, that are done: a line of metrics is written when one is."""
-    done = {line.step for line in lines if line.kind == split}
-    return [summary for summary in episodes.summaries(split) if summary.step in done and summary.episodes]
+def finished(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
+    """The steps and measurements that are done: a line of metrics is written when one is."""
+    done = {(line.kind, line.step) for line in lines}
+    return [each for each in summaries if (each.split, each.step) in done and each.episodes]
 
 
 def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:

@@ -116,7 +116,7 @@ class BubblewrapBackend(_ProgramBackend):
         return [str(self._bwrap), *_namespaces(), *_tree(limits), "--die-with-parent", "--chdir", "/", "--", *words]
 
     def _outgrown(self, process: int, scratch: str, limits: SandboxLimits) -> Callable[[], bool]:
-        """Its bytes are bounded by its file system; bwrap cannot bound the number of files."""
+        """Tells whether there are too many files; a file system of its own bounds their bytes."""
         return lambda: any(_files_of(inside) > MOST_FILES for inside in family.below(process))
 
 

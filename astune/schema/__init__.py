@@ -47,7 +47,15 @@ from astune.schema.sampling import Completion, FinishReason, SamplingParams, sta
 from astune.schema.task import Message, Task, content_id
 from astune.schema.threads import UserCodeExit, call_user_code, contained, is_stepped, start_in_thread, stepped
 from astune.schema.timeline import Span, Timeline, trained_and_masked
-from astune.schema.user_place import causes_of, described, is_users, left_debugger, place_of
+from astune.schema.user_place import (
+    causes_of,
+    described,
+    frames_from,
+    is_users,
+    left_debugger,
+    place_in,
+    place_of,
+)
 from astune.schema.visible import visible
 from astune.schema.vocabulary import Vocabulary
 
@@ -111,6 +119,7 @@ __all__ = [
     "contained",
     "content_id",
     "described",
+    "frames_from",
     "gathered",
     "install_extra",
     "is_loopback",
@@ -120,6 +129,7 @@ __all__ = [
     "is_users",
     "left_debugger",
     "number_of_call",
+    "place_in",
     "place_of",
     "retry_after_s",
     "stable_seed",

@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 _FOREIGN = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -18,6 +19,18 @@ def is_users(filename: str) -> bool:
     if filename.startswith("<") or not _INSTALLED.isdisjoint(path.parts):
         return False
     return not any(folder in path.parents for folder in _FOREIGN)
+
+
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame, and those that called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def place_in(frame: FrameType) -> str:
+    """`agent.py:12, in execute`."""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
 
 
 def place_of(cause: BaseException) -> str:

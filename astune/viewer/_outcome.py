@@ -12,7 +12,7 @@ from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow, MetricsLine, StepSummary, total_balance
 from astune.runs.interval import wilson_interval
-from astune.runs.report import counted, transcript
+from astune.runs.report import counted, finished, transcript
 from astune.schema import RunStoreError
 from astune.viewer._answers import plain_text
 from astune.viewer._rows import advantage_of, row_json
@@ -30,7 +30,7 @@ def outcome_of(reader: EpisodeReader | None, lines: Sequence[MetricsLine]) -> di
     Args:
         reader: None where the run has no episodes that can be read.
     """
-    summaries = _finished(reader.summaries() if reader is not None else [], lines)
+    summaries = finished(reader.summaries() if reader is not None else [], lines)
     before, after = before_and_after([each for each in summaries if each.split == "validation"], lines)
     training = [line for line in lines if line.kind == "train"]
     balance = total_balance(training)
@@ -74,12 +74,6 @@ def before_and_after(
         return before, None
     best = max(later, key=score)
     return before, best if score(best) > score(before) else later[-1]
-
-
-def _finished(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
-    """Steps and measurements that are done: a line of metrics is written when one is."""
-    done = {(line.kind, line.step) for line in lines}
-    return [each for each in summaries if (each.split, each.step) in done and each.episodes]
 
 
 def _measured(summary: StepSummary) -> dict[str, Any]:

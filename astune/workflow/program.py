@@ -121,7 +121,7 @@ async def run_once(
         WorkflowError: it could not be started.
     """
     kept = {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
-    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="astune-program-")
+    folder = tempfile.mkdtemp(prefix="astune-program-")
     try:
         task_file, work = Path(folder) / "task.json", Path(folder) / "work"
         task_file.write_text(json.dumps(given) + "\n")

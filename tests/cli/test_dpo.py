@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from astune_command import astune
+from taught import write_experiment
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from astune.runs import RunDirectory, described, resolve_run
@@ -35,26 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
         for what, (chosen, rejected) in PAIRS.items()
         for n in range(8)
     ]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for n, row in enumerate(rows) if n % 4))
-    (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for n, row in enumerate(rows) if n % 4 == 0))
-    (folder / "ask.py").write_text(WORKFLOW)
-    experiment = {
-        "model": {"path": str(tiny_folder), "dtype": "float32", "device": "cpu"},
-        "task_reader": {
-            "type": "jsonl",
-            "jsonl": {"training": {"file_path": "train.jsonl"}, "validation": {"file_path": "held_out.jsonl"}},
-        },
-        "rollout": {"workflow": "ask.py->Ask", "max_model_len": 256, "max_response_length_in_one_turn": 16},
-        "trainer": {
-            "tasks_per_step": 9,
-            "total_steps": 16,
-            "test_freq": 16,
-            "save_freq": 16,
-            "optim": {"lr": 3e-3, "warmup_steps": 1},
-            "validation": {"temperature": 0},
-        },
-    }
-    (folder / "prefer.yaml").write_text(json.dumps({"astune": experiment}))
+    write_experiment(folder / "prefer.yaml", tiny_folder, rows, WORKFLOW, steps=16, lr=3e-3)
     return folder
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from astune_command import astune
+from taught import write_experiment
 
 from astune.runs import RunDirectory, resolve_run
 
@@ -34,26 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
         for asked, answer in ANSWERS.items()
         for n in range(8)
     ]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for n, row in enumerate(rows) if n % 4))
-    (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for n, row in enumerate(rows) if n % 4 == 0))
-    (folder / "ask.py").write_text(WORKFLOW)
-    experiment = {
-        "model": {"path": str(tiny_folder), "dtype": "float32", "device": "cpu"},
-        "task_reader": {
-            "type": "jsonl",
-            "jsonl": {"training": {"file_path": "train.jsonl"}, "validation": {"file_path": "held_out.jsonl"}},
-        },
-        "rollout": {"workflow": "ask.py->Ask", "max_model_len": 256, "max_response_length_in_one_turn": 16},
-        "trainer": {
-            "tasks_per_step": 9,
-            "total_steps": 40,
-            "test_freq": 40,
-            "save_freq": 40,
-            "optim": {"lr": 1e-2, "warmup_steps": 1},
-            "validation": {"temperature": 0},
-        },
-    }
-    (folder / "learn.yaml").write_text(json.dumps({"astune": experiment}))
+    write_experiment(folder / "learn.yaml", tiny_folder, rows, WORKFLOW, steps=40, lr=1e-2)
     return folder
 
 

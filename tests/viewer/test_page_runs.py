@@ -73,14 +73,18 @@ def test_chosen_runs_have_their_curves_over_each_other(page, runs):
     assert "smooth=0.9" in page.url
 
 
-def test_a_mean_says_of_how_many_runs_it_is(page, serve, tmp_path):
-    for model, last in (("small", 4), ("small", 6), ("large", 6)):
-        write(tmp_path / "record", dict.fromkeys((0, 2, last), 0.5), config().replace("tiny", model))
-    page.goto(serve(tmp_path / "record"))
+def open_curves_of_all(page):
     page.locator(".run-table").wait_for()
     for box in page.locator(".run-table tbody input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Curves of 3 runs").click()
+
+
+def test_a_mean_says_of_how_many_runs_it_is(page, serve, tmp_path):
+    for model, last in (("small", 4), ("small", 6), ("large", 6)):
+        write(tmp_path / "record", dict.fromkeys((0, 2, last), 0.5), config().replace("tiny", model))
+    page.goto(serve(tmp_path / "record"))
+    open_curves_of_all(page)
     page.get_by_label("Find a metric").fill("success_of_all")
     page.get_by_label("Mean over runs by").select_option("model")
     values = page.locator('[data-chart="reward/success_of_all"] .values-line')
@@ -92,10 +96,7 @@ def test_a_mean_says_of_how_many_runs_it_is(page, serve, tmp_path):
 
 def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
     page.goto(runs)
-    page.locator(".run-table").wait_for()
-    for box in page.locator(".run-table tbody input[type=checkbox]").all():
-        box.check()
-    page.get_by_role("button", name="Curves of 3 runs").click()
+    open_curves_of_all(page)
     page.get_by_label("Mean over runs by").select_option("model")
     page.get_by_label("Find a metric").fill("success_of_all")
     told = page.locator('[data-chart="reward/success_of_all"] .values-line')
@@ -107,10 +108,7 @@ def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
 
 def test_the_settings_of_chosen_runs_stand_beside_each_other(page, runs):
     page.goto(runs)
-    page.locator(".run-table").wait_for()
-    for box in page.locator(".run-table tbody input[type=checkbox]").all():
-        box.check()
-    page.get_by_role("button", name="Curves of 3 runs").click()
+    open_curves_of_all(page)
     page.get_by_role("button", name="Setup").click()
     rows = page.locator(".differences tbody tr").all_inner_texts()
     assert len(rows) == 1

@@ -47,7 +47,7 @@ def limit(timeout_s: float, memory_mb: int) -> None:
 
 
 def die_first(proc: int) -> None:
-    """Where memory runs out, the kernel ends this process, and whatever it starts, before any other.
+    """Have the kernel end this process, and whatever it starts, before any other where memory runs out.
 
     Args:
         proc: a descriptor of /proc.
