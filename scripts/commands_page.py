@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from astune.cli._app import app
+from astune.cli.app import app
 
 INTRODUCTION = """# Commands and flags
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -23,13 +23,14 @@ class _Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Commands whose flags are shown without a type."""
+    """Commands whose flags are shown without a type, under one heading of the help page."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, heading: str | None = None, **settings: Any) -> None:
         super().__init__(cls=_Group, **settings)
+        self._heading = heading
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
-        return super().command(name, cls=_Command, **settings)
+        return super().command(name, cls=_Command, **{"rich_help_panel": self._heading, **settings})
 
 
 def _plain(option: Any) -> Any:
@@ -59,3 +60,25 @@ DryRun = Annotated[
     Optional[str],  # noqa: UP045 - as the run's --dry-run, so that `with_values` knows one --dry-run
     typer.Option("--dry-run", metavar=" ", help="Say what would be done, and do nothing."),
 ]
+Plan = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--dry-run",
+        metavar="[=full]",
+        help="Print the plan and the resolved configuration, and start nothing; --dry-run=full adds the whole "
+        "configuration of verl or Trinity.",
+    ),
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
+
+
+def plan_of(value: str | None) -> Literal["short", "full"] | None:
+    if value in (None, "short", "full"):
+        return value
+    from astune.schema import ConfigError
+
+    raise ConfigError(f"--dry-run={value} is unknown", hint="write --dry-run, or --dry-run=full")
+
+
+def with_backbone(overrides: list[str] | None, backbone: str | None) -> list[str]:
+    return [*(overrides or []), *([f"backbone={backbone}"] if backbone else [])]

@@ -23,6 +23,7 @@ from astune.renderers.beginnings import common_beginning
 from astune.renderers.families import reader_for, without_last
 from astune.renderers.message_ends import MARK, ends_by_marks, ends_by_search
 from astune.renderers.messages import meaning_of
+from astune.renderers.probes import CALLED, FREE_PROBES, PROBES, QUESTION, TOOL
 from astune.renderers.renderer import Rendered, Reply, Tool
 from astune.renderers.settled import Settled, settled_by_probing, settled_text
 from astune.renderers.template import ChatTemplate
@@ -32,40 +33,8 @@ from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowErr
 _KEPT_GRAMMARS = 64
 """Grammars of forced calls; deriving one takes two renders for each tool, and agents offer the same tools again."""
 _ROLES = ("system", "user", "assistant")
-_QUESTION: list[Message] = [{"role": "user", "content": "Probe?"}]
-_TOOL: Tool = {
-    "type": "function",
-    "function": {
-        "name": "probe",
-        "description": "Probes.",
-        "parameters": {"type": "object", "properties": {"depth": {"type": "integer"}}, "required": ["depth"]},
-    },
-}
-_CALLED: Message = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "probe0001", "type": "function", "function": {"name": "probe", "arguments": '{"depth": 7}'}}],
-}
 _HINT = "use a model whose chat template writes a conversation front to back, such as SmolLM2 or Qwen2.5 Instruct"
 _NO_TOOLS_HINT = "set rollout.agentscope_disable_toolcalls: True, or give the agent no tools (toolkit=None)"
-
-
-def _talk(*turns: str) -> list[Message]:
-    """'user: text' and so on as messages."""
-    return [dict(zip(("role", "content"), turn.split(": ", 1), strict=True)) for turn in turns]
-
-
-_PROBES = [
-    _talk("user: 1+1?", "assistant: 2", "user: Sure?", "assistant: Yes.", "user: and 3+3?"),
-    _talk("user: \n\nlines\n\n", "assistant: spaced out", "user: \ttab\t"),
-    _talk("user: ünïcödé 漢字 🙂", "assistant: 字 {{ braces }} {% tag %}", "user: <b>"),
-]
-_FREE_PROBES = [
-    _talk("system: Be brief.", "user: one", "user: two", "assistant: three", "assistant: four", "system: five"),
-    _talk("user: 1+1?", "assistant: <think>\none and one\n</think>\n\n2", "user: sure?", "assistant: Yes."),
-    _talk("system:  padded \n", "user: ", "assistant:  spaced ", "user: \ttab\t", "system:  padded \n"),
-]
-"""Conversations that only templates which frame every message alone can take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +134,7 @@ class TemplateRenderer:
 
     def _pieces_of_call(self, message: Message, tools: Sequence[Tool]) -> list[str | int]:
         """An answer as text and control tokens, up to the one that ends it."""
-        _, _, answer = self._answered(*self._spoken([*_QUESTION, message], tools))
+        _, _, answer = self._answered(*self._spoken([*QUESTION, message], tools))
         return list(takewhile(lambda piece: piece not in self._stop_token_ids, self._template.pieces(answer)))
 
     def answer_ids(self, history: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
@@ -203,8 +172,8 @@ class TemplateRenderer:
     def _frame(self, role: str) -> tuple[str, str]:
         """What stands around the content of every message of this role."""
         if role not in self._frames:
-            marked = self._plain_text([*_QUESTION, {"role": role, "content": MARK}], ())
-            opening, mark, closing = marked[len(self._plain_text(_QUESTION, ())) :].partition(MARK)
+            marked = self._plain_text([*QUESTION, {"role": role, "content": MARK}], ())
+            opening, mark, closing = marked[len(self._plain_text(QUESTION, ())) :].partition(MARK)
             if not mark:
                 raise self._left_out(role, "")
             self._frames[role] = opening, closing
@@ -287,12 +256,12 @@ class TemplateRenderer:
     def _derive(self) -> None:
         """Find the generation prompt, the end of a turn, the stop tokens, and what the template knows of tools."""
         render, encode = self._template.render, self._template.encode
-        asked = render(_QUESTION)
-        generation = render(_QUESTION, generation=True)
+        asked = render(QUESTION)
+        generation = render(QUESTION, generation=True)
         if not generation.startswith(asked):
             raise self._refusal("its generation prompt is no end of its own", asked, generation)
         self._generation = generation = generation[len(asked) :]
-        answered = render([*_QUESTION, {"role": "assistant", "content": MARK}])
+        answered = render([*QUESTION, {"role": "assistant", "content": MARK}])
         before, mark, end = self._template.following(answered, asked).partition(MARK)
         if not mark:
             raise self._refusal("it does not repeat an assistant's content as it was", MARK, before)
@@ -320,11 +289,11 @@ class TemplateRenderer:
 
     def _writes_within_answers(self, name: str) -> bool:
         """Return whether an answer that holds a thought, or a call, holds this token more than once."""
-        asked = self._template.render(_QUESTION)
+        asked = self._template.render(QUESTION)
         thought = {"role": "assistant", "content": "2", "reasoning_content": "1+1", "thinking": "1+1"}
-        for answer in (thought, self._with_arguments({**_CALLED, "reasoning_content": "1+1"})):
+        for answer in (thought, self._with_arguments({**CALLED, "reasoning_content": "1+1"})):
             try:
-                answered = self._template.render([*_QUESTION, answer])
+                answered = self._template.render([*QUESTION, answer])
             except Exception:  # it cannot express this one
                 continue
             if self._template.following(answered, asked).count(name) > 1:
@@ -334,25 +303,25 @@ class TemplateRenderer:
     def _find_tools(self) -> bool:
         """Return whether the template describes tools and writes calls; also learns how it wants their arguments."""
         try:
-            if self._template.render(_QUESTION, [_TOOL]) == self._template.render(_QUESTION):
+            if self._template.render(QUESTION, [TOOL]) == self._template.render(QUESTION):
                 return False
         except Exception:  # it cannot even take them
             return False
         for self._arguments_as_text in (False, True):
             try:
-                if "probe" in self._template.render([*_QUESTION, self._with_arguments(_CALLED)]):
+                if "probe" in self._template.render([*QUESTION, self._with_arguments(CALLED)]):
                     return True
             except Exception:  # it wants the other kind
                 continue
         return False
 
     def _finds_probe_call(self) -> bool:
-        asked = self._template.render(_QUESTION, [_TOOL], generation=True)
-        called = self._template.render([*_QUESTION, self._with_arguments(_CALLED)], [_TOOL])
+        asked = self._template.render(QUESTION, [TOOL], generation=True)
+        called = self._template.render([*QUESTION, self._with_arguments(CALLED)], [TOOL])
         answer = self._template.following(called, asked)
         encode = self._template.encode
         try:
-            reply = self.parse(encode(answer), encode(asked), [_TOOL])
+            reply = self.parse(encode(answer), encode(asked), [TOOL])
         except Exception:  # a reader of another family
             return False
         return [(name, json.loads(arguments)) for name, arguments in reply.tool_calls] == [("probe", {"depth": 7})]
@@ -366,7 +335,7 @@ class TemplateRenderer:
             yield encode(mark)
             yield encode(f"{mark}x")
         try:
-            _, _, called = self._answered(*self._spoken([*_QUESTION, _CALLED], [_TOOL]))
+            _, _, called = self._answered(*self._spoken([*QUESTION, CALLED], [TOOL]))
         except Exception:  # it cannot express a call
             return
         yield encode(called)
@@ -374,13 +343,13 @@ class TemplateRenderer:
 
     def _find_framing(self, generation: str, end: str) -> bool:
         """Return whether every message stands in its own frame, whatever stands around it."""
-        alone = self._template.render(_QUESTION)
+        alone = self._template.render(QUESTION)
         try:
-            for probe in [*_PROBES, *_FREE_PROBES]:
+            for probe in [*PROBES, *FREE_PROBES]:
                 for n in range(1, len(probe)):
                     opening, closing = self._frame(probe[n]["role"])
                     framed = opening + probe[n]["content"] + closing
-                    if self._template.render([*_QUESTION, probe[n]]) != alone + framed:
+                    if self._template.render([*QUESTION, probe[n]]) != alone + framed:
                         return False
                     if self._template.render(probe[: n + 1]) != self._template.render(probe[:n]) + framed:
                         return False
@@ -397,7 +366,7 @@ class TemplateRenderer:
             ConfigError: they differ; says where.
         """
         render, encode = self._template.render, self._template.encode
-        for probe in _PROBES:
+        for probe in PROBES:
             for n in range(2, len(probe), 2):
                 before, whole = render(probe[:n]), render(probe[: n + 1], generation=True)
                 sampled = [*encode(probe[n - 1]["content"]), *self._end_ids[:1]]

@@ -17,7 +17,7 @@ from served_model import model_served, server_of
 from token_server import listening, serving
 from weights_server import WeightsServer
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.engine.scripted import ScriptedEngine
 from astune.runs import RunDirectory, balance_of, resolve_run
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from astune.cli._app import run
+from astune.cli.app import run
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from astune_command import ROOT, interrupted_at
 from astune_command import start as start_astune
 
-from astune.cli._app import run
+from astune.cli.app import run
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli._app import with_values
 from astune.cli._errors import exit_with
+from astune.cli.app import with_values
 from astune.schema import ConfigError, JudgeError, install_extra
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def _processor_seconds(*words: str) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@pytest.mark.parametrize("code", ["import astune", "from astune.cli._app import run; run(['--help'])"])
+@pytest.mark.parametrize("code", ["import astune", "from astune.cli.app import run; run(['--help'])"])
 def test_neither_the_package_nor_help_imports_torch_or_an_agent_framework(code):
     check = "import sys; sys.exit(', '.join({'torch', 'transformers', 'agentscope', 'numpy'} & set(sys.modules)))"
     script = f"try:\n    {code}\nexcept SystemExit: pass\n{check}"

@@ -16,7 +16,7 @@ from debug_session import DebugSession
 from terminal import on_a_terminal, read_until
 from token_server import serving
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.engine.scripted import ScriptedEngine
 from astune.engine.tokenizer import ModelTokenizer
 from astune.runs import RunDirectory, balance_of, resolve_run

@@ -22,7 +22,7 @@ from astune.backbone.memory import GIB, ModelShape, estimates
 from astune.cli import _doctor as doctor_command
 from astune.cli import _doctor_machine as machine
 from astune.cli import _doctor_software as software
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.config import load_config
 from astune.config.schema import SandboxConfig
 from astune.sandbox import Sandbox

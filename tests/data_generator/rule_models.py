@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.config.cache import cache_dir
 from tutorial.example_calculator.rules import cue_words
 from tutorial.example_calculator.tasks import TRAIN

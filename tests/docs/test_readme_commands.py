@@ -20,7 +20,7 @@ import pytest
 import typer
 from shown_files import PAGES, ROOT, files_of
 
-from astune.cli._app import app, with_values
+from astune.cli.app import app, with_values
 
 RUN_ELSEWHERE = {
     "make install": "every other target depends on it",

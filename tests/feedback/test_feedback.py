@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.config.schema import TaskReaderConfig
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating, implicit_ratings, read_ratings, read_traces
 from astune.schema import ConfigError, TaskReaderError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli._app import run as astune
+from astune.cli.app import run as astune
 from astune.launcher import end_message
 from astune.launcher.end_message import missing_gateway, send_end_message
 from astune.runs import RunDirectory

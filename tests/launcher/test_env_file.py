@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.launcher.env_file import read_env_file
 from astune.schema import ConfigError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.engine.local.in_process import InProcessEngine
 from astune.schema import Completion
 

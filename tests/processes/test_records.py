@@ -12,7 +12,7 @@ import psutil
 import pytest
 from launcher_helpers import eventually, python, with_marker
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.processes.guarded import GuardedProcess
 from astune.processes.kill import end, find_targets
 from astune.processes.records import forget, record, recorded, started_at

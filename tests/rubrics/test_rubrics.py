@@ -14,7 +14,7 @@ import pytest
 import yaml
 from answering import AnsweringServer, answering
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.config.rubrics import RubricsConfig
 from astune.config.schema import AstuneConfig
 from astune.rubrics import agreement, read_examples

@@ -1,0 +1,201 @@
+"""Commands that show or use what a run left: report, clean, export, export-metrics, replay, chat, view, gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+from astune.cli._flags import Commands, DryRun, Run, Set
+
+run_commands = Commands("Recorded runs")
+
+
+@run_commands.command()
+def report(
+    run: Run,
+    html: Annotated[
+        bool, typer.Option("--html", metavar=" ", help="Write it as one page, plots/report.html in the run's folder.")
+    ] = False,
+) -> None:
+    """Print the report of a run again: before and after, the reward curve, the token balance."""
+
+    def work() -> int:
+        from astune.cli._past_runs import show_report, write_report_page
+
+        return write_report_page(run) if html else show_report(run)
+
+    exit_with(work)
+
+
+@run_commands.command()
+def clean(run: Run, dry_run: DryRun = None) -> None:
+    """Remove what only resuming a run needs; its episodes, metrics and best model stay."""
+
+    def work() -> int:
+        from astune.cli._past_runs import clean_run
+
+        return clean_run(run, dry_run=dry_run is not None)
+
+    exit_with(work)
+
+
+@run_commands.command()
+def export(
+    run: Run,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="NAME", help="Of a run with several: merged into its model.")
+    ] = None,
+) -> None:
+    """Copy the best model of a run, in Hugging Face format."""
+
+    def work() -> int:
+        from astune.cli._past_runs import export_model
+
+        return export_model(run, to, policy)
+
+    exit_with(work)
+
+
+@run_commands.command("export-metrics")
+def export_metrics(
+    run: Run,
+    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="The format of the table: csv or parquet.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", metavar="FILE", help="Where to write it; metrics.csv or metrics.parquet by default."),
+    ] = None,
+) -> None:
+    """Write the metrics of a run as a table: one row a step and split, one column a metric."""
+
+    def work() -> int:
+        from astune.cli._export_metrics import export_metrics
+
+        return export_metrics(run, to, out)
+
+    exit_with(work)
+
+
+@run_commands.command()
+def replay(
+    run: Run,
+    check: Annotated[
+        bool, typer.Option("--check", metavar=" ", help="Render every stored call again and compare its tokens.")
+    ] = False,
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code",
+            metavar=" ",
+            help="Import the judge or algorithm also where it lies inside of the run's folder, without asking.",
+        ),
+    ] = False,
+    overrides: Set = None,
+) -> None:
+    """Judge and merge the stored episodes of a run again, without its model, and show what comes out differently."""
+
+    def work() -> int:
+        if check:
+            from astune.cli._replay import check_run
+
+            return check_run(run)
+        from astune.cli._replay_judged import replay_run
+
+        return replay_run(run, overrides or [], trust_code=trust_code)
+
+    exit_with(work)
+
+
+@run_commands.command()
+def chat(
+    run: Run,
+    message: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--message", "-m", help="Ask this one question and print the answer."),
+    ] = None,
+) -> None:
+    """Talk to the best model of a run."""
+
+    def work() -> int:
+        from astune.cli._chat import chat_with
+
+        return chat_with(run, message)
+
+    exit_with(work)
+
+
+@run_commands.command()
+def view(
+    path: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(
+            metavar="[PATH]",
+            help="launcher_record, an experiment in it, a run or its rollout folder; ./launcher_record by default.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; a token is required where others can reach it.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8181,
+    export: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--export", metavar="FILE.html", help="Serve nothing: write a run's report into one file."),
+    ] = None,
+    episodes: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--episode",
+            metavar="ID",
+            help="The episode that the page opens with; with --export one that the report holds, repeatable.",
+        ),
+    ] = None,
+    open_page: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
+    ] = None,
+) -> None:
+    """See everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
+    if export is None and len(episodes or ()) > 1:
+        raise typer.BadParameter("several --episode go with --export")
+
+    def work() -> int:
+        from astune.cli._view import export_report, view_runs
+
+        if export is not None:
+            return export_report(path, export, episodes or [])
+        return view_runs(path, host, port, open_page=open_page, episode_id=episodes[0] if episodes else None)
+
+    exit_with(work)
+
+
+@run_commands.command()
+def gateway(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A local folder, a hub id, builtin:smollm2-135m, or a RUN.")
+    ],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8182,
+    answers: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--answers",
+            metavar="FILE",
+            help="Keep answers here: a request that is sent again after a restart gets the one that it got before.",
+        ),
+    ] = None,
+    overrides: Set = None,
+) -> None:
+    """Serve a model to agents as training does, for trying one with curl or an SDK; nothing is trained."""
+
+    def work() -> int:
+        from astune.cli._gateway import serve_model
+
+        return serve_model(model, port, answers, overrides or [])
+
+    exit_with(work)

@@ -1,0 +1,212 @@
+"""Commands that play episodes or train: train, demo, sft, dpo, optimize-prompt, flywheel, eval, worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from astune.cli._errors import exit_with
+from astune.cli._flags import Commands, DryRun, Plan, Set, With, WithAppworld, WithRay, plan_of, with_backbone
+
+training_commands = Commands("Train and measure")
+
+
+@training_commands.command()
+def train(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The agent: a program in any language, run once an episode."),
+    ],
+    tasks: Annotated[Path, typer.Option("--tasks", metavar="FILE.jsonl", help="The tasks to train on.")],
+    judge: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--judge",
+            metavar="REF",
+            help="The reward: file.py, file.py->Class or module->Class. Without one the program's own reward counts.",
+        ),
+    ] = None,
+    validation: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--validation", metavar="FILE.jsonl", help="Held-out tasks, tested before, during and after."),
+    ] = None,
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--model", metavar="MODEL", help="A local folder, a hub id, or builtin:smollm2-135m."),
+    ] = None,
+    backbone: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--backbone", metavar="NAME", help="local, debug, verl or trinity."),
+    ] = None,
+    plan: Plan = None,
+    overrides: Set = None,
+) -> None:
+    """Train the model behind any program that speaks OpenAI's API: astune train --tasks T --judge J -- COMMAND."""
+
+    def work() -> int:
+        from astune.cli._program import experiment_of
+        from astune.cli._train import Request, train_or_plan
+
+        values = experiment_of(command, tasks=tasks, judge=judge, validation=validation, model=model)
+        request = Request(None, with_backbone(overrides, backbone), plan=plan_of(plan), values=values)
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@training_commands.command()
+def demo(plan: Plan = None, overrides: Set = None) -> None:
+    """A small real model learns to use a calculator, in a few minutes without a GPU."""
+
+    def work() -> int:
+        from astune.cli._train import Request, train_or_plan
+        from astune.config.tutorials import tutorial_file
+
+        conf = tutorial_file("example_calculator/calculator.yaml")
+        return train_or_plan(Request(conf, overrides or [], plan=plan_of(plan)))
+
+    exit_with(work)
+
+
+@training_commands.command()
+def sft(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring answers to learn.")],
+    overrides: Set = None,
+    plan: Plan = None,
+    with_: With = None,
+) -> None:
+    """Learn the answers that tasks bring, by supervised fine-tuning; held-out tasks are played and measured as ever.
+
+    A task brings metadata.messages, a whole conversation, or a reference answer. Go on with `astune --resume`.
+    """
+
+    def work() -> int:
+        from astune.cli._train import Request, train_or_plan
+        from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), False, False)
+        over = {"trainer": {"algorithm": "sft"}}
+        request = Request(conf, overrides or [], plan=plan_of(plan), companions=companions, over=over)
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@training_commands.command()
+def dpo(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring pairs of answers.")],
+    overrides: Set = None,
+    plan: Plan = None,
+    with_: With = None,
+) -> None:
+    """Learn to prefer one answer to another, by direct preference optimisation; held-out tasks are played as ever.
+
+    A task brings metadata.chosen, or a reference answer, and metadata.rejected. Go on with `astune --resume`.
+    """
+
+    def work() -> int:
+        from astune.cli._train import Request, train_or_plan
+        from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), False, False)
+        over = {"trainer": {"algorithm": "dpo"}, "task_reader": {"feedback_tracing": {"only_pairs": True}}}
+        request = Request(conf, overrides or [], plan=plan_of(plan), companions=companions, over=over)
+        return train_or_plan(request)
+
+    exit_with(work)
+
+
+@training_commands.command("optimize-prompt")
+def optimize_prompt(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose rollout.params hold prompts.")],
+    overrides: Set = None,
+    plan: Plan = None,
+    with_: With = None,
+) -> None:
+    """Improve a workflow's prompts by reflection, with the weights as they are, and measure before and after."""
+
+    def work() -> int:
+        from astune.cli._optimize_prompt import search_or_plan
+        from astune.launcher.companion import CompanionFlags
+
+        companions = CompanionFlags(tuple(with_ or ()), False, False)
+        return search_or_plan(conf, overrides or [], companions, plan=plan_of(plan))
+
+    exit_with(work)
+
+
+@training_commands.command()
+def flywheel(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[rollback] CONF", help="The experiment; after `rollback`, return to the model before."),
+    ],
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Learn from new feedback, and promote the model only when it is proven better; or roll a promotion back.
+
+    A turn imports, filters, trains, evaluates old and new, decides and reports. After a kill the same command goes on.
+    """
+
+    def work() -> int:
+        from astune.cli._flywheel import turn_flywheel
+
+        return turn_flywheel(words, overrides or [], dry_run=dry_run is not None)
+
+    exit_with(work)
+
+
+@training_commands.command("eval")
+def evaluate(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--model", metavar="PATH", help="A model as in astune.model.path, which it replaces, or a RUN."),
+    ] = None,
+    overrides: Set = None,
+    with_: With = None,
+    with_ray: WithRay = False,
+    with_appworld: WithAppworld = False,
+) -> None:
+    """Measure a model on the held-out tasks, with 95 % confidence intervals; nothing is trained."""
+
+    def work() -> int:
+        from astune.cli._evaluate import evaluate_model
+        from astune.launcher.companion import CompanionFlags
+
+        flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
+        return evaluate_model(conf, model, overrides or [], flags)
+
+    exit_with(work)
+
+
+@training_commands.command()
+def worker(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The agent: a program in any language, run once an episode."),
+    ],
+    connect: Annotated[str, typer.Option("--connect", metavar="URL", help="The run's address: http://trainer:8183.")],
+    token: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--token", metavar="TOKEN", help="The run's token; better in ASTUNE_WORKER_TOKEN, where no process sees it."
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N", help="Episodes at once.")] = 1,
+    memory_mb: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--memory-mb", min=1, metavar="MB", help="Memory that one program may hold, in MiB."),
+    ] = None,
+) -> None:
+    """Play episodes of a run on another machine: its rollout.workflow.workers says where."""
+
+    def work() -> int:
+        from astune.cli._worker import work_for
+
+        return work_for(connect, token, command, parallel, memory_mb)
+
+    exit_with(work)
