@@ -22,8 +22,8 @@ from astune.env_service.server import new_app
 from astune.processes.pool import WorkerPool
 from astune.processes.worker import Worker
 from astune.schema import AstuneError, ConfigError, is_loopback
+from astune.serving.server import listen, server_config
 
-BACKLOG = 1024
 WORKER = "astune.env_service._worker"
 """The server's own process never runs an environment's code; a process of this module hosts each live instance."""
 REQUESTS_END_S = 2
@@ -71,8 +71,7 @@ async def serve(given: argparse.Namespace) -> None:
     host, port = listening.getsockname()[:2]
     _log.info("hosts %s on http://%s:%s, up to %s instances", given.env, host, port, given.max_instances)
     app = new_app(service, loopback=loopback, token=token)
-    config = uvicorn.Config(app, access_log=False, timeout_graceful_shutdown=REQUESTS_END_S)
-    await Server(config, service).serve(sockets=[listening])
+    await Server(server_config(app, end_s=REQUESTS_END_S, log_level="info"), service).serve(sockets=[listening])
 
 
 class Server(uvicorn.Server):
@@ -106,14 +105,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _listen(portal: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in portal else socket.AF_INET
-    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY); without, a step takes 40 ms longer.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((portal, port))
-        listening.listen(BACKLOG)
-        return listening
+        return listen(portal, port)
     except OSError as cause:
         raise ConfigError(
             f"{portal}:{port} cannot be listened on: {cause.strerror}",

@@ -16,6 +16,7 @@ from astune.gateway.app import Workers, new_app
 from astune.gateway.episode_keys import EpisodeKeys
 from astune.gateway.lease_board import LeaseBoard
 from astune.schema import ConfigError, WorkflowError, is_loopback
+from astune.serving.server import listen, server_config
 
 _START_S = 30.0
 
@@ -46,14 +47,9 @@ class GatewayServer:
     ) -> None:
         self.keys = EpisodeKeys(store)
         self.workers = workers
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((host, port))
-            listening.listen(1024)
+            listening = listen(host, port)
         except OSError as cause:
-            listening.close()
             raise ConfigError(f"port {port} is not free: {cause}", hint="name another port") from cause
         self.root = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         self.base_url = f"{self.root}/v1"
@@ -66,16 +62,7 @@ class GatewayServer:
 
 class _Server(uvicorn.Server):
     def __init__(self, app: Starlette) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                access_log=False,
-                log_level="warning",
-                lifespan="off",
-                server_header=False,
-                proxy_headers=False,
-            )
-        )
+        super().__init__(server_config(app))
         self.ready = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

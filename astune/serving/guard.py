@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astune.schema.loopback import is_loopback
 
 Refuse = Callable[[int, str], ASGIApp]
 """Makes the answer to a refused request, in the server's own shape, from a status and a text."""
+
+
+def _is_health(scope: Scope) -> bool:
+    return scope["path"] == "/healthz"
+
+
+def nothing(_: Scope) -> bool:
+    """Return that no request is an exception."""
+    return False
 
 
 class Guard:
@@ -24,7 +35,9 @@ class Guard:
         token: what callers must send as `Authorization: Bearer`; None where none is needed.
         max_body_bytes: larger bodies get status 413 and are not read to their end.
         refuse: makes the answer to a refused request.
-        open_paths: paths that need no token.
+        is_open: which requests need no token.
+        is_page: which requests other sites' pages may lead to, since what they get holds nothing secret.
+        reads_query: whether the token may come as `?token=` too, from a browser that opens a link.
     """
 
     def __init__(
@@ -35,34 +48,47 @@ class Guard:
         token: str | None,
         max_body_bytes: int,
         refuse: Refuse,
-        open_paths: tuple[str, ...] = ("/healthz",),
+        is_open: Callable[[Scope], bool] = _is_health,
+        is_page: Callable[[Scope], bool] = nothing,
+        reads_query: bool = False,
     ) -> None:
         self._app = app
         self._loopback = loopback
         self._token = token
         self._max_body_bytes = max_body_bytes
         self._refuse = refuse
-        self._open_paths = open_paths
+        self._is_open = is_open
+        self._is_page = is_page
+        self._reads_query = reads_query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, self._limited(receive), send)
+        try:
+            await (refusal or self._app)(scope, self._limited(receive), send)
+        except ClientDisconnect:
+            return  # nobody waits for an answer
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         if self._loopback and not is_loopback(host_name(headers.get("host", ""))):
             return self._refuse(403, "the Host header does not name this machine; use http://127.0.0.1")
-        if headers.get("sec-fetch-site") == "cross-site":
+        if headers.get("sec-fetch-site") == "cross-site" and not self._is_page(scope):
             return self._refuse(403, "pages of other sites are not answered")
-        if self._token is not None and scope["path"] not in self._open_paths and not has_token(headers, self._token):
+        if self._token is not None and not self._is_open(scope) and not self._gives(self._token, scope, headers):
             return self._refuse(401, "the token is missing or wrong; send it as 'Authorization: Bearer TOKEN'")
         length = headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body_bytes):
             return self._refuse(413, self._too_large)
         return None
+
+    def _gives(self, token: str, scope: Scope, headers: Headers) -> bool:
+        if has_token(headers, token):
+            return True
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        return self._reads_query and _same(given, token)
 
     def _limited(self, receive: Receive) -> Receive:
         """The same messages, until their bodies together exceed the limit."""
@@ -84,9 +110,14 @@ class Guard:
 
 
 def has_token(headers: Headers, token: str) -> bool:
-    """Whether the request carries `token`; compared in constant time."""
+    """Whether the request carries `token`."""
     kind, _, given = headers.get("authorization", "").partition(" ")
-    return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    return kind.lower() == "bearer" and _same(given, token)
+
+
+def _same(given: str, token: str) -> bool:
+    """Compared in a time that does not tell how much of it was right."""
+    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
 
 
 def host_name(host: str) -> str:

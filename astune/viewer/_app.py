@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from astune.schema import AstuneError, ConfigError
-from astune.viewer._access import Access
+from astune.viewer._access import guarded
 from astune.viewer._answers import Refusal, defect, http_error, json_answer, refused, unreadable
 from astune.viewer._api import Api
 from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
@@ -36,7 +36,7 @@ def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None
     """The application; who starts it closes `pulse`.
 
     Args:
-        loopback, token: see `Access`, which stands around it also where it fails.
+        loopback, token: see `guarded`, which stands around it also where it fails.
     """
     api = Api(library)
     app = Starlette(
@@ -56,7 +56,7 @@ def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None
             Exception: defect,
         },
     )
-    return Access(app, loopback=loopback, token=token)
+    return guarded(app, loopback=loopback, token=token)
 
 
 def _answers(api: Api) -> dict[str, Callable[[Question], object]]:

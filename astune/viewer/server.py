@@ -11,6 +11,7 @@ from urllib.parse import quote
 import uvicorn
 
 from astune.schema import is_loopback
+from astune.serving.server import server_config
 from astune.viewer._access import new_token
 from astune.viewer._app import new_app
 from astune.viewer._events import Pulse
@@ -50,25 +51,6 @@ def fragment_of(episode_id: str, run: str = "") -> str:
     return f"#run={quote(run, safe='')}&id={quote(episode_id, safe='')}"
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The listening socket; port 0 takes a free one.
-
-    Raises:
-        OSError: the address cannot be listened on.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY).
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen()
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
 class ViewerServer(uvicorn.Server):
     """Serves a folder, and ends its streams before it waits for answers that are on their way.
 
@@ -88,17 +70,7 @@ class ViewerServer(uvicorn.Server):
         self._on_ready = on_ready
         self._pulse = Pulse()
         app = new_app(Library(Folder(path)), self._pulse, loopback=loopback, token=self._token)
-        super().__init__(
-            uvicorn.Config(
-                app,
-                access_log=False,  # it would hold tokens
-                log_level="warning",
-                timeout_graceful_shutdown=_ANSWERS_END_S,
-                lifespan="off",
-                server_header=False,
-                proxy_headers=False,
-            )
-        )
+        super().__init__(server_config(app, end_s=_ANSWERS_END_S))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

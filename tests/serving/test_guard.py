@@ -16,8 +16,9 @@ import pytest
 from service_stage import ROOT, Service, running, world
 
 from astune.env_service.client import read_task_ids
+from astune.gateway.server import GatewayServer
 from astune.schema import EnvError
-from astune.serving import read_json
+from astune.serving import read_json, server
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,50 @@ def test_an_environment_service_that_others_can_reach_needs_a_token() -> None:
     assert ran.returncode == 2
     assert "no token is set" in ran.stderr
     assert "ASTUNE_SERVICE_TOKEN" in ran.stderr
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> GatewayServer:
+    """A gateway that waits half a second for what it usually waits longer for, and has room for eight connections."""
+    monkeypatch.setattr(server, "HEAD_S", 0.5)
+    monkeypatch.setattr(server, "BODY_S", 0.5)
+    monkeypatch.setattr(server, "most_connections", lambda: 8)
+    return GatewayServer()
+
+
+def test_a_connection_on_which_no_whole_request_arrives_is_closed(impatient: GatewayServer) -> None:
+    beginnings = [
+        b"",
+        b"GET /healthz HT",
+        b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 900\r\n\r\n{",
+    ]
+    port = int(impatient.root.rpartition(":")[2])
+    for beginning in beginnings:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(beginning)
+            began = time.monotonic()
+            with contextlib.suppress(OSError):  # it was reset while a byte was on its way
+                while _drips(connection):
+                    assert time.monotonic() - began < 10, beginning
+            assert time.monotonic() - began > 0.3
+
+
+def _drips(connection: socket.socket) -> bool:
+    """Send one more byte; whether the server still holds the connection."""
+    connection.settimeout(0.1)
+    try:
+        connection.send(b"x")
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
+
+
+def test_idle_connections_make_room_for_a_caller_with_a_request(
+    impatient: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 60)
+    port = int(impatient.root.rpartition(":")[2])
+    with contextlib.ExitStack() as held:
+        for _ in range(30):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert httpx.get(f"{impatient.root}/healthz", trust_env=False).status_code == 200

@@ -13,7 +13,8 @@ import numpy as np
 
 from astune.runs import RunDirectory
 from astune.schema import Constraint, Episode, Forest, Grammar, MessageNode, Reward, Split, Task, Vocabulary
-from astune.viewer.server import ViewerServer, listen
+from astune.serving.server import listen
+from astune.viewer.server import ViewerServer
 
 END = 256
 BYTES = Vocabulary([*(bytes([byte]) for byte in range(256)), b"<|end|>"], frozenset([END]))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +29,8 @@ from astune.backbone.cluster.run_writer import RunWriter
 from astune.runs import wire
 from astune.schema import AstuneError, TrainerError, is_loopback
 from astune.serving import Guard
+from astune.serving.guard import nothing
+from astune.serving.server import listen, server_config
 
 
 class RunServer:
@@ -53,7 +54,7 @@ class RunServer:
     async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[tuple[str, str]]:
         """The address and the token, while the server listens."""
         token = secrets.token_urlsafe(24)
-        with socket.create_server((host, 0)) as listening:
+        with listen(host, 0) as listening:
             port = listening.getsockname()[1]
             app = Guard(
                 self._app(),
@@ -61,9 +62,9 @@ class RunServer:
                 token=token,
                 max_body_bytes=_MAX_BODY_BYTES,
                 refuse=lambda status, error: _refused(error, status),
-                open_paths=(),
+                is_open=nothing,
             )
-            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+            server = uvicorn.Server(server_config(app))
             serving = asyncio.ensure_future(server._serve([listening]))  # without its own handling of signals
             try:
                 yield f"http://{host}:{port}", token
