@@ -6,11 +6,11 @@
     backup/sources/          the files of workflow, judge and reader, with the modules beside and below them
     backup/packages.txt      name==version of everything installed
     backup/git.json          commit, branch and changed files of the working directory's repository
-    backup/git.patch         its uncommitted changes to tracked files
+    backup/git.patch         its uncommitted changes to tracked files, without those of `.env` and key files
 
 A run that is resumed keeps its first backup and gets another one in `backup/resumed_<time>/`. Nothing here is ever
-executed again, its folder is its owner's alone, and keys of the command line are left out; a repository or a file
-that cannot be read is noted and does not stop a run.
+executed again and its folder is its owner's alone. What looks like a key on the command line, in a source or in
+the patch is written as `***`. A repository or a file that cannot be read is noted and does not stop a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import inspect
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -31,10 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.tutorials import TUTORIALS
+from astune.launcher import secrets
 from astune.schema import RunStoreError
 
-_SECRET = {"key", "apikey", "token", "secret", "password", "passwd", "credential", "credentials"}
-"""Last words in the name of an argument whose value is not written down; `api_key_env` names a variable, not a key."""
 GIT_TIMEOUT_S = 20.0
 _MANIFEST = "manifest.json"
 
@@ -70,10 +68,10 @@ def back_up(
         git, patch = _git_state(Path.cwd())
         _write_json(target / "git.json", git)
         if patch:
-            (target / "git.patch").write_bytes(patch)
+            (target / "git.patch").write_bytes(secrets.masked(patch))
         manifest = {
             "started_at": now.astimezone().isoformat(timespec="seconds"),
-            "command": without_secrets(command),
+            "command": secrets.without_secrets(command),
             "working_directory": str(Path.cwd()),
             "config_path": str(config_path.resolve()) if config_path is not None else None,
             "python": sys.version,
@@ -97,25 +95,6 @@ def config_path_of(folder: Path) -> Path | None:
     return Path(written) if written else None
 
 
-def without_secrets(command: Sequence[str]) -> list[str]:
-    """The command line with `***` for the value of every argument whose name says that it is secret.
-
-    --set judge.api_key=sk-1 --token abc    gives   --set judge.api_key=*** --token ***
-    """
-    told: list[str] = []
-    hide_next = False
-    for argument in command:
-        name, equals, _ = argument.partition("=")
-        secret = _is_secret(name)
-        told.append("***" if hide_next else f"{name}=***" if secret and equals else argument)
-        hide_next = secret and not equals and name.startswith("-")
-    return told
-
-
-def _is_secret(name: str) -> bool:
-    return re.split(r"[^a-z0-9]+", name.lower())[-1] in _SECRET
-
-
 def _write_json(path: Path, data: Any) -> None:  # any JSON
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -131,7 +110,7 @@ def _copy_sources(classes: Sequence[type], target: Path) -> dict[str, str]:
             name = f"{root.name}_{serial}/{below}"
             serial += 1
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / name)
+        (target / name).write_bytes(secrets.masked(path.read_bytes()))
         copied[str(path)] = name
     return copied
 
@@ -191,7 +170,7 @@ def _git_state(folder: Path) -> tuple[dict[str, Any], bytes]:
             "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD").decode().strip(),
             "changed": _git(folder, "status", "--porcelain").decode(errors="replace").splitlines(),
         }
-        return state, _git(folder, "diff", "HEAD")
+        return state, _git(folder, "diff", "HEAD", "--", ":/", *secrets.KEY_FILES)
     except (OSError, subprocess.SubprocessError) as cause:
         reason = getattr(cause, "stderr", None) or str(cause).encode()
         return {"commit": None, "reason": reason.decode(errors="replace").strip()}, b""

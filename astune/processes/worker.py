@@ -11,15 +11,14 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from astune.processes.ending import how_it_ended, kill_group
 from astune.processes.link import LENGTH
+from astune.processes.scratch import Scratch
 from astune.schema import EnvError
 from astune.schema.plain_json import encoded
 
@@ -50,7 +49,7 @@ class Ties:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lifeline: int) -> None:
         self.reader = reader
         self.writer = writer
-        self.folder = tempfile.TemporaryDirectory(prefix="astune-env-", ignore_cleanup_errors=True)
+        self.folder = Scratch("env")
         self.control: socket.socket | None = None
         """The socket for what a process that forks others gets for each; None where it does not."""
         self._lifeline = lifeline
@@ -67,18 +66,11 @@ class Ties:
             yield ties, theirs, their_end
         except BaseException:
             ties.cut()
-            ties.remove_folder()
+            ties.folder.remove()
             raise
         finally:
             theirs.close()
             os.close(their_end)
-
-    def remove_folder(self) -> None:
-        """Idempotent. Code that a model wrote may have nested folders deeper than Python's own removal goes."""
-        try:
-            self.folder.cleanup()
-        except RecursionError:
-            subprocess.run(["rm", "-rf", "--", self.folder.name], check=False)
 
     def cut(self) -> None:
         """Close channel and lifeline, which alone ends the process where the system can do that. Idempotent."""
@@ -125,7 +117,7 @@ class Worker:
                     stdin=lifeline,
                     stdout=_STDERR,
                     pass_fds=passed,
-                    env={**os.environ, "TMPDIR": ties.folder.name},
+                    env={**os.environ, "TMPDIR": str(ties.folder.path)},
                     start_new_session=True,
                 )
         worker = cls(ties, asyncio.ensure_future(_status(process)), name=name, pid=process.pid)
@@ -141,7 +133,7 @@ class Worker:
         if self._ties.control is None:
             raise WorkerLost("a process that was forked forks no others")
         async with Ties.new() as (ties, channel, lifeline):
-            folder = os.fsencode(ties.folder.name)
+            folder = os.fsencode(ties.folder.path)
             socket.send_fds(self._ties.control, [folder], [channel.fileno(), lifeline])
         worker = Worker(ties, asyncio.get_running_loop().create_future(), name=self._name)
         await worker._get_ready()
@@ -172,7 +164,7 @@ class Worker:
         if pid:
             kill_group(pid)
             await asyncio.wait({self._exited}, timeout=ENDS_S)
-        await asyncio.to_thread(self._ties.remove_folder)
+        await asyncio.to_thread(self._ties.folder.remove)
 
     async def _get_ready(self) -> None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from astune.config.schema import SandboxLimits
 from astune.processes.ending import kill_group
+from astune.processes.scratch import Scratch
 from astune.sandbox._interpreter import FOLDER, command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import EndedBy, SandboxResult, result_of
@@ -47,7 +48,8 @@ class _ProgramBackend:
         ready_read, ready_write = os.pipe()
         proc = family.open_proc() if sys.platform == "linux" else os.open(os.devnull, os.O_RDONLY)
         os.set_blocking(ready_read, False)
-        scratch = tempfile.mkdtemp(prefix="astune-sandbox-")
+        folder = Scratch("sandbox")
+        scratch = str(folder.path)
         process: asyncio.subprocess.Process | None = None
         try:
             words = [proc, ready_write, self.name, scratch, limits.timeout_s, limits.memory_mb, limits.processes]
@@ -71,6 +73,7 @@ class _ProgramBackend:
             os.close(ready_read)
             os.close(proc)
             remove_all(scratch)
+            folder.remove()
         stdout, stderr = output.streams()
         why = stopped.result() if stopped.done() else None
         if not code_began and why is None:

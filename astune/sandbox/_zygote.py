@@ -17,6 +17,7 @@ from typing import Any
 
 from astune.config.schema import SandboxLimits
 from astune.processes.ending import wait_or_kill
+from astune.processes.scratch import Scratch
 from astune.sandbox._interpreter import command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import SandboxResult, result_of
@@ -38,7 +39,7 @@ class ZygoteBackend:
         self._walled = walled
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._base = ""
+        self._scratch: Scratch | None = None
         self._starting = threading.Lock()
 
     async def start(self) -> None:
@@ -102,8 +103,8 @@ class ZygoteBackend:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._base = tempfile.mkdtemp(prefix="astune-sandbox-")
-        spec = {"base": self._base, "readable": readable_folders(), "walled": self._walled}
+        self._scratch = Scratch("sandbox")
+        spec = {"base": str(self._scratch.path), "readable": readable_folders(), "walled": self._walled}
         with theirs:
             self._process = subprocess.Popen(
                 command("zygote", json.dumps(spec)),
@@ -134,7 +135,10 @@ class ZygoteBackend:
         if self._process is not None:
             wait_or_kill(self._process, _REPORT_S)
             self._process = None
-            remove_all(self._base)  # its keeper did, unless it was killed
+        if self._scratch is not None:
+            remove_all(self._scratch.path)  # its keeper did, unless it was killed
+            self._scratch.remove()
+            self._scratch = None
 
 
 def _unreported(control: socket.socket) -> str:

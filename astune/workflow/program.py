@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 from astune.config.schema import ProgramConfig
 from astune.processes.ending import how_it_ended
 from astune.processes.program import ProgramEnd, run_program
+from astune.processes.scratch import Scratch
 from astune.sandbox.inside.removal import remove_all
 from astune.schema import ConfigError, Task, WorkflowError, to_the_end
 from astune.workflow.agent_result import AgentResult, given_task, warn_of_failure
@@ -121,9 +121,9 @@ async def run_once(
         WorkflowError: it could not be started.
     """
     kept = {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
-    folder = tempfile.mkdtemp(prefix="astune-program-")
+    scratch = Scratch("program")
     try:
-        task_file, work = Path(folder) / "task.json", Path(folder) / "work"
+        task_file, work = scratch.path / "task.json", scratch.path / "work"
         task_file.write_text(json.dumps(given) + "\n")
         work.mkdir()
         return await run_program(
@@ -136,9 +136,14 @@ async def run_once(
     except (OSError, ValueError) as cause:
         raise WorkflowError(f"the program {command[0]} could not be started: {cause}") from cause
     finally:
-        _, cancelled = await to_the_end(asyncio.to_thread(remove_all, folder))
+        _, cancelled = await to_the_end(asyncio.to_thread(_removed, scratch))
         if cancelled:
             raise asyncio.CancelledError
+
+
+def _removed(scratch: Scratch) -> None:
+    remove_all(scratch.path)  # of any depth, with any modes
+    scratch.remove()
 
 
 def has_failed(ended: ProgramEnd, command: Sequence[str], task_id: str, *, asked: bool) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from astune.launcher import back_up, config_path_of
+from astune.launcher.secrets import masked
 from astune.schema import RunStoreError
 
 
@@ -118,3 +119,47 @@ def test_a_backup_is_its_owners_alone_and_holds_no_key_of_the_command_line(tmp_p
         *("astune", "--conf", "a.yaml", "--set", "task_judge.params.api_key=***", "--token", "***"),
         *("--set", "helper.api_key_env=MY_KEY", "--set", "rollout.max_tokens=5"),
     ]
+
+
+KEYS = {
+    'OPENAI_API_KEY = "sk-proj-0123456789abcdefghij"': 'OPENAI_API_KEY = "***"',
+    "    api_key: correct-horse-battery": "    api_key: ***",
+    "DB_PASSWORD=hunter22hunter22": "DB_PASSWORD=***",
+    'headers = {"Authorization": "Bearer hf_ABCDEFGHIJKLMNOPQRSTUV"}': 'headers = {"Authorization": "Bearer ***"}',
+    "token: 9f86d081884c7d659a2feaa0c55ad015": "token: ***",
+    "url = 'https://me:pass@host/x'": "url = 'https://***@host/x'",
+    **dict.fromkeys(
+        [
+            "token = tokenizer.decode(ids)",
+            'key = "main_query"',
+            "max_tokens = 4096",
+            "api_key_env: OPENAI_API_KEY",
+            'api_key=os.environ["OPENAI_API_KEY"]',
+            'STOP_TOKEN = "<|im_end|>"',
+            "password = read_password(prompt)",
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("line", KEYS)
+def test_what_looks_like_a_key_is_masked_and_code_is_not(line: str) -> None:
+    text = f"+{line}\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n".encode()
+    shown = masked(text).decode()
+    assert shown.splitlines()[0] == f"+{KEYS[line] or line}"
+    assert "MIIE" not in shown
+
+
+def test_the_patch_of_a_repository_has_no_keys_and_no_key_files(project: Path, tmp_path: Path) -> None:
+    for name in ("notes.txt", ".env", "deep/.env.local", "server.pem"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("before\n")
+    for words in (["add", "-Af"], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "more"]):
+        subprocess.run(["git", *words], cwd=project, check=True)
+    for name in ("notes.txt", ".env", "deep/.env.local", "server.pem"):
+        (project / name).write_text("changed\nTOKEN=0123456789abcdef0123\n")
+    patch = (start(project, tmp_path / "backup") / "git.patch").read_text()
+    assert "+changed\n+TOKEN=***" in patch
+    assert "0123456789abcdef" not in patch
+    assert "before" in patch
+    assert not any(name in patch for name in (".env", "server.pem"))

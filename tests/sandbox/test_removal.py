@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from astune.sandbox.inside.removal import remove_all
 
 NESTS = """
@@ -54,3 +56,23 @@ def test_a_call_that_nests_folders_gets_its_result_and_so_does_the_next_one(any_
         else:  # no file system of its own bounds what lies there, and nothing so deep can be counted
             assert result.ended_by == "memory"
     assert any_box.run("print(1)").stdout == "1\n"
+
+
+@pytest.mark.parametrize("keep", ["kept.append(file)", "kept.append(mmap.mmap(file.fileno(), SIZE)); file.close()"])
+def test_files_without_a_name_count_too_where_no_file_system_bounds_them(box, keep: str):
+    if box.backend != "zygote-landlock":
+        pytest.skip("behind walls the scratch folder is a file system of its own size")
+    result = box.run(
+        f"""
+import mmap, os, time
+SIZE, kept = 64 << 20, []
+for number in range(12):
+    file = open(f"{{number}}", "w+b")
+    os.posix_fallocate(file.fileno(), 0, SIZE)
+    os.unlink(file.name)
+    {keep}
+time.sleep(10)
+print("kept 768 MiB")
+"""
+    )
+    assert (result.ended_by, result.stdout) == ("memory", "")

@@ -20,11 +20,13 @@ class Quota:
 
     Args:
         most_bytes: what all files together may hold on the disk.
+        process: whose open files count although they were unlinked; 0 where none does.
     """
 
-    def __init__(self, folder: str, most_bytes: int) -> None:
+    def __init__(self, folder: str, most_bytes: int, process: int = 0) -> None:
         self._folder = folder
         self._most_bytes = most_bytes
+        self._process = process
         self._next = 0.0
 
     def is_exceeded(self) -> bool:
@@ -32,7 +34,8 @@ class Quota:
         began = time.monotonic()
         if began < self._next:
             return False
-        exceeded = holds_more(self._folder, self._most_bytes, MOST_FILES)
+        left = self._most_bytes - (unlinked_bytes(self._process, self._folder) if self._process else 0)
+        exceeded = left < 0 or holds_more(self._folder, left, MOST_FILES)
         ended = time.monotonic()
         self._next = ended + _SHARE * (ended - began)
         return exceeded
@@ -45,6 +48,40 @@ def holds_more(folder: str, most_bytes: int, most_files: int) -> bool:
         return _exceeds(os.open(folder, _OPEN), left, _DEEPEST)
     except OSError:  # it has gone
         return False
+
+
+def unlinked_bytes(process: int, folder: str) -> int:
+    """What files of the folder hold that no name leads to any more: open ones, and those that are mapped alone."""
+    held: dict[int, int] = {}
+    for descriptor in _names(f"/proc/{process}/fd"):
+        try:
+            found = os.stat(f"/proc/{process}/fd/{descriptor}")
+        except OSError:  # it was closed
+            continue
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+            held[found.st_ino] = found.st_blocks * 512
+    for line in _lines(f"/proc/{process}/maps"):
+        where, _, offset, _, inode, *path = line.split(None, 5)
+        if path and path[0].startswith(folder) and path[0].endswith(" (deleted)"):
+            start, end = (int(bound, 16) for bound in where.split("-"))
+            held.setdefault(int(inode), 0)
+            held[int(inode)] = max(held[int(inode)], int(offset, 16) + end - start)
+    return sum(held.values())
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        with open(file, errors="replace") as opened:
+            return opened.read().splitlines()
+    except OSError:
+        return []
 
 
 def _exceeds(folder: int, left: list[int], levels: int) -> bool:

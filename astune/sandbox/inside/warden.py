@@ -128,7 +128,7 @@ class Warden:
         poller.register(ended, select.POLLIN)
         poller.register(channel, select.POLLIN)  # the parent stops the call, or has ended
         most = self._call.memory_mb << 20
-        quota = Quota(self._scratch, most)
+        quota = Quota(self._scratch, most, guest)
         deadline = time.monotonic() + self._call.timeout_s
         while (left := deadline - time.monotonic()) > 0:
             happened = {descriptor for descriptor, _ in poller.poll(1000 * min(left, _WATCH_S))}
