@@ -22,6 +22,7 @@ from astune.runs.metrics import (
     read_metrics,
     total_balance,
 )
+from astune.runs.notes import RunNotes
 from astune.runs.salvage import salvage
 from astune.runs.table import Row, TableFormat, columns_of, rows_of, write_table
 from astune.runs.texts import Snippet, find_text, message_text
@@ -47,6 +48,7 @@ __all__ = [
     "RunInfo",
     "RunKind",
     "RunLock",
+    "RunNotes",
     "RunStatus",
     "Snippet",
     "SortKey",

@@ -75,7 +75,7 @@ def unreadable(_: Request, error: Exception) -> Response:
 
 def http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    hint = "the viewer answers GET alone" if error.status_code == 405 else ""
+    hint = "the viewer answers GET, and POST at /api/notes" if error.status_code == 405 else ""
     return json_answer({"error": error.detail, "hint": hint}, status=error.status_code, headers=error.headers)
 
 

@@ -1,4 +1,4 @@
-"""What can be asked of the opened folder, by name; a report holds the same answers. Nothing is ever changed."""
+"""What can be asked of the opened folder, by name; a report holds the same answers. Only a run's notes can be changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,21 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, MetricsLine, NoEpisodeError, StepSummary, catalogue
+from pydantic import ValidationError
+
+from astune.runs import (
+    EpisodeFilter,
+    EpisodeOrder,
+    EpisodeReader,
+    MetricsLine,
+    NoEpisodeError,
+    RunNotes,
+    StepSummary,
+    catalogue,
+)
 from astune.runs.interval import wilson_interval
 from astune.schema import RunStoreError, Vocabulary
+from astune.serving import read_json
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
@@ -60,6 +72,26 @@ class Api:
             "problems": run.problems(info),
             "vocabulary": _vocabulary(run) is not None,
         }
+
+    def note(self, name: str, body: bytes) -> dict[str, Any]:
+        """Keep what a reader says of a run, as JSON of `RunNotes`, in its folder.
+
+        Raises:
+            Refusal: it is none of these, or the folder cannot be written.
+        """
+        run = self._library.run(name)
+        try:
+            notes = RunNotes.model_validate(read_json(body))
+            notes.write(run.path)
+        except ValidationError as cause:
+            error = cause.errors()[0]
+            where = ".".join(map(str, error["loc"]))
+            raise Refusal(400, f"the notes cannot be kept: {where}: {error['msg']}") from cause
+        except ValueError as cause:
+            raise Refusal(400, f"the notes are no JSON: {cause}") from cause
+        except RunStoreError as cause:
+            raise Refusal(403, cause.message, hint=cause.hint) from cause
+        return run.info()["notes"]
 
     def outcome(self, name: str) -> dict[str, Any]:
         """What the run came to, as far as it can be read."""

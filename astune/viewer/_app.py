@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -30,6 +31,7 @@ _PAGE_ROWS = 100
 _GZIP_LEVEL = 3
 """The tokens of a long episode are some MB; higher levels take longer than they save on any network."""
 _GZIP_FROM = 2048
+_NOTES_BYTES = 2**16
 
 
 def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None) -> ASGIApp:
@@ -46,6 +48,7 @@ def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None
             *(Route(f"/api/{name}", _answered(answer)) for name, answer in _answers(api).items()),
             Route("/api/events", _events(library, pulse)),
             Route("/api/report", _report(api)),
+            Route("/api/notes", _notes(api), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_GZIP_FROM, compresslevel=_GZIP_LEVEL)],
@@ -108,6 +111,22 @@ def _report(api: Api) -> Callable[[Request], Response]:
         file = f"{name.replace('/', '-') or 'report'}.html"
         headers = {"content-disposition": f"attachment; filename*=utf-8''{quote(file)}"}
         return HTMLResponse(report_html(api, name, asked.texts("id")), headers=headers)
+
+    return endpoint
+
+
+def _notes(api: Api) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        """Ask for JSON, which a page of another site cannot send without being asked first, and is never let."""
+        sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if sent != "application/json" or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise Refusal(415, "notes are taken as application/json from the viewer's own page")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _NOTES_BYTES:
+                raise Refusal(413, f"notes have at most {_NOTES_BYTES:,} bytes")
+        return json_answer(await run_in_threadpool(api.note, Question(request).text("run"), body))
 
     return endpoint
 

@@ -117,11 +117,11 @@ class WatchedFolder:
 
 
 def _shown(run: ViewedRun) -> tuple[object, ...]:
-    """What a list shows of a run and can change; of one that has ended nothing can."""
+    """What a list shows of a run and can change; of one that has ended its notes can."""
     if (status := run.status()) != "running":
-        return (status,)
+        return status, run.notes_stamp()
     info = run.info()
-    return status, info["steps"], info["episodes"], info["reward"], str(info["held_out"])
+    return status, run.notes_stamp(), info["steps"], info["episodes"], info["reward"], str(info["held_out"])
 
 
 class Pulse:

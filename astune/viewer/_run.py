@@ -1,6 +1,8 @@
 """A run as the viewer sees it: opened as far as it goes, with a list of what is missing.
 
-It writes nothing into a run. Beside the episodes of one that is being written, SQLite may keep its two files."""
+It writes nothing into a run but its `notes.json`, when a reader asks for that. Beside the episodes of one that is being
+written, SQLite may keep its two files.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ from astune.runs import (
     MetricsLine,
     RunDirectory,
     RunInfo,
+    RunNotes,
     Stamp,
     read_regular,
     salvage,
     stamps_of,
 )
+from astune.runs.notes import FILE as NOTES
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
@@ -35,7 +39,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 _SHOWN_OF_A_RUN = (
     *("run", "experiment", "name", "created_at", "ended_at", "status", "message", "backbone", "model", "steps"),
-    *("elapsed_s", "episodes", "reward", "problems", "seed", "held_out", "settings"),
+    *("elapsed_s", "episodes", "reward", "problems", "seed", "held_out", "settings", "notes"),
 )
 _CONFIG_BYTES = 2**20
 _NAMED_LINES = 20
@@ -83,6 +87,7 @@ class ViewedRun:
         self._read_settings = _Kept[Stamp, Settings]()
         self._scores = HeldOutScores(self._files.metrics_path)
         self._measured = _Kept[Stamp, HeldOut | None]()
+        self._noted = _Kept[Stamp, RunNotes]()
         self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
 
     def info(self) -> dict[str, Any]:
@@ -103,6 +108,7 @@ class ViewedRun:
                 "status": "killed",
                 "message": "",
                 "problems": [said],
+                "notes": RunNotes().model_dump(),
             }
 
     def _read(self) -> dict[str, Any]:
@@ -128,6 +134,7 @@ class ViewedRun:
             "reward": last.metrics.get("reward/mean") if last is not None else None,
             "held_out": asdict(held_out) if (held_out := self._held_out()) is not None else None,
             "settings": {},
+            "notes": self._notes(problems).model_dump(),
             "problems": problems,
         }
         if told["model"] is None and not _begins(told):
@@ -238,6 +245,18 @@ class ViewedRun:
     def settings(self) -> Settings:
         """What its configuration says, read again only when the file has changed."""
         return self._read_settings.of(Stamp.of(self._files.config_path), lambda: read_settings(self.config()))
+
+    def notes_stamp(self) -> Stamp:
+        """Another one when somebody wrote notes."""
+        return Stamp.of(self.path / NOTES)
+
+    def _notes(self, problems: list[str]) -> RunNotes:
+        path = self._inside(self.path / NOTES)
+        try:
+            return self._noted.of(Stamp.of(path), lambda: RunNotes.read(self.path)) if path is not None else RunNotes()
+        except RunStoreError as error:
+            problems.append(str(error))
+            return RunNotes()
 
     def _count(self, problems: list[str]) -> int | None:
         path = self._inside(self._files.episodes_path)
