@@ -44,7 +44,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import orjson
@@ -211,6 +211,12 @@ class EpisodeReader:
         where, values = wanted.where()
         tail = f" WHERE {where} ORDER BY {order.clause()} LIMIT ? OFFSET ?"
         return self._rows(tail, [*values, limit, offset])
+
+    def select(self, what: str, wanted: EpisodeFilter, tail: str = "", *, join: str = "") -> list[tuple[Any, ...]]:
+        """What a statement of this room selects of the rows that a filter lets pass; see `facets.py`."""
+        where, values = wanted.where()
+        with self._asking() as connection:
+            return connection.execute(f"SELECT {what} FROM episodes {join} WHERE {where} {tail}", values).fetchall()
 
     def search(self, text: str, *, after: int = 0) -> Iterator[int]:
         """`seq` of every episode recorded after `after` whose messages hold the text, whatever its case."""

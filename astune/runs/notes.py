@@ -21,7 +21,7 @@ class RunNotes(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     tags: list[Tag] = Field(default_factory=list, max_length=20)
-    note: str = Field("", max_length=4000)
+    note: str = Field(default="", max_length=4000)
     archived: bool = False
     """Lists of runs leave it out until they are asked for archived ones."""
 

@@ -1,4 +1,7 @@
-"""What can be asked of the opened folder, by name; a report holds the same answers. Only a run's notes can be changed."""
+"""What can be asked of the opened folder, by name; a report holds the same answers.
+
+Only a run's notes can be changed.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from astune.runs import (
     StepSummary,
     catalogue,
 )
+from astune.runs.facets import facets
 from astune.runs.interval import wilson_interval
 from astune.schema import RunStoreError, Vocabulary
 from astune.serving import read_json
@@ -27,7 +31,7 @@ from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
 from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
-from astune.viewer._rows import page_of
+from astune.viewer._rows import TasksAsked, page_of, searched, tasks_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._settings import together
 from astune.viewer._tokens import read_tokens
@@ -105,6 +109,17 @@ class Api:
         self, name: str, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
     ) -> dict[str, Any]:
         return page_of(self._library.run(name), wanted, order, text=text, offset=offset, limit=limit)
+
+    def facets(self, name: str, wanted: EpisodeFilter, *, text: str | None) -> dict[str, Any]:
+        """How many episodes have each value; see `astune.runs.facets`."""
+        run = self._library.run(name)
+        sought = searched(run, wanted, text)
+        return run.ask(lambda reader: facets(reader, sought))
+
+    def tasks(
+        self, name: str, wanted: EpisodeFilter, asked: TasksAsked, *, text: str | None, offset: int, limit: int
+    ) -> dict[str, Any]:
+        return tasks_of(self._library.run(name), wanted, asked, text=text, offset=offset, limit=limit)
 
     def episode(self, name: str, episode_id: str) -> dict[str, Any]:
         run = self._library.run(name)

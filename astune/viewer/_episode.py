@@ -10,6 +10,7 @@ from typing import Any
 from astune.runs import EpisodeReader, EpisodeRow, message_text
 from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
 from astune.viewer._answers import plain, plain_text
+from astune.viewer._questions import question_of
 from astune.viewer._revision import episode_revision, group_of
 from astune.viewer._rows import advantage_of, row_json
 
@@ -24,7 +25,7 @@ def read_episode(
     reward = episode.reward
     return {
         "revision": episode_revision(row, group),
-        "row": row_json(row),
+        "row": row_json(row, question_of(episode)),
         "task": plain(asdict(episode.task)),
         "reward": plain(reward.model_dump()) if reward is not None else None,
         "error": plain(episode.error),

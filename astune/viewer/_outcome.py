@@ -15,6 +15,7 @@ from astune.runs.interval import wilson_interval
 from astune.runs.report import counted, finished, transcript
 from astune.schema import RunStoreError
 from astune.viewer._answers import plain_text
+from astune.viewer._questions import question_of
 from astune.viewer._rows import advantage_of, row_json
 from astune.viewer.warnings import warnings_of
 
@@ -129,13 +130,13 @@ def _most_surprising(reader: EpisodeReader, steps: Iterable[int]) -> EpisodeRow 
 def _shown(reader: EpisodeReader, kind: str, row: EpisodeRow, earlier: EpisodeRow | None) -> dict[str, Any]:
     question = answer = ""
     with suppress(RunStoreError):  # a damaged episode is named when it is opened
-        turns = transcript(reader.read(row.episode_id)).turns
-        question = next((turn.text for turn in turns if not turn.written), "")
+        episode = reader.read(row.episode_id)
+        question, turns = question_of(episode), transcript(episode).turns
         answer = next((turn.text for turn in reversed(turns) if turn.written), "")
     return {
         "kind": kind,
-        "row": row_json(row),
+        "row": row_json(row, question),
         "before": earlier.episode_id if earlier is not None else None,
-        "question": plain_text(question[:_TEXT_CHARACTERS]),
+        "question": question,
         "answer": plain_text(answer[:_TEXT_CHARACTERS]),
     }

@@ -9,12 +9,15 @@ from typing import Literal, TypeVar, cast, get_args
 from starlette.requests import Request
 
 from astune.runs import EpisodeFilter, EpisodeOrder, SortKey
+from astune.runs.facets import TaskSort, Turned
 from astune.schema import EpisodeStatus, Split
 from astune.viewer._answers import Refusal
+from astune.viewer._rows import TasksAsked
 
 T = TypeVar("T", bound=str)
 MAX_ROWS = 1000
 _INT64 = 2**63 - 1
+_ORDERS: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
 
 
 class Question:
@@ -76,6 +79,7 @@ def filter_of(question: Question) -> EpisodeFilter:
         split=question.one_of("split", get_args(Split)),
         step=question.whole("step"),
         task=question.optional("task"),
+        task_id=question.optional("task_id"),
         status=question.one_of("status", get_args(EpisodeStatus)),
         error_type=question.optional("error_type"),
         agent=question.optional("agent"),
@@ -88,7 +92,12 @@ def filter_of(question: Question) -> EpisodeFilter:
     )
 
 
+def tasks_asked(question: Question) -> TasksAsked:
+    by: TaskSort | None = question.one_of("by", get_args(TaskSort))
+    turned: Turned | None = question.one_of("turned", get_args(Turned))
+    return TasksAsked(by or "task", descending=question.one_of("order", _ORDERS) == "desc", turned=turned)
+
+
 def order_of(question: Question) -> EpisodeOrder:
-    orders: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
     by: SortKey | None = question.one_of("sort", get_args(SortKey))
-    return EpisodeOrder(by or "seq", question.one_of("order", orders) == "desc")
+    return EpisodeOrder(by or "seq", question.one_of("order", _ORDERS) == "desc")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean
 from typing import Any
 
 from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, EpisodeRow, Snippet, find_text
+from astune.runs.facets import TaskSort, Turned, tasks
 from astune.viewer._answers import plain_text
 from astune.viewer._run import ViewedRun
 
@@ -17,24 +18,63 @@ _ERROR_CHARACTERS = 500
 _SHOWN = [field.name for field in fields(EpisodeRow) if field.name != "advantages"]
 
 
+_NEWEST = EpisodeOrder("seq", descending=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TasksAsked:
+    """Which tasks are wanted, and in which order."""
+
+    by: TaskSort = "task"
+    descending: bool = False
+    turned: Turned | None = None
+
+
 def page_of(
     run: ViewedRun, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
 ) -> dict[str, Any]:
     """One page of the episodes that are wanted, and how many there are in all."""
-    if text is not None:
-        wanted = replace(wanted, seqs=run.search(text))
+    wanted = searched(run, wanted, text)
 
     def read(reader: EpisodeReader) -> dict[str, Any]:
         rows = reader.find(wanted, order, limit=limit, offset=offset)
         snippets = [None if text is None else find_text(plain_text(reader.text(row.episode_id)), text) for row in rows]
-        shown = [row_json(row, snippet) for row, snippet in zip(rows, snippets, strict=True)]
+        questions = [run.questions.of(reader, row) for row in rows]
+        shown = [row_json(*each) for each in zip(rows, questions, snippets, strict=True)]
         return {"total": reader.count(wanted), "rows": shown}
 
     return run.ask(read)
 
 
-def row_json(row: EpisodeRow, snippet: Snippet | None = None) -> dict[str, Any]:
+def searched(run: ViewedRun, wanted: EpisodeFilter, text: str | None) -> EpisodeFilter:
+    """The filter that also asks for a text in the messages."""
+    return wanted if text is None else replace(wanted, seqs=run.search(text))
+
+
+def tasks_of(
+    run: ViewedRun, wanted: EpisodeFilter, asked: TasksAsked, *, text: str | None, offset: int, limit: int
+) -> dict[str, Any]:
+    """One page of the tasks that the wanted episodes played, each with its success from step to step."""
+    wanted = searched(run, wanted, text)
+
+    def read(reader: EpisodeReader) -> dict[str, Any]:
+        found = tasks(reader, wanted, asked.by, descending=asked.descending, turned=asked.turned)
+        shown = found[offset : offset + limit]
+        newest = [reader.find(replace(wanted, task_id=one.task_id), _NEWEST, limit=1)[0] for one in shown]
+        rows = [
+            asdict(one)
+            | {"turned": one.turned, "newest": row.episode_id, "split": row.split}
+            | {"question": run.questions.of(reader, row)}
+            for one, row in zip(shown, newest, strict=True)
+        ]
+        return {"total": len(found), "rows": rows}
+
+    return run.ask(read)
+
+
+def row_json(row: EpisodeRow, question: str, snippet: Snippet | None = None) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _SHOWN} | {
+        "question": question,
         "n_trained": 0 if row.untrained is not None else row.n_trained,
         "error_text": row.error_text[:_ERROR_CHARACTERS] if row.error_text is not None else None,
         "agents": row.agents or [],

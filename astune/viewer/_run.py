@@ -32,6 +32,7 @@ from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
 from astune.viewer._metrics import HeldOut, HeldOutScores, MetricsFile, MetricsSoFar, last_of
+from astune.viewer._questions import Questions
 from astune.viewer._search import TextSearch
 from astune.viewer._settings import Settings, read_settings
 
@@ -78,7 +79,7 @@ class ViewedRun:
         self._lock = threading.Lock()
         self._rescuing = threading.Lock()
         self._reader: tuple[object, EpisodeReader] | None = None
-        self._search = TextSearch()
+        self._search, self.questions = TextSearch(), Questions()
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
         self._vocabulary = _Kept[Stamp, Vocabulary | None]()
@@ -282,7 +283,7 @@ class ViewedRun:
             if self._reader is None or self._reader[0] != seen:
                 reader = EpisodeReader(path)
                 self._reader, self._salvaged, self._damage = (path.stat().st_ino, reader), None, ""
-                self._search = TextSearch()
+                self._search, self.questions = TextSearch(), Questions()
             return self._reader[1]
 
     def _rescue(self, damage: DamagedStoreError) -> None:
@@ -303,7 +304,7 @@ class ViewedRun:
             with self._lock:
                 self._damage = f"{damage.message}: {found.kept} of its episodes could be read{lost}"
                 self._reader, self._salvaged = (stamps, reader), salvaged
-                self._search = TextSearch()
+                self._search, self.questions = TextSearch(), Questions()
 
 
 def _count_in(path: Path) -> tuple[int | None, list[str]]:
