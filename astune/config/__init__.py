@@ -1,6 +1,6 @@
-"""One typed, closed configuration: read, checked, explained and written back.
+"""Typed configuration with a closed set of keys: load, validate, explain and dump it.
 
-Its parts are loaded when they are asked for: what imports classes by their names needs no pydantic.
+Submodules are imported lazily, so that importing a class by its name does not import pydantic.
 """
 
 from __future__ import annotations

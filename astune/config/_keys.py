@@ -1,7 +1,6 @@
-"""The catalogue of keys: the schema as a list that can be searched, described and checked against.
+"""Index of the configuration's keys, derived from the schema, for search, descriptions and validation.
 
-It is derived from the models alone, so that errors, `astune config explain` and the reference page say the same.
-It reads no file and holds no values.
+Errors, `astune config explain` and the reference page all use it, so they agree. It reads no file and holds no values.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from astune.config.schema import AstuneConfig
 from astune.config.strict import StrictModel
 
 ROOT = "astune"
-"""The key that everything stands under in a YAML file."""
+"""Root key of a YAML file."""
 NAME = "NAME"
-"""Stands for a name of the user's own in the path of a key."""
+"""Placeholder for a user-chosen name in the path of a key."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the configuration; `path` is dotted and leaves the root key out."""
+    """One key of the configuration; `path` is dotted and excludes the root key."""
 
     path: str
     field: FieldInfo
@@ -46,24 +45,24 @@ class Key:
 
     @property
     def is_open(self) -> bool:
-        """Whether any keys may stand below it (a mapping that is passed on as it is)."""
+        """Return whether any keys may stand below it (a mapping that is passed on unchanged)."""
         return any(get_origin(option) is dict or option is dict for option in _options(self.field.annotation))
 
     @property
     def entry(self) -> type[StrictModel] | None:
-        """The section that stands under each of the user's own names; None where the key is no such mapping."""
+        """Section type of the values of a mapping with user-chosen names; None for any other key."""
         values = get_args(self.field.annotation)[1:] if get_origin(self.field.annotation) is dict else ()
         return next((value for value in values if isinstance(value, type) and issubclass(value, StrictModel)), None)
 
     @property
     def is_list(self) -> bool:
-        """Whether its section may stand there several times, in a list."""
+        """Return whether the section may be given several times, as a list."""
         lists = [option for option in _options(self.field.annotation) if get_origin(option) is list]
         return self.section is not None and bool(lists)
 
     @property
     def takes_text(self) -> bool:
-        """Whether a text may stand in place of the section."""
+        """Return whether a string may replace the section."""
         return str in _options(self.field.annotation)
 
     @property
@@ -72,18 +71,18 @@ class Key:
 
     @property
     def reason(self) -> str:
-        """What the key does and why it is as it is: the field's docstring, for a section its model's."""
+        """Description of the key: the field's docstring, or its model's for a section."""
         text = self.field.description or (self.section.__doc__ if self.section else "") or ""
         return " ".join(text.split())
 
     @property
     def kind(self) -> str:
-        """The value's type in plain words."""
+        """Type of the value in plain words."""
         return plain_type(self.field.annotation)
 
     @property
     def allowed(self) -> str:
-        """The allowed range in plain words, empty where the type says everything."""
+        """Allowed range in plain words; empty where the type says everything."""
         words: list[str] = []
         for bound in self.field.metadata:
             if isinstance(bound, Ge):
@@ -101,7 +100,7 @@ class Key:
         """Type and range in one phrase, for errors."""
         return f"{self.kind}, {self.allowed}" if self.allowed else self.kind
 
-    def default(self) -> Any:  # the defaults are of as many types as there are keys
+    def default(self) -> Any:  # defaults have as many types as there are keys
         value = self.field.get_default(call_default_factory=True)
         return None if value is PydanticUndefined else value
 
@@ -115,7 +114,7 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 
 
 def plain_type(annotation: Any) -> str:
-    """A type as a user would call it."""
+    """Describe a type in a user's words."""
     options = _options(annotation)
     if len(options) > 1:
         return " or ".join(plain_type(option) for option in options)
@@ -140,7 +139,7 @@ def plain_type(annotation: Any) -> str:
 
 
 def _section_of(annotation: Any) -> type[StrictModel] | None:
-    """The section that a type stands for: itself, or what a list has."""
+    """Section that a type stands for, either directly or as the elements of a list."""
     if get_origin(annotation) is list:
         annotation = get_args(annotation)[0]
     is_section = isinstance(annotation, type) and issubclass(annotation, StrictModel)
@@ -186,7 +185,7 @@ def canonical(path: str) -> str:
     model: type[StrictModel] | None = AstuneConfig
     entry: type[StrictModel] | None = None
     for position, part in enumerate(parts):
-        if entry is not None:  # a name of the user's own
+        if entry is not None:  # user-chosen name
             model, entry = entry, None
             continue
         key = find(model, part) if model is not None else None
@@ -198,7 +197,7 @@ def canonical(path: str) -> str:
 
 
 def key_at(path: str) -> Key | None:
-    """The key at a canonical path, in which names of the user's own may stand; None where there is none."""
+    """Return the key at a canonical path, which may contain user-chosen names; None if there is none."""
     known, parts = all_keys(), path.split(".")
     for position in range(1, len(parts)):
         above = known.get(".".join(parts[:position]))
@@ -208,11 +207,11 @@ def key_at(path: str) -> Key | None:
 
 
 _AS_GOOD_AS = 0.1
-"""Two names whose likeness differs by less may both have been meant, as `model` and `models`."""
+"""Largest difference in similarity at which two names are both suggested, such as `model` and `models`."""
 
 
 def find(model: type[StrictModel], name: str) -> Key | None:
-    """The section's key of that name or alias."""
+    """Find the key of a section by its name or alias."""
     keys = keys_of(model)
     return keys.get(name) or next((key for key in keys.values() if name in key.aliases), None)
 
@@ -222,7 +221,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 def nearest(path: str) -> list[str]:
-    """Known full paths that somebody who wrote `path` may have meant, the likeliest first; often one, at most three.
+    """Return the known full paths closest to `path`, most likely first; often one, at most three.
 
     The same name at another level comes first, then similar names in the same section, then similar names anywhere.
     """

@@ -1,6 +1,6 @@
-"""What a name that leads to no class may have meant: only classes that really load are suggested.
+"""Suggestions for a class name that could not be resolved; only classes that import successfully are suggested.
 
-Files are searched as text first, for classes that derive from the wanted one; few of them are then imported.
+Files are first searched as text for classes that derive from the wanted one; only a few of them are then imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _FOREIGN = {"site-packages", "node_modules", "__pycache__", "tests"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder to search, or one file. What is found is named as a module below `prefix`, by its path where that is
-    None."""
+    """A folder or one file to search. Results are named as modules below `prefix`, or by their path if that is None."""
 
     folder: Path
     prefix: str | None = ""
@@ -32,7 +31,7 @@ class Place:
 def suggestion(
     name: str, location: str, places: Sequence[Place], base: type, loads: Callable[[str], object | None]
 ) -> str:
-    """A hint with the class of that name or a similar one, else with some that fit; empty where there is none.
+    """Return a hint with the class of that name or a similar one, else with a few that fit; empty if there is none.
 
     Args:
         name, location: what was written on both sides of the arrow.
@@ -53,7 +52,7 @@ def suggestion(
         if likeness(reference)[0]:
             return f"did you mean {reference}?"
         fitting.append(reference)
-    return f"there is {', '.join(fitting)}" if fitting else ""
+    return f"available:{' '}{', '.join(fitting)}" if fitting else ""
 
 
 def _alike(one: str, other: str) -> float:
@@ -78,7 +77,7 @@ def _called(path: Path, place: Place) -> str:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """The files of the folder, or the one file that it is; the nearest first, and not without end."""
+    """Yield the folder's Python files, nearest first and up to a limit, or the file itself."""
     if folder.is_file():
         yield folder
         return
@@ -103,14 +102,15 @@ def _with_subclasses(base: type) -> set[str]:
 
 
 def _classes_deriving_from(names: set[str], path: Path) -> list[str]:
-    """Classes at the top of the file one of whose bases has such a name, or derives from one that does."""
+    """Return the top-level classes of the file with a base of such a name, directly or through another class of the
+    file."""
     try:
         text = path.read_text(encoding="utf-8")
         if not any(name in text for name in names):
             return []
         with warnings.catch_warnings(action="ignore"):
             body = ast.parse(text).body
-    except (OSError, ValueError, SyntaxError):  # what cannot be read is not suggested
+    except (OSError, ValueError, SyntaxError):  # unreadable files are not suggested
         return []
     found: list[str] = []
     for statement in body:

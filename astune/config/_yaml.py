@@ -1,5 +1,5 @@
-"""YAML with positions: where each key stands, so that an error can name the line. What its values are says
-`plain_yaml.py`; a key that stands twice is an error. It knows nothing of the schema.
+"""YAML with positions: records the line of every key, so that an error can name it. A duplicate key is an error. Values
+are typed by `plain_yaml.py`; this module knows nothing of the schema.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Document:
     lines: dict[KeyPath, int]
 
     def place(self, path: KeyPath) -> str:
-        """The source and the line of the key, or of the nearest section around it that stands in the file."""
+        """Return the source and the line of the key, or of the nearest enclosing section in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.source}, line {self.lines[path]}" if path else self.source
@@ -36,7 +36,7 @@ def read_document(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}", hint=_missing_hint(path)) from None
+        raise ConfigError(f"file not found: {path}", hint=_missing_hint(path)) from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder, not a YAML file", hint=_missing_hint(path / "x")) from None
     except UnicodeDecodeError as cause:
@@ -72,7 +72,7 @@ def parse_document(text: str, source: str) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML types it: `8` is a number, `true` a truth value, `[a, b]` a list."""
+    """Parse one value as YAML types it: `8` is a number, `true` a boolean, `[a, b]` a list."""
     require_small(text)
     return yaml.load(text, Loader=PlainLoader)  # a subclass of SafeLoader
 
@@ -84,7 +84,7 @@ def _record_lines(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, in
         line = key_node.start_mark.line + 1
         if name in here and name != "<<":
             raise ConfigError(
-                f"{source}, line {line}: key `{name}` stands twice in its section, first on line {here[name]}",
+                f"{source}, line {line}: key `{name}` appears twice in its section, first on line {here[name]}",
                 hint="remove one of them",
             )
         here[name] = line
@@ -112,17 +112,17 @@ def _syntax_error(cause: yaml.MarkedYAMLError, text: str, source: str) -> Config
     if "\t" in line[: mark.column + 1]:
         hint = "YAML indents with spaces, never with tabs"
     elif "mapping values are not allowed" in problem:
-        hint = 'put a value that contains ": " into quotes, or line the key up with its neighbours'
+        hint = 'put a value that contains ": " into quotes, or indent the key like its neighbours'
     elif any(word in problem for word in ("block end", "found", "expected")):
-        hint = "look for an unclosed quote or bracket, or a line that is indented unlike its neighbours"
+        hint = "look for an unclosed quote or bracket, or a line with different indentation"
     else:
-        hint = "the mistake is there or on the line before"
+        hint = "the mistake is on this line or the one before it"
     return ConfigError(message, hint=hint)
 
 
 def _missing_hint(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
-        return f"there is no folder {folder} either; the working directory is {Path.cwd()}"
+        return f"the folder {folder} does not exist either; the working directory is {Path.cwd()}"
     there = sorted(p.name for p in folder.iterdir() if p.suffix in {".yaml", ".yml"})
-    return f"{folder} has {', '.join(there[:8])}" if there else f"{folder} has no YAML files"
+    return f"{folder} contains {', '.join(there[:8])}" if there else f"{folder} contains no YAML files"

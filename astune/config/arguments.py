@@ -1,4 +1,4 @@
-"""Keyword arguments that a configuration gives to the class or function it names."""
+"""Validation of the keyword arguments that a configuration passes to a class or function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astune.schema import ConfigError
 def require_accepted(
     called: Callable[..., Any], params: Mapping[str, Any], *, key: str, positional: int, keys: Mapping[str, str] = {}
 ) -> None:
-    """Refuse keyword arguments that `called` does not take, and miss those that it needs.
+    """Refuse keyword arguments that `called` does not accept, and report required ones that are missing.
 
     Args:
         called: the class or function.
@@ -33,10 +33,10 @@ def require_accepted(
     for unknown in [argument for argument in params if argument not in known and not free]:
         close = difflib.get_close_matches(unknown, known, n=1)
         raise ConfigError(
-            f"{keys.get(unknown, f'{key}.{unknown}')}: {name} takes no argument {unknown}",
-            hint=f"did you mean {close[0]}?" if close else f"it takes {', '.join(known) or 'none'}",
+            f"{keys.get(unknown, f'{key}.{unknown}')}: {name} accepts no argument {unknown}",
+            hint=f"did you mean {close[0]}?" if close else f"it accepts {', '.join(known) or 'none'}",
         )
     missing = [one.name for one in taken if one.name in known and one.default is Parameter.empty]
     missing = [argument for argument in missing if argument not in params]
     if missing:
-        raise ConfigError(f"{key}: {name} needs {', '.join(missing)}", hint=f"set {key}.{missing[0]}")
+        raise ConfigError(f"{key}: {name} requires {', '.join(missing)}", hint=f"set {key}.{missing[0]}")

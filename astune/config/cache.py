@@ -1,4 +1,4 @@
-"""The folder for what was fetched or made once: converted models, compiled kernels, data sets of a hub."""
+"""Cache folder for downloads and build products: converted models, compiled kernels, hub data sets."""
 
 from __future__ import annotations
 

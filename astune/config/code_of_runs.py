@@ -1,4 +1,4 @@
-"""Code inside of a run's folder: whoever made the run wrote it, so it is imported only where somebody allows it."""
+"""Code stored in a run's folder: written by whoever made the run, so it is imported only with the user's permission."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from astune.schema import ConfigError
 
 Allow = Callable[[Path], bool]
-"""Says whether the code of a run may be imported; called once, with the first file of it that a key names."""
+"""Callback that decides whether a run's code may be imported; called once, with the first file that a key names."""
 
 
 @dataclass
@@ -35,12 +35,12 @@ def never(_: Path) -> bool:
 
 @contextmanager
 def no_code_of(run: Path, allow: Allow = never, *, hint: str = "") -> Iterator[None]:
-    """Within this, `import_class` raises ConfigError for code inside of the folder `run`, unless `allow` says yes.
+    """Context in which `import_class` raises ConfigError for code in the folder `run`, unless `allow` permits it.
 
     Args:
         hint: what to do about it; by default, to copy the file and name the copy.
     """
-    hint = hint or "read it; to use it, copy it to a folder of yours and name the copy there"
+    hint = hint or "read it; to use it, copy it to your own folder and use that path"
     token = _RUN.set(_Run(run.resolve(), allow, hint))
     try:
         yield
@@ -49,25 +49,27 @@ def no_code_of(run: Path, allow: Allow = never, *, hint: str = "") -> Iterator[N
 
 
 def is_of_run(folder: Path) -> bool:
-    """Whether nothing may be imported from the folder."""
+    """Return whether imports from the folder are forbidden."""
     run = _RUN.get()
     return run is not None and run.holds(folder)
 
 
 def require_allowed(path: Path, key: str) -> None:
-    """Raise ConfigError where the file `path`, which `key` names, may not be imported."""
+    """Raise ConfigError if the file `path`, which `key` names, may not be imported."""
     run = _RUN.get()
     if run is None or not run.holds(path):
         return
     if not run.allow(path):
-        raise ConfigError(f"{key}: {path} comes with the run itself, and its code is not run unasked", hint=run.hint)
+        raise ConfigError(
+            f"{key}: {path} is part of the run, and code of a run is not executed without permission", hint=run.hint
+        )
     run.allowed = True
 
 
 def require_module_allowed(parts: Sequence[str], folders: Sequence[Path], key: str) -> None:
-    """Raise ConfigError where the module of these names, or a package around it, may not be imported.
+    """Raise ConfigError if the module of these names, or a package around it, may not be imported.
 
-    Its places are looked for, not imported: a package runs its code when a module in it is searched for.
+    The files are located without importing anything: searching for a module would already run its package's code.
     """
     if _RUN.get() is None:
         return

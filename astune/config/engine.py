@@ -1,4 +1,4 @@
-"""The engine that samples from the model."""
+"""Settings of the inference engine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from astune.config.strict import StrictModel, known
 
 
 class VllmConfig(StrictModel):
-    """The vLLM server that `engine.type: vllm` starts where `engine.base_url` names none."""
+    """The vLLM server that `engine.type: vllm` starts if `engine.base_url` is empty."""
 
     python: str = ""
-    """The interpreter of the environment that vLLM is in; empty takes `.venv-vllm/bin/python` where it is (`make
-    vllm-cpu` makes it), and otherwise the one that astune runs in."""
+    """Python interpreter of vLLM's environment; empty uses `.venv-vllm/bin/python` if it exists (`make vllm-cpu`
+    creates it), else the one that astune runs in."""
     port: int = Field(default=8000, ge=1, le=65535)
-    """Where it listens on this machine. A server that runs already is used where `base_url` names it."""
+    """Port of the server on this machine. To use a running server, set `base_url`."""
     arguments: list[str] = Field(default_factory=list)
-    """Further arguments of the server, such as `--tensor-parallel-size 2`, a word each."""
+    """Further command-line arguments of the server, such as `--tensor-parallel-size 2`, one word each."""
 
 
 ENGINES = ("in_process", "vllm", "openai")
@@ -26,31 +26,31 @@ ENGINES = ("in_process", "vllm", "openai")
 
 
 class EngineConfig(StrictModel):
-    """The engine that samples from the model."""
+    """The inference engine that samples from the model."""
 
     type: str = "in_process"
-    """`in_process` needs nothing beside. `vllm` asks the servers at `base_url`, or starts one where none is named.
-    `openai` asks any OpenAI-compatible endpoint: token for token where it gives token ids, else in plain text. A server
-    is trained with where it returns token ids with log-probabilities and takes weights: docs/en/engines.md. One of your
-    own: `module->Class` or `path/file.py->Class`."""
+    """`in_process` needs nothing else. `vllm` uses the servers at `base_url`, or starts one if that is empty. `openai`
+    uses any OpenAI-compatible endpoint: token for token if it returns token ids, else as plain text. Training works
+    with a server that returns token ids with log-probabilities and accepts weight updates: docs/en/engines.md. For your
+    own engine: `module->Class` or `path/file.py->Class`."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for the class of an engine of your own."""
+    """Keyword arguments for the class of your own engine."""
     base_url: list[str] = Field(default_factory=list)
-    """Addresses of servers that run already, as http://127.0.0.1:8000; episodes are spread over several."""
+    """URLs of running servers, such as http://127.0.0.1:8000; episodes are distributed over several."""
     api_key_env: str = ""
-    """The environment variable that holds the endpoint's key. Keys themselves are written into no file."""
+    """Environment variable that holds the endpoint's API key. The key itself is never written to a file."""
     model: str = ""
-    """The model's name at the endpoint; empty takes the first that it serves."""
+    """Model name at the endpoint; empty uses the first model that it serves."""
     vllm: VllmConfig = VllmConfig()
 
     kv_cache_gb: float = Field(default=2.0, gt=0)
-    """Memory for keys and values in GiB. Requests that do not fit wait; one that never could is refused."""
+    """Memory for the KV cache in GiB. Requests that do not fit wait; one that can never fit is refused."""
     max_batch_size: int = Field(default=64, ge=1)
     """Requests decoded together. On two CPU cores 64 is the fastest; more only wait for each other."""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a class of the user's."""
+        """Return whether the engine is a user's class."""
         return "->" in self.type
 
     @field_validator("type")

@@ -1,4 +1,4 @@
-"""The place of an engine: in an environment of its own."""
+"""Location of an engine's own Python environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from astune.schema import ConfigError
 
 
 def interpreter(config: AstuneConfig, engine: ClusterEngine) -> str:
-    """The Python of the engine's environment: the one that is named, or in this folder, or beside astune's own.
+    """Return the Python of the engine's environment: the configured one, the one in this folder, or the one beside
+    astune's.
 
     Raises:
         ConfigError: there is none.
@@ -21,7 +22,7 @@ def interpreter(config: AstuneConfig, engine: ClusterEngine) -> str:
     python = next((place for place in places if place.is_file()), places[-1]).absolute()
     if not python.is_file():
         raise ConfigError(
-            f"{engine}'s environment is not there: {python}",
-            hint=f"make it with `make env-{engine}`, or name its interpreter in environments.{engine}",
+            f"{engine}'s environment does not exist: {python}",
+            hint=f"create it with `make env-{engine}`, or set environments.{engine} to its interpreter",
         )
     return str(python)

@@ -1,4 +1,4 @@
-"""What a key means, in words: type, default, allowed range and reason, from the schema's docstrings."""
+"""Description of a key in words: type, default, allowed range and reason, from the schema's docstrings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _section(key: Key) -> str:
 def _value(key: Key) -> str:
     rows = [
         ("type", key.kind),
-        ("default", "none: it must be given" if key.is_required else as_yaml(key.default())),
+        ("default", "none (required)" if key.is_required else as_yaml(key.default())),
         ("allowed", key.allowed),
         ("aliases", ", ".join(key.aliases)),
     ]
@@ -58,7 +58,7 @@ def _line(key: Key) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, as it would be written in a file."""
+    """Format a value on one line, as it would be written in a file."""
     if hasattr(value, "__fspath__"):
         value = str(value)
     if isinstance(value, tuple | list):
@@ -68,6 +68,6 @@ def as_yaml(value: Any) -> str:
 
 
 def _shorthand(section: StrictModel) -> Any:
-    """A section of a list as a user writes it: what it sets, or its name where it sets nothing else."""
+    """Format a section of a list as a user writes it: its settings, or its name if it sets nothing else."""
     given = section.model_dump(mode="json", exclude_defaults=True)
     return given[section.shorthand] if list(given) == [section.shorthand] else given

@@ -1,4 +1,4 @@
-"""Settings of the flywheel: from users' feedback to a model that is promoted only when it is proven better."""
+"""Settings of the flywheel, which turns users' feedback into a model and promotes it only if it is proven better."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from astune.config.strict import StrictModel
 
 
 class FlywheelConfig(StrictModel):
-    """One turn from feedback to a decision: `astune flywheel`. The store is `task_reader.feedback_tracing.path`."""
+    """One cycle from feedback to a decision: `astune flywheel`. The store is `task_reader.feedback_tracing.path`."""
 
     folder: str = "flywheel"
-    """Where turns, promoted models and their history are kept; relative to the working directory."""
+    """Folder of the cycles, promoted models and their history; relative to the working directory."""
     imports: list[str] = Field(default_factory=list)
-    """Traces and ratings to import when a turn begins, as `astune feedback import` reads them."""
+    """Traces and ratings to import at the start of a turn, as `astune feedback import` reads them."""
     learn_by: Literal["sft", "dpo", "reinforcement"] = "sft"
-    """`sft` learns accepted and corrected answers, `dpo` prefers these to rejected ones, `reinforcement` trains on what
-    was asked, with the experiment's algorithm, workflow and judge."""
+    """`sft` trains on accepted and corrected answers, `dpo` on preferences between these and rejected ones,
+    `reinforcement` on the users' queries with the experiment's algorithm, workflow and judge."""
     held_out: str = ""
-    """The frozen set: a JSONL file of tasks that the new model has to be better on. It stays as it is between turns."""
+    """Validation set on which the new model must be better: a JSONL file of tasks. It stays as it is between turns."""
     regression: str = ""
     """A JSONL file of tasks that the new model must not be worse on; empty measures none."""
     replay: str = ""
-    """A JSONL file of original tasks, of which every turn trains some, so that they are not forgotten."""
+    """A JSONL file of original tasks; each turn trains on some of them to prevent forgetting."""
     replay_share: float = Field(default=0.3, ge=0, lt=1)
-    """The part of the training tasks that is taken from `replay`, as far as it has as many."""
+    """Fraction of the training tasks taken from `replay`, as far as it has enough."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """How certain it has to be that the new model is better on the frozen set, and not worse on the regression set."""
+    """Confidence required that the new model is better on the validation set, and not worse on the regression set."""
     worse_by: float = Field(default=0.05, gt=0, lt=1)
     """A loss of success on the regression set that still counts as not worse. Proving 0.05 takes 59 unchanged tasks."""
     max_ratings: int = Field(default=50, ge=1)
-    """Ratings of one user in a turn, and of one client in a minute; where there are more, none of them counts."""
+    """Maximum ratings of one user per turn, and of one client per minute; above it, none of them counts."""

@@ -1,7 +1,7 @@
 """Classes and functions that a configuration names: `module->Class` and `path/file.py->Class`.
 
-A name that does not lead to a usable class is a ConfigError that says what was found instead. What the class does
-is not looked at.
+A name that does not resolve to a usable class is a ConfigError that says what was found instead. The behaviour of the
+class is not checked.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _EXTRAS = {
     "reasoning_gym": "reasoning-gym",
     "textworld": "textworld",
 }
-"""Packages that an extra of ours installs."""
+"""Packages that one of astune's extras installs."""
 
 
 def is_reference(text: str) -> bool:
-    """Whether `text` names a class rather than something that is built in."""
+    """Return whether `text` names a class rather than a built-in."""
     return _ARROW in text
 
 
 def located(reference: str, base_dir: Path | None) -> str:
-    """The reference, with its file's whole path where that is in `base_dir` and not in the working directory."""
+    """Return the reference, with an absolute path if its file is in `base_dir` and not in the working directory."""
     location, arrow, name = reference.partition(_ARROW)
     file = Path(location.strip()).expanduser()
     if base_dir is None or not arrow or file.suffix != ".py" or file.is_file():
@@ -60,11 +60,11 @@ def located(reference: str, base_dir: Path | None) -> str:
 
 
 def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | None = None) -> type[T]:
-    """The class behind `reference`, checked to derive from `base` and to define its abstract methods.
+    """Import the class behind `reference` and check that it derives from `base` and defines its abstract methods.
 
     Args:
         reference: `module->Class` or `path/file.py->Class`; looked up in the working directory, then in `base_dir`.
-        key: the configuration key that holds it, for the error.
+        key: configuration key of the reference, for the error.
         base: what the class must derive from.
         base_dir: the configuration's folder.
 
@@ -78,7 +78,7 @@ def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | No
 def import_class_or_function(
     reference: str, *, key: str, base: type[T], base_dir: Path | None = None
 ) -> type[T] | FunctionType:
-    """As `import_class`, where a function may stand in place of the class."""
+    """Like `import_class`, but accept a function in place of the class."""
     named = _parsed(reference, key, base, base_dir)
     module = _load(named)
     found = getattr(module, named.name, None)
@@ -87,7 +87,7 @@ def import_class_or_function(
 
 @dataclass(frozen=True)
 class _Named:
-    """A reference that has the right form; `base` is what its class must derive from."""
+    """A well-formed reference; `base` is what its class must derive from."""
 
     location: str
     name: str
@@ -101,16 +101,16 @@ class _Named:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders in which it is looked for, the working directory first."""
+        """Folders to search, the working directory first."""
         given = [Path.cwd()] if self.base_dir is None else [Path.cwd(), self.base_dir.resolve()]
         return list(dict.fromkeys(given))
 
     def suggestion(self, places: Sequence[Place]) -> str:
-        """A hint that names classes which load; empty where there is none."""
+        """Return a hint that names classes which import successfully; empty if there is none."""
         return suggestion(self.name, self.location, places, self.base, self._loaded)
 
     def _loaded(self, reference: str) -> type | None:
-        """The class of a suggestion; None where it does not load. Nothing is suggested in its place."""
+        """Return the class of a suggestion; None if it does not import. Suggestions are never nested."""
         location, _, name = reference.partition(_ARROW)
         try:
             found = getattr(_load(replace(self, location=location, name=name)), name, None)
@@ -133,7 +133,7 @@ def _load(named: _Named) -> ModuleType:
 
 
 def _form_hint(spec: str, base: type, key: str, base_dir: Path | None) -> str:
-    """The same in the right form where that loads, else what would be wrong with it then."""
+    """Return the reference in the right form if that imports, else the error that it would give."""
     module, _, name = spec.replace(":", ".").replace(">", ".").replace("-", "").rpartition(".")
     if module and name[:1].isupper():
         meant = f"{module.rstrip('.')}{_ARROW}{name}"
@@ -147,9 +147,9 @@ def _form_hint(spec: str, base: type, key: str, base_dir: Path | None) -> str:
         named = _Named(location, "", key, base, base_dir)
         there = named.suggestion([Place(folder / location, None) for folder in named.folders])
         if there:
-            return f"name the class too: {there}"
+            return f"add the class name: {there}"
     example = f"{location or 'my_file.py'}{_ARROW}My{base.__name__.removesuffix('Base')}"
-    return f"name the class too, one derived from {base.__name__}, as {example}"
+    return f"add the name of a class derived from {base.__name__}, such as {example}"
 
 
 def _load_file(named: _Named) -> ModuleType:
@@ -185,16 +185,18 @@ def _find_file(named: _Named) -> Path:
             return path
     parents = [folder / given.parent for folder in named.folders if (folder / given.parent).is_dir()]
     raise ConfigError(
-        f"{named.key}: there is no file {named.location} (looked in {' and '.join(map(str, named.folders))})",
+        f"{named.key}: file {named.location} not found (searched {' and '.join(map(str, named.folders))})",
         hint=named.suggestion([Place(parent, None) for parent in parents or named.folders])
-        or "relative paths start at the working directory, then at the configuration's folder",
+        or "relative paths are resolved against the working directory, then the configuration's folder",
     )
 
 
 def _load_module(named: _Named) -> ModuleType:
     location, key = named.location, named.key
     require_module_allowed(location.split("."), named.folders, key)
-    _let_import_from(Path.cwd(), first=True)  # an installed `astune` starts without it, `python launcher.py` has it
+    _let_import_from(
+        Path.cwd(), first=True
+    )  # the installed `astune` command has no working directory on sys.path, `python launcher.py` has
     for folder in named.folders[1:]:
         _let_import_from(folder, first=False)
     importlib.invalidate_caches()
@@ -204,14 +206,14 @@ def _load_module(named: _Named) -> ModuleType:
     except ModuleNotFoundError as cause:
         missing = cause.name or ""
         if location == missing or location.startswith(f"{missing}."):
-            raise ConfigError(f"{key}: there is no module {location}", hint=_nearest(named)) from None
+            raise ConfigError(f"{key}: module {location} not found", hint=_nearest(named)) from None
         raise _failed_import(cause, location, key) from cause
     except Exception as cause:
         raise _failed_import(cause, location, key) from cause
 
 
 def _uncover(parts: Sequence[str], folders: Sequence[Path]) -> None:
-    """Have a module found although another folder has the name of its package.
+    """Make a module importable although another folder has the name of its package.
 
     Python takes our `tutorial` for the user's folder `tutorial` where that has no `__init__.py`, or where ours was
     imported before; and the user's for ours where it has one. Both are then one package, the user's modules first.
@@ -231,13 +233,13 @@ def _uncover(parts: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def _let_import_from(folder: Path, *, first: bool) -> None:
-    """Imports find modules in the folder; unless `first`, what is installed under the same name goes before."""
+    """Let imports find modules in the folder, with priority over installed ones only if `first`."""
     if str(folder) not in sys.path and not is_of_run(folder):
         sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _nearest(named: _Named) -> str:
-    """Classes in the deepest package of the dotted name that does exist, else in the user's folders."""
+    """Yield classes of the deepest existing package of the dotted name, else of the user's folders."""
     parts = named.location.split(".")
     for length in range(len(parts) - 1, 0, -1):
         parent = ".".join(parts[:length])
@@ -249,7 +251,7 @@ def _nearest(named: _Named) -> str:
         if found:
             return found
     return named.suggestion([Place(folder) for folder in named.folders]) or (
-        f"modules are looked up in the working directory ({Path.cwd()}), the configuration's folder and the environment"
+        f"modules are searched in the working directory ({Path.cwd()}), the configuration's folder and the environment"
     )
 
 
@@ -263,11 +265,11 @@ def _failed_import(cause: Exception, location: str, key: str) -> ConfigError:
     frames = [frame for frame in frames if frame.filename != __file__]
     frames = [frame for frame in frames if is_users(frame.filename)] or frames
     at = f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
-    hint = "the mistake is in that file; importing it alone in Python shows the same"
+    hint = "fix that file; importing it alone in Python shows the same error"
     if isinstance(cause, ModuleNotFoundError) and cause.name:
         package = cause.name.partition(".")[0]
         extra = _EXTRAS.get(package)
-        hint = install_extra(extra) if extra else f"install the package that has `{package}`"
+        hint = install_extra(extra) if extra else f"install the package that provides `{package}`"
     return ConfigError(f"{key}: importing {location} failed: {described(cause)}{at}", hint=hint)
 
 
@@ -289,7 +291,7 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing and found.__module__.startswith("astune."):
         raise ConfigError(
-            f"{key}: {name} in {location} is a base class: it has no {', '.join(missing)} of its own",
+            f"{key}: {name} in {location} is a base class that does not define {', '.join(missing)}",
             hint=_classes_hint(module, named),
         )
     if missing:
@@ -303,7 +305,7 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
 
 
 def _public_home(base: type) -> str:
-    """The package that exports the class, which users import it from."""
+    """Return the package that exports the class, from which users import it."""
     package = base.__module__.rpartition(".")[0]
     exported = hasattr(sys.modules.get(package), base.__name__)
     return package if exported else base.__module__
@@ -316,7 +318,7 @@ def _signature(base: type, method: str) -> str:
 
 
 def _classes_hint(module: ModuleType, named: _Named) -> str:
-    """Classes of this file that can be named, or of the files beside it; else how one is written."""
+    """Return a hint with usable classes of this file or of files beside it, else how to write one."""
     places: list[Place] = []
     file = Path(getattr(module, "__file__", None) or "")
     if named.is_file:

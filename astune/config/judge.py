@@ -1,4 +1,4 @@
-"""How an episode is rewarded."""
+"""Settings of the judges that reward episodes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ class WeightedJudgeConfig(StrictModel):
     shorthand: ClassVar[str] = "judge"
 
     judge: str
-    """As `task_judge.judge_protocol`."""
+    """Same as `task_judge.judge_protocol`."""
     weight: float = 1.0
-    """Its reward is multiplied by this."""
+    """Factor on the judge's reward."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for its class or function."""
+    """Keyword arguments for the judge's class or function."""
 
 
 class TaskJudgeConfig(StrictModel):
-    """How an episode is rewarded."""
+    """Reward of an episode."""
 
     judge_protocol: str | list[WeightedJudgeConfig] = ""
-    """Your reward: a built-in name (docs/en/judge.md), `module->Class` or `path/file.py->Class`. Of a list the rewards
-    are added by their weights, and the first says what is a success. Empty or null where the workflow returns the
+    """Your reward: a built-in name (docs/en/judge.md), `module->Class` or `path/file.py->Class`. With a list, the
+    rewards are summed by weight, and the first judge decides on success. Empty or null if the workflow returns the
     reward itself."""
     reference_field: str = "answer"
-    """The metadata field that holds the reference answer, for judges that compare with one."""
+    """Metadata field with the reference answer, for judges that compare with one."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for the judge's class or function; docs/en/judge.md has those of `MathAnswerAndLlmAsJudge`."""
+    """Keyword arguments for the judge's class or function; docs/en/judge.md lists those of
+    `MathAnswerAndLlmAsJudge`."""
 
     @field_validator("judge_protocol", mode="before")
     @classmethod

@@ -1,10 +1,10 @@
-"""Which of another engine's keys a key of ours sets: the files `default_config/config_auto_convertion_*.json`.
+"""Map from astune's configuration keys to another engine's: the files `default_config/config_auto_convertion_*.json`.
 
     {"astune.trainer.tasks_per_step": ["data.train_batch_size"],
      "(astune.rollout.max_env_worker // 2)": ["actor_rollout_ref.rollout.max_num_seqs"]}
 
-What is in parentheses is arithmetic over our keys, with `+ - * // /`, `min` and `max`; this file evaluates it, and
-nothing that it does not know runs. A value of null leaves the engine's own default.
+Parentheses enclose arithmetic over astune's keys, with `+ - * // /`, `min` and `max`. It is evaluated by this module
+and never by `eval`. A value of null leaves the engine's own default.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def key_map_path(engine: str) -> Path:
 
 
 def read_key_map(engine: str) -> KeyMap:
-    """Which keys of `engine` (`verl`, `trinity`) each of ours sets."""
+    """Read the map from astune's keys to those of `engine` (`verl`, `trinity`)."""
     return json.loads(key_map_path(engine).read_text())
 
 
 def engine_values(config: AstuneConfig, keys: KeyMap) -> dict[str, Any]:
-    """The engine's keys that follow from the configuration, each with its value.
+    """Return the engine's keys and values that follow from the configuration.
 
     Raises:
-        ConfigError: the map names a key that is none of ours, or an expression that is no arithmetic.
+        ConfigError: the map has an unknown astune key or an invalid expression.
     """
     ours = config.model_dump(mode="json")
     values: dict[str, Any] = {}
@@ -62,14 +62,14 @@ def _value_of(key: str, ours: Mapping[str, Any]) -> Any:
     for name in key.removeprefix(_ROOT).split("."):
         if not isinstance(value, Mapping) or name not in value:
             raise ConfigError(
-                f"the key map names {key}, which is no key of astune", hint="see docs/en/configuration.md"
+                f"the key map names {key}, which is not a key of astune", hint="see docs/en/configuration.md"
             )
         value = value[name]
     return value
 
 
 def _arithmetic(expression: str, ours: Mapping[str, Any]) -> Any:
-    """The value; None where one of its keys is null."""
+    """Evaluate the expression; None if one of its keys is null."""
     try:
         return _evaluate(ast.parse(expression, mode="eval").body, ours)
     except (SyntaxError, ValueError, ZeroDivisionError) as cause:
@@ -87,4 +87,4 @@ def _evaluate(node: ast.expr, ours: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
         values = [_evaluate(argument, ours) for argument in node.args]
         return None if None in values else _FUNCTIONS[node.func.id](*values)
-    raise ValueError(f"{ast.unparse(node)} is no arithmetic over keys")
+    raise ValueError(f"{ast.unparse(node)} is not arithmetic over keys")

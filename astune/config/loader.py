@@ -1,7 +1,7 @@
-"""From YAML files and `--set` overrides to one checked AstuneConfig.
+"""Merge YAML files and `--set` overrides into one validated AstuneConfig.
 
-Three layers, later ones win: `astune/default_config/default.yaml`, the user's file, the overrides. What is wrong in any
-of them is collected and reported together, each with its place. Nothing is started or imported here.
+Three layers, later ones win: `astune/default_config/default.yaml`, the user's file, the overrides. All errors are
+collected and reported together, each with its location. Nothing is started or imported here.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from astune.schema import ConfigError
 _DEFAULTS = Path(__file__).parent.parent / "default_config"
 DEFAULT_YAML = _DEFAULTS / "default.yaml"
 APPWORLD_TASKS = _DEFAULTS / "appworld_tasks.yaml"
-"""The source of tasks under `--with-appworld`, unless the experiment says."""
+"""Task reader under `--with-appworld`, unless the experiment sets one."""
 READ_YAML_NAME = "read_yaml_name"
 UNNAMED = "experiment"
-"""The experiment's name where it is made of values and none of them names it."""
+"""Name of an experiment that is built from values without a name."""
 ROOT_SECTIONS = get_args(ClusterEngine)
 """Sections that may also stand beside the root key, as in earlier documents."""
 
 _VALUE_ALIASES = {"task_reader.type": READER_ALIASES}
-"""Values that users know from earlier documents, and what they are called today."""
+"""Values known from earlier documents, with their present names."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def load_config(
     tasks: Path | None = None,
     values: Sequence[Mapping[str, Any]] = (),
 ) -> AstuneConfig:
-    """Read and check a configuration.
+    """Load and validate a configuration.
 
     Args:
-        path: the experiment's YAML file; None takes the defaults and the overrides alone.
+        path: the experiment's YAML file; None uses only the defaults and the overrides.
         overrides: `a.b=value` strings, with or without the root key; values are typed as in YAML.
         tasks: a YAML file with the `task_reader` of an experiment that has none.
         values: layers of values by key, dotted or nested, with or without the root key; later ones win.
@@ -82,7 +82,7 @@ def load_config(
 
 
 def _given(values: Mapping[str, Any]) -> Document:
-    """Values of Python as a document; dotted keys are nested."""
+    """Convert Python values to a document; dotted keys become nested."""
     nested: dict[str, Any] = {}
     for written, value in values.items():
         section, (*outer, last) = nested, canonical(written).split(".")
@@ -99,14 +99,14 @@ def _has_tasks(document: Document) -> bool:
 
 
 def dump(config: AstuneConfig) -> str:
-    """The whole configuration as YAML that `load_config` reads back to the same one."""
+    """Return the whole configuration as YAML that `load_config` reads back unchanged."""
     return yaml.safe_dump(
         {ROOT: config.model_dump(mode="json")}, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
     )
 
 
 class _Layer:
-    """One document on its way into the merged data: aliases renamed, unknown keys found."""
+    """One document to be merged: aliases are renamed, unknown keys are collected."""
 
     def __init__(self, document: Document, problems: list[_Problem], places: dict[str, str]) -> None:
         self._document = document
@@ -126,15 +126,15 @@ class _Layer:
 
     def _add_root_section(self, name: str, value: Any, section: Any, merged: dict[str, Any]) -> None:
         if isinstance(section, dict) and name in section:
-            message = f"`{name}` and `{ROOT}.{name}` are two names of the same key `{name}`"
+            message = f"`{name}` and `{ROOT}.{name}` are the same key `{name}`"
             self._problem((name,), message, "keep one of them")
         else:
             self._merge({name: value}, AstuneConfig, (), merged, ())
 
     def _unknown_root(self, name: str) -> None:
-        hint = f"everything stands under the root key `{ROOT}:`"
+        hint = f"all keys belong under the root key `{ROOT}:`"
         if find(AstuneConfig, name) is not None:
-            hint = f"put `{ROOT}:` above it and indent it"
+            hint = f"add a line `{ROOT}:` above it and indent it"
         elif difflib.get_close_matches(name, [ROOT], cutoff=0.6):
             hint = f"did you mean `{ROOT}`?"
         self._problem((name,), f"unknown root key `{name}`", hint)
@@ -142,7 +142,7 @@ class _Layer:
     def _merge(
         self, data: Any, model: type[StrictModel], path: KeyPath, merged: dict[str, Any], written: KeyPath
     ) -> None:
-        """Merge `data`, which stands at `path` (by its keys' names) and is spelled `written` in the document."""
+        """Merge `data` at the canonical key path `path`; `written` is the path as spelled in the document."""
         if data is None:  # `task_reader:` with every line below it commented out
             return
         if isinstance(data, str) and model.shorthand:
@@ -150,7 +150,7 @@ class _Layer:
         if not isinstance(data, dict):
             names = ", ".join(keys_of(model))
             self._problem(
-                written, f"`{'.'.join((ROOT, *path))}` must be a section, found {shown(data)}", f"its keys: {names}"
+                written, f"`{'.'.join((ROOT, *path))}` must be a section, found {shown(data)}", f"its keys are {names}"
             )
             return
         spelled: dict[str, str] = {}
@@ -166,7 +166,7 @@ class _Layer:
             if key.name in spelled:
                 self._problem(
                     here,
-                    f"`{name}` and `{spelled[key.name]}` are two names of the same key `{'.'.join((*path, key.name))}`",
+                    f"`{name}` and `{spelled[key.name]}` are the same key `{'.'.join((*path, key.name))}`",
                     "keep one of them",
                 )
                 continue
@@ -194,7 +194,7 @@ class _Layer:
                 entries[name] = dict(entries.get(name) or {})
                 self._merge(entry, key.entry, (*path, name), entries[name], (*written, name))
             merged[key.name] = entries
-        elif value is not None or not key.is_open or key.is_optional:  # an emptied mapping says nothing
+        elif value is not None or not key.is_open or key.is_optional:  # an empty mapping sets nothing
             merged[key.name] = _joined(merged.get(key.name), _value_of(".".join(path), value))
 
     def _problem(self, written: KeyPath, message: str, hint: str) -> None:
@@ -202,11 +202,11 @@ class _Layer:
 
 
 _WITHOUT_EFFECT = frozenset({"rollout.use_agentscope_protocol"})
-"""Keys of earlier configurations that decide nothing any more: a workflow's class says which protocol it speaks."""
+"""Obsolete keys that have no effect: a workflow's class determines its protocol."""
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """What a later layer says of an open mapping leaves the rest of it."""
+    """Merge an open mapping; keys that the later layer does not set are kept."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     return old | {name: _joined(old.get(name), value) for name, value in new.items()}
@@ -218,7 +218,7 @@ def _value_of(path: str, value: Any) -> Any:
 
 
 def _add_override(override: str, merged: dict[str, Any], problems: list[_Problem], places: dict[str, str]) -> None:
-    """Merge one `a.b=value`; an open mapping (`task_reader.params.size=4`) takes any keys below it."""
+    """Merge one `a.b=value`; an open mapping (`task_reader.params.size=4`) accepts any keys."""
     source = f"--set {override}"
     written, equals, text = override.partition("=")
     if not equals or not written.strip():
@@ -227,7 +227,7 @@ def _add_override(override: str, merged: dict[str, Any], problems: list[_Problem
     try:
         value = parse_value(text)
     except yaml.YAMLError as cause:
-        problems.append(_Problem(source, f"the value is not valid YAML: {cause}", "put it into quotes"))
+        problems.append(_Problem(source, f"the value is not valid YAML: {cause}", "quote it"))
         return
     parts = canonical(written.strip()).split(".")
     data: Any = value
@@ -247,7 +247,7 @@ def _validated(merged: dict[str, Any], problems: list[_Problem], places: dict[st
 
 
 def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) -> list[_Problem]:
-    """`num_repeat: true`, which pydantic would take for 1."""
+    """Report booleans given for numbers, such as `num_repeat: true`, which pydantic would accept as 1."""
     found: list[_Problem] = []
 
     def walk(data: dict[str, Any], path: KeyPath) -> None:
@@ -262,7 +262,7 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
                 found.append(
                     _Problem(
                         _place(".".join(below), places),
-                        f"`{'.'.join((ROOT, *below))}` must be {key.expected}, is {shown(value)}",
+                        f"`{'.'.join((ROOT, *below))}` must be {key.expected}, found {shown(value)}",
                     )
                 )
 
@@ -271,49 +271,49 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
 
 
 def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
-    """One pydantic error in plain words: the key, what it must be, what it is."""
+    """Describe one pydantic error in plain words: the key, what it must be, what it is."""
     path = canonical(".".join(str(part) for part in error["loc"] if not isinstance(part, int)))
     key = key_at(path)
     place = _place(path, places)
     if error["type"] == "missing":
-        return _Problem(place, f"`{ROOT}.{path}` is missing", f"give it {key.kind}" if key else "")
+        return _Problem(place, f"`{ROOT}.{path}` is missing", f"set it to {key.kind}" if key else "")
     if error["type"] == "value_error" or key is None:
         return _Problem(place, error["msg"].removeprefix("Value error, "))
     value = error["input"]
     hint = ""
     if key.field.annotation is str and isinstance(value, int | float):
-        hint = "put it into quotes"
+        hint = "quote it"
     elif get_origin(key.field.annotation) is Literal and isinstance(value, str):
         close = difflib.get_close_matches(value, [str(option) for option in get_args(key.field.annotation)], n=1)
         hint = f"did you mean {close[0]}?" if close else ""
-    return _Problem(place, f"`{ROOT}.{path}` must be {key.expected}; it is {shown(value)}", hint)
+    return _Problem(place, f"`{ROOT}.{path}` must be {key.expected}; found {shown(value)}", hint)
 
 
 def _place(path: str, places: dict[str, str]) -> str:
-    """The place where the key was last written, or the section around it."""
+    """Return where the key, or the section around it, was last set."""
     while path and path not in places:
         path = path.rpartition(".")[0]
     return places.get(path, "")
 
 
 def unknown_key(path: str, model: type[StrictModel] | None = None) -> tuple[str, str]:
-    """Message and hint for a path that is no key."""
+    """Return the message and hint for a path that is not a key."""
     close = nearest(path)
     if close:
         hint = "did you mean " + " or ".join(f"`{full}`" for full in close) + "?"
     elif model is not None:
-        hint = f"the keys there are {', '.join(keys_of(model))}"
+        hint = f"its keys are {', '.join(keys_of(model))}"
     else:
         hint = f"the sections are {', '.join(key.name for key in keys_of(AstuneConfig).values() if key.section)}"
     return f"unknown key `{ROOT}.{path}`", hint
 
 
 def shown(value: Any) -> str:
-    """A value as a user wrote it, with its type where that is the point."""
+    """Format a value as the user wrote it, with its type if that is the problem."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
-        return f"the truth value {str(value).lower()}"
+        return f"the boolean {str(value).lower()}"
     if isinstance(value, int | float):
         return f"the number {value}"
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""YAML as a configuration means it, from whoever wrote it: plain values, and no text that grows or nests without end.
+"""Safe YAML loading for configurations from any source: plain values, bounded size and nesting.
 
-Differs from PyYAML's safe loading in four ways: `1e-6` is a number, `1:30` and `2026-01-31` are texts instead of a
-number to the base of 60 and a date, a number has at most 300 characters, and aliases may not multiply what is written.
+Differs from PyYAML's safe loading in four ways: `1e-6` is a number, `1:30` and `2026-01-31` are strings instead of a
+base-60 number and a date, a number has at most 300 characters, and aliases may not multiply the content.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import yaml
 
 MAX_DEPTH = 50
 MAX_NODES = 200_000
-"""With every alias counted as what it stands for; our longest configuration has some 500."""
+"""Maximum nodes, with every alias counted as its content; our longest configuration has some 500."""
 _MAX_DIGITS = 300
 _TAG = "tag:yaml.org,2002:"
 _SIGNED_DIGITS = list("-+0123456789")
@@ -23,15 +23,15 @@ _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class TooLargeError(yaml.YAMLError):
-    """A text of YAML that is nested too deeply, or that aliases make too large."""
+    """YAML text that is nested too deeply, or that aliases make too large."""
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Knows the place of every value. Give it what `require_small` has seen."""
+    """Loader that records the position of every value. Check the text with `require_small` first."""
 
 
 class FastPlainLoader(_Fast):
-    """The same in C, where errors need no good words."""
+    """The same loader in C, for input where error messages do not matter."""
 
 
 def _int(loader: Any, node: yaml.ScalarNode) -> int:
@@ -55,15 +55,15 @@ _make_plain(FastPlainLoader)
 
 
 def require_small(text: str) -> None:
-    """Raise TooLargeError where the text nests deeper than `MAX_DEPTH`, or stands for more than `MAX_NODES` values.
+    """Raise TooLargeError if the text nests deeper than `MAX_DEPTH`, or has more than `MAX_NODES` values.
 
-    Other mistakes are left to who loads it.
+    Other errors are left to the loader.
     """
     try:
         _count(text, _Fast)
     except TooLargeError:
         raise
-    except yaml.YAMLError:  # the parser in C refuses what the other one reads
+    except yaml.YAMLError:  # the C parser refuses what the other one reads
         try:
             _count(text, yaml.SafeLoader)
         except TooLargeError:
@@ -73,7 +73,7 @@ def require_small(text: str) -> None:
 
 
 def _count(text: str, loader: Any) -> None:
-    """Look at events, which need no stack, however deeply they nest."""
+    """Count nodes by events, which need no recursion however deep the nesting."""
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0

@@ -1,4 +1,4 @@
-"""Several policies in one run: each an adapter on the model of `model.path`, and the targets that it answers for."""
+"""Several policies in one run: each is an adapter on the model of `model.path`, with the targets that it serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from astune.config.strict import StrictModel
 from astune.config.trainer import OptimConfig
 
 DEFAULT_POLICY = "default"
-"""The policy of targets that none of `models` names."""
+"""Policy of targets that `models` does not name."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _TAKEN = """
 T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double dump_patches eval
@@ -23,32 +23,32 @@ register_full_backward_pre_hook register_load_state_dict_post_hook register_load
 register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state
 set_submodule share_memory smart_apply state_dict to to_empty train training type update values xpu zero_grad
 """
-"""Attributes of torch's ModuleDict, in which peft keeps adapters by their names."""
+"""Reserved names: attributes of torch's ModuleDict, in which peft keeps adapters by name."""
 
 
 class PolicyConfig(StrictModel):
-    """One of several policies: an adapter of its own on the model of `model.path`, whose weights all of them share."""
+    """One of several policies: its own adapter on the shared model of `model.path`."""
 
     path: str | None = None
-    """Folder of the adapter that it begins with, such as `model/NAME` of a run's checkpoint. Null begins with a new
-    one; for a policy that is not trained null is the model itself."""
+    """Folder of its initial adapter, such as `model/NAME` of a run's checkpoint. Null starts a new one; for a frozen
+    policy null is the base model."""
     lora: LoraConfig = LoraConfig()
-    """Its adapter; a policy that is trained needs a rank above 0."""
+    """Its LoRA adapter; a trained policy needs a rank above 0."""
     optim: OptimConfig | None = None
-    """Its optimiser; null is `trainer.optim`."""
+    """Its optimiser; null uses `trainer.optim`."""
     train: bool = True
-    """False freezes it: an opponent, an older version, a helper. What it writes is recorded and not trained."""
+    """False freezes it, for an opponent, an older version or a helper. Its output is recorded but not trained."""
     targets: list[str] = Field(default_factory=list[str])
-    """Target tags of the agents that it answers for; empty is its own name."""
+    """Target tags of the agents that it serves; empty uses its own name."""
 
     @property
     def adapts(self) -> bool:
-        """Whether it has an adapter; a frozen policy without one is the model itself."""
+        """Return whether it has an adapter; a frozen policy without one is the base model."""
         return self.train or self.path is not None
 
 
 def targets_of(models: Mapping[str, PolicyConfig]) -> dict[str, str]:
-    """The policy of each target that is named.
+    """Map each named target to its policy.
 
     {"wolf": targets [werewolf], "village": targets []}   ->   {"werewolf": "wolf", "village": "village"}
     """
@@ -56,25 +56,25 @@ def targets_of(models: Mapping[str, PolicyConfig]) -> dict[str, str]:
 
 
 def require_consistent(models: Mapping[str, PolicyConfig], model_rank: int) -> None:
-    """Raise ValueError where policies contradict each other, or the model below them."""
+    """Raise ValueError if policies contradict each other or the model's settings."""
     owner: dict[str, str] = {}
     for name, policy in models.items():
         key = f"astune.models.{name}"
         if _NAME.fullmatch(name) is None:
             raise ValueError(f"{key}: a policy's name begins with a letter and has letters, digits, - and _")
         if name in _TAKEN.split():
-            raise ValueError(f"{key}: torch has a use of its own for the name {name}: take another, as {name}_agent")
+            raise ValueError(f"{key}: the name {name} is reserved by torch; use another, such as {name}_agent")
         if policy.train and policy.lora.rank == 0:
-            raise ValueError(f"{key} is trained and has no adapter: set {key}.lora.rank, for instance to 16")
+            raise ValueError(f"{key} is trained but has no adapter: set {key}.lora.rank, for instance to 16")
         if not policy.train and policy.optim is not None:
-            raise ValueError(f"{key}.optim is set, and {key}.train is false: leave one of them out")
+            raise ValueError(f"{key}.optim is set, but {key}.train is false: remove one of them")
         if not policy.train and policy.path is None and policy.lora.rank > 0:
-            raise ValueError(f"{key}.lora is set, and nothing trains it: name an adapter's folder in {key}.path")
+            raise ValueError(f"{key}.lora is set, but {key}.train is false: set {key}.path to an adapter's folder")
         for target in policy.targets or [name]:
             if target in owner:
-                raise ValueError(f"the target {target!r} is answered for by {owner[target]} and by {name}: name one")
+                raise ValueError(f"the target {target!r} is assigned to both {owner[target]} and {name}: keep one")
             owner[target] = name
     if models and model_rank > 0:
-        raise ValueError("astune.model.lora is set beside astune.models: give each policy its own lora there")
+        raise ValueError("astune.model.lora is set together with astune.models: set lora for each policy there")
     if models and not any(policy.train for policy in models.values()):
         raise ValueError("no policy of astune.models is trained: set train: true for one of them")

@@ -1,4 +1,4 @@
-"""Settings of the search for better prompts."""
+"""Settings of prompt optimisation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from astune.config.strict import StrictModel
 
 
 class PromptSearchConfig(StrictModel):
-    """Improving a workflow's prompts by reflection, with the weights as they are: `astune optimize-prompt`."""
+    """Optimisation of a workflow's prompts by reflection, with frozen weights: `astune optimize-prompt`."""
 
     prompts: list[str] = Field(default_factory=list)
-    """Names of `rollout.params` that hold the prompts; empty takes all of them that are texts with a space in them."""
+    """Names of `rollout.params` that hold prompts; empty uses every string that contains a space."""
     max_episodes: int = Field(default=400, ge=1)
-    """Episodes after which nothing more is tried; those of the measurements before and after are not counted."""
+    """Maximum episodes of the search, excluding the measurements before and after it."""
     validation_tasks: int = Field(default=24, ge=2)
-    """Training tasks that every promising prompt is compared on; held-out tasks are measured before and after only."""
+    """Training tasks on which every promising prompt is compared; validation tasks are measured before and after
+    only."""

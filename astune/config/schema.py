@@ -1,4 +1,4 @@
-"""The whole configuration, typed and closed: an unknown key is an error. The docstrings are the manual.
+"""Schema of the whole configuration, typed and closed: an unknown key is an error. Its docstrings are the manual.
 
 The large sections stand in files of their own beside this one; all of them are importable from here.
 """
@@ -85,53 +85,54 @@ __all__ = [
 
 
 class TrackerConfig(StrictModel):
-    """One place where a run's metrics are shown."""
+    """One metrics tracker."""
 
     shorthand: ClassVar[str] = "type"
 
     type: str
-    """`tensorboard`, `wandb`, `swanlab`, `mlflow`, or your own: `module->Class` or `path/file.py->Class`. A name in
-    place of the section is short for it."""
+    """`tensorboard`, `wandb`, `swanlab`, `mlflow`, or your own: `module->Class` or `path/file.py->Class`. A name may
+    replace the section."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for its class, such as `{mode: offline}`; docs/en/trackers.md has those that are shipped."""
+    """Keyword arguments for its class, such as `{mode: offline}`; docs/en/trackers.md lists those of the built-in
+    trackers."""
 
 
 class DebugConfig(StrictModel):
-    """The debug backbone: a few episodes, nothing is trained."""
+    """The debug backbone: runs a few episodes and trains nothing."""
 
     debug_first_n_tasks: int = Field(default=2, ge=1)
-    """Training tasks that are run, the first ones in file order, one episode each."""
+    """Training tasks to run, in file order, one episode each."""
     debug_max_parallel: int = Field(default=4, ge=1)
-    """Episodes at once; 1 keeps the others still while you step. An ordinary (not async) `execute` always runs one at
-    a time."""
+    """Concurrent episodes; with 1 the others wait while you step. A synchronous `execute` always runs one at a time."""
 
 
 class CompanionConfig(StrictModel):
-    """A service that `--with NAME` starts beside a run; `ray` and `appworld` describe those of the flags."""
+    """A service that `--with NAME` starts beside a run; `ray` and `appworld` configure those of the flags."""
 
     command: str = ""
-    """The shell's line that starts it; `--with NAME=COMMAND` goes before it."""
+    """Shell command that starts it; `--with NAME=COMMAND` overrides it."""
     health_url: str = ""
-    """The address that answers once it has started: `http://...` (a status below 400) or `tcp://host:port` (a
-    connection). One that answers already is used as it is."""
+    """Address that responds once the service is up: `http://...` (a status below 400) or `tcp://host:port` (a
+    connection). A service that already responds is reused."""
     success_message: str = ""
-    """Text that its output shows once it has started, for one without an address; uvicorn's and Ray's are known."""
+    """Text in its output once it is up, for a service without an address; uvicorn's and Ray's are built in."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds that it may take to start."""
+    """Start-up timeout in seconds."""
 
 
 class EnvironmentsConfig(StrictModel):
-    """Environments of engines that cannot live in astune's own."""
+    """Python environments of engines that cannot be installed beside astune."""
 
     verl: str = ""
-    """The interpreter of verl's environment; empty takes `.venv-verl/bin/python`, which `make env-verl` makes, in this
-    folder or beside the environment that astune runs in."""
+    """Interpreter of verl's environment; empty uses `.venv-verl/bin/python`, which `make env-verl` creates, in this
+    folder or beside astune's own environment."""
     trinity: str = ""
-    """That of Trinity-RFT's; empty takes `.venv-trinity/bin/python`, which `make env-trinity` makes."""
+    """Interpreter of Trinity-RFT's environment; empty uses `.venv-trinity/bin/python`, which `make env-trinity`
+    creates."""
 
 
 ClusterEngine = Literal["verl", "trinity"]
-"""A backbone that trains on a Ray cluster, in an environment of its own."""
+"""A backbone that trains on a Ray cluster, in its own Python environment."""
 
 
 _BACKBONES = ("debug", "local", *get_args(ClusterEngine))
@@ -141,26 +142,26 @@ class AstuneConfig(StrictModel):
     """One experiment."""
 
     project_name: str = "astune"
-    """Groups experiments in trackers."""
+    """Name under which trackers group experiments."""
     experiment_name: str = "read_yaml_name"
-    """Folder under `record_dir`; `read_yaml_name` takes the YAML file's stem."""
+    """Folder under `record_dir`; `read_yaml_name` uses the YAML file's stem."""
     record_dir: Path = Path("launcher_record")
-    """Where runs are written: `<record_dir>/<experiment_name>/<time>/`."""
+    """Root folder of run directories: `<record_dir>/<experiment_name>/<time>/`."""
     backbone: str = "local"
-    """Who trains. `local` does rollouts and training in one process on one machine; `verl` and `trinity` train with
-    verl or Trinity-RFT on a Ray cluster; `debug` runs a few episodes only, in one plain process, so that a debugger
-    stops where it is told to. One of your own: `module->Class` or `path/file.py->Class`."""
+    """The trainer. `local` runs rollouts and training in one process on one machine; `verl` and `trinity` train with
+    verl or Trinity-RFT on a Ray cluster; `debug` only runs a few episodes in one process, so that breakpoints work.
+    Your own: `module->Class` or `path/file.py->Class`."""
     seed: int = Field(default=0, ge=0)
-    """Seeds task order, sampling and environments."""
+    """Seed of task order, sampling and environments."""
     deterministic: bool = False
-    """Compute each request independently of what runs beside it (batch invariance), so that two runs, or a run killed
-    and resumed, agree bit for bit; rollouts take about a third longer.
-    A resume point then has 12 bytes a parameter instead of 8, with the optimiser's moments in float32."""
+    """Compute each request independently of its batch (batch invariance), so that two runs, or a killed and resumed
+    one, are bitwise identical; rollouts take about a third longer. A resume point then has 12 bytes per parameter
+    instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
     models: dict[str, PolicyConfig] = Field(default_factory=dict)
-    """Several policies in one run, by name: adapters on the model of `model.path`, each for agents of its own
-    (docs/en/multiagent_workflow.md). Empty is the one policy that `model` describes. Where there are some, agents whose
-    target none of them names are answered by `default`, or else by the model itself, which is not trained then."""
+    """Several policies in one run, by name: adapters on the model of `model.path`, each for its own agents
+    (docs/en/multiagent_workflow.md). Empty means the one policy of `model`. With several, agents whose target belongs
+    to none of them use the policy `default` if there is one, else the untrained base model."""
     engine: EngineConfig = EngineConfig()
     task_reader: TaskReaderConfig = TaskReaderConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -172,26 +173,26 @@ class AstuneConfig(StrictModel):
     debug: DebugConfig = DebugConfig()
     trainer: TrainerConfig = TrainerConfig()
     trackers: list[TrackerConfig] = Field(default_factory=lambda: [TrackerConfig(type="tensorboard")])
-    """Where the metrics of a run are shown, beside its own files: a list of names or sections, such as `[tensorboard,
-    wandb]`. One that fails is a warning, and the run goes on."""
+    """Trackers of a run's metrics, in addition to its own files: a list of names or sections, such as `[tensorboard,
+    wandb]`. A tracker that fails is a warning, and the run continues."""
     companions: dict[str, CompanionConfig] = Field(default_factory=dict)
-    """Services that a run may need beside it, by name; started where `--with NAME` asks for them."""
+    """Services that a run may need, by name; `--with NAME` starts one."""
     sandbox: SandboxConfig = SandboxConfig()
     environments: EnvironmentsConfig = EnvironmentsConfig()
     verl: dict[str, Any] = Field(default_factory=dict)
-    """verl's own keys, as in its ppo_trainer.yaml; they go before everything that astune tells verl. May also stand as
-    `verl:` beside `astune:`, as `trinity` may."""
+    """verl's own keys, as in its ppo_trainer.yaml; they override everything that astune sets. `verl:` may also stand
+    beside `astune:`, like `trinity`."""
     trinity: dict[str, Any] = Field(default_factory=dict)
-    """Trinity-RFT's own keys, as in its configuration; they go before everything that astune tells it."""
+    """Trinity-RFT's own keys, as in its configuration; they override everything that astune sets."""
 
     @property
     def astune(self) -> AstuneConfig:
-        """Itself: workflows may write `config.astune.rollout`, the path as the YAML has it."""
+        """The configuration itself, so that workflows may write `config.astune.rollout`, the path as in YAML."""
         return self
 
     @property
     def cluster_engine(self) -> ClusterEngine | None:
-        """Who trains where it is not astune itself."""
+        """The cluster backbone; None if astune trains by itself."""
         return self.backbone if self.backbone in ("verl", "trinity") else None
 
     @field_validator("trackers", mode="before")
@@ -212,27 +213,27 @@ class AstuneConfig(StrictModel):
         return self
 
     def policy_of(self, target: str) -> str:
-        """The name of the adapter that answers for a target; "" is the model without one."""
+        """Return the name of the adapter that serves a target; "" is the base model."""
         name = targets_of(self.models).get(target, DEFAULT_POLICY)
         return name if name in self.models and self.models[name].adapts else ""
 
     def is_trained(self, policy: str) -> bool:
-        """Return whether the tokens of a policy, as `policy_of` names it, can be trained."""
+        """Return whether the tokens of a policy, named as by `policy_of`, can be trained."""
         return not self.models or (policy in self.models and self.models[policy].train)
 
     @property
     def adapter_rank(self) -> int:
-        """Rank of all adapters that are trained, together; 0 where every weight is."""
+        """Total rank of all trained adapters; 0 if all weights are trained."""
         return self.model.lora.rank + sum(policy.lora.rank for policy in self.models.values() if policy.train)
 
     @property
     def constrained_tokens(self) -> ConstrainedTokens:
-        """What the loss does with tokens that were sampled under a grammar."""
+        """How the loss treats tokens that were sampled under a grammar."""
         ours = self.engine.type == "in_process" and self.cluster_engine is None
         return self.trainer.loss.constrained_tokens or ("replay" if ours else "mask")
 
     @property
     def validation_temperature(self) -> float:
-        """The temperature that held-out tasks are measured with."""
+        """Sampling temperature of validation."""
         asked = self.trainer.validation.temperature
         return self.rollout.temperature if asked is None else asked

@@ -1,4 +1,4 @@
-"""What all sections of the configuration have in common."""
+"""Base class of all configuration sections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class StrictModel(BaseModel):
-    """Unknown keys are refused, defaults are checked, and a field's docstring is its description."""
+    """Section model that refuses unknown keys, validates defaults, and describes fields by their docstrings."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -19,7 +19,7 @@ class StrictModel(BaseModel):
         use_attribute_docstrings=True,
         populate_by_name=True,
     )
-    # The key that a text in place of the whole section sets; empty where there has to be a section.
+    # Key that a string in place of the section sets; empty where a section is required.
     shorthand: ClassVar[str] = ""
 
     @model_validator(mode="before")
@@ -29,7 +29,7 @@ class StrictModel(BaseModel):
 
 
 def known(value: str, names: tuple[str, ...], key: str) -> str:
-    """The value, where it is one of the names or a reference to a class. Raises ValueError elsewhere."""
+    """Return the value if it is one of the names or a reference to a class, else raise ValueError."""
     if value in names or "->" in value:
         return value
     close = difflib.get_close_matches(value, names, n=1)

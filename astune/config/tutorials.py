@@ -1,7 +1,7 @@
-"""The tutorials that come with astune: their files, found by place and not by the name `tutorial`.
+"""Files of the tutorials that ship with astune, found by location and not by the package name `tutorial`.
 
-They are the folder `tutorial` of a clone. A wheel holds the same folder as data in `astune/shipped`, and so installs
-no package of that name, which a folder of the user's may have as well.
+In a clone they are the folder `tutorial`. A wheel holds the same folder as data in `astune/shipped`, so it installs no
+package of that name, which the user's own folder may have.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from astune.schema import ConfigError
 
 _ASTUNE = Path(__file__).parents[1]
 TUTORIALS_IN = _ASTUNE / "shipped" if (_ASTUNE / "shipped").is_dir() else _ASTUNE.parent
-"""The folder that holds `tutorial`."""
+"""Folder that holds `tutorial`."""
 TUTORIALS = TUTORIALS_IN / "tutorial"
 
 
@@ -25,7 +25,7 @@ def tutorial_file(name: str) -> Path:
     path = TUTORIALS / name
     if not path.is_file():
         raise ConfigError(
-            f"the tutorial {name} is not installed: there is no {path}",
-            hint="reinstall astune, or run this in a clone of it",
+            f"the tutorial {name} is not installed: {path} does not exist",
+            hint="reinstall astune, or run this in a clone of the repository",
         )
     return path

@@ -1,7 +1,7 @@
-"""Modules of the user's files that this process has loaded, so that a file that was edited is read once more.
+"""User modules loaded by this process, so that an edited file is reloaded.
 
-A notebook starts several runs in one process. All loaded files are given up together where one of them changed: their
-classes refer to each other. Within a run nothing is read a second time.
+A notebook starts several runs in one process. All loaded files are unloaded together if one of them changed, since
+their classes refer to each other. Within a run nothing is reloaded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from astune.schema import is_users
 
 _Stamp = tuple[int, int] | None
 _loaded: dict[str, tuple[Path, _Stamp]] = {}
-"""Modules by name, with their files as they were when they were read."""
+"""Modules by name, with their files' state at load time."""
 
 
 def remember(name: str, path: Path, *, before: Collection[str]) -> None:
-    """Note that the file at `path` is now the module `name`, and which modules beside it were loaded with it.
+    """Record that the file at `path` is now the module `name`, and which neighbouring modules were loaded with it.
 
     Args:
         before: names of the modules that were loaded earlier.
@@ -35,12 +35,12 @@ def remember(name: str, path: Path, *, before: Collection[str]) -> None:
 
 
 def forget_changed() -> None:
-    """Unload the user's files where one of them was edited or removed; the next run reads them."""
+    """Unload the user's modules if one of their files was edited or removed; the next run reloads them."""
     if all(stamp == _stamp(path) for path, stamp in _loaded.values()):
         return
     for name, (path, _) in _loaded.items():
         sys.modules.pop(name, None)
-        # Bytecode counts as current for a whole second, within which a file may have been edited.
+        # bytecode counts as current for a whole second, within which a file may have been edited
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
     _loaded.clear()
 
