@@ -52,7 +52,7 @@ def suggestion(
         if likeness(reference)[0]:
             return f"did you mean {reference}?"
         fitting.append(reference)
-    return f"available:{' '}{', '.join(fitting)}" if fitting else ""
+    return f"available: {', '.join(fitting)}" if fitting else ""
 
 
 def _alike(one: str, other: str) -> float:

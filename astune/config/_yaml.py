@@ -36,7 +36,7 @@ def read_document(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"file not found: {path}", hint=_missing_hint(path)) from None
+        raise ConfigError(f"there is no file {path}", hint=_missing_hint(path)) from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder, not a YAML file", hint=_missing_hint(path / "x")) from None
     except UnicodeDecodeError as cause:

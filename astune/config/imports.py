@@ -185,7 +185,7 @@ def _find_file(named: _Named) -> Path:
             return path
     parents = [folder / given.parent for folder in named.folders if (folder / given.parent).is_dir()]
     raise ConfigError(
-        f"{named.key}: file {named.location} not found (searched {' and '.join(map(str, named.folders))})",
+        f"{named.key}: there is no file {named.location} (searched {' and '.join(map(str, named.folders))})",
         hint=named.suggestion([Place(parent, None) for parent in parents or named.folders])
         or "relative paths are resolved against the working directory, then the configuration's folder",
     )

@@ -369,6 +369,6 @@ def test_an_engine_that_cannot_be_asked_leaves_no_run_behind(settings, told, fol
 def test_an_engine_whose_environment_is_not_there_says_how_to_make_it(engine, folder, astune):
     nowhere = f"environments.{engine}=/nowhere/bin/python"
     out = str(astune("--conf", "agent.yaml", "--backbone", engine, "--set", nowhere))
-    assert f"{engine}'s environment is not there" in out
+    assert f"{engine}'s environment does not exist" in out
     assert f"make env-{engine}" in out
     assert not (folder / "launcher_record").exists()

@@ -52,7 +52,7 @@ def test_replay_does_not_import_the_judge_that_a_run_brings(tmp_path: Path, mark
     run = foreign_run(tmp_path, mark, reference, file)
     told = astune(tmp_path, "replay", str(run), status=2)
     assert not mark.exists()
-    assert f"task_judge.judge_protocol: {run / file} comes with the run itself" in told
+    assert f"task_judge.judge_protocol: {run / file} is part of the run" in told
     assert "--trust-code" in told
     assert "has no judged episodes" in astune(tmp_path, "replay", str(run), "--trust-code", status=1)
     assert mark.exists()
@@ -65,7 +65,7 @@ def test_on_a_terminal_replay_asks_first(tmp_path: Path, mark: Path, answer: str
         read_until(terminal, "Import it? (y/N)")
         assert not mark.exists()
         os.write(terminal, answer.encode())
-        read_until(terminal, "has no judged episodes" if imported else "comes with the run itself, and")
+        read_until(terminal, "has no judged episodes" if imported else "is part of the run, and")
         process.wait(timeout=60)
     assert mark.exists() is imported
 

@@ -91,7 +91,7 @@ def test_a_file_may_import_its_neighbours(folder):
     [
         ("my_agents.maths.MathAgent", "my_agents.maths->MathAgent"),
         ("my_agents.maths:MathAgent", "my_agents.maths->MathAgent"),
-        ("agent.py->", "name the class too, one derived from "),
+        ("agent.py->", "add the name of a class derived from "),
         ("->MathAgent", "->"),
         ("", "->"),
         ("agent.py->not a name", "->"),
@@ -105,7 +105,7 @@ def test_a_name_of_another_form_is_told_the_form(folder, reference, hint):
 
 def suggested_by(message: str) -> str:
     """The reference that the message suggests, which loads."""
-    found = re.search(r"(?:did you mean|there is) ([^\s,?]+->\w+)", message)
+    found = re.search(r"(?:did you mean|available:) ([^\s,?]+->\w+)", message)
     assert found, message
     assert import_class(found[1], key="k", base=Base)
     return found[1]

@@ -185,7 +185,7 @@ async def test_what_breaks_the_contract_is_named(settings, tmp_path, how, messag
     [
         (["engine.type=vlm"], "did you mean vllm"),
         (["engine.type=own.py->Tasks"], "engine.type: Tasks in own.py is not a EngineBase"),
-        (["engine.type=own.py->Plain", "engine.params.type=x"], "Plain takes no argument type"),
+        (["engine.type=own.py->Plain", "engine.params.type=x"], "Plain accepts no argument type"),
         (["engine.params.dtype=x"], "engine.type is in_process"),
         (["engine.type=own.py->Plain", "backbone=verl"], "engine.type cannot be used with backbone verl"),
         (["engine.type=own.py->Plain", "deterministic=true"], "deterministic is true"),

@@ -75,11 +75,14 @@ async def test_a_fallback_that_is_no_policy_is_an_error_by_name(stage: Callable[
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        ({"wolf": {}}, r"astune.models.wolf is trained and has no adapter: set astune.models.wolf.lora.rank"),
+        ({"wolf": {}}, r"astune.models.wolf is trained but has no adapter: set astune.models.wolf.lora.rank"),
         ({"wolf": {"train": False}}, "no policy of astune.models is trained"),
         ({"wo lf": WOLF}, "a policy's name begins with a letter"),
-        ({"wolf": WOLF, "werewolf": {"lora": {"rank": 2}}}, "'werewolf' is answered for by wolf and by werewolf"),
-        ({"wolf": WOLF, "old": {"train": False, "lora": {"rank": 2}}}, "nothing trains it: name an adapter's folder"),
+        ({"wolf": WOLF, "werewolf": {"lora": {"rank": 2}}}, "'werewolf' is assigned to both wolf and werewolf"),
+        (
+            {"wolf": WOLF, "old": {"train": False, "lora": {"rank": 2}}},
+            "train is false: set astune.models.old.path to an adapter's folder",
+        ),
         ({"wolf": WOLF, "old": {"train": False, "optim": {"lr": 1.0}}}, r"astune.models.old.optim is set"),
     ],
 )
@@ -89,7 +92,7 @@ def test_policies_that_contradict_each_other_are_refused(models: dict[str, Any],
 
 
 def test_an_adapter_of_the_model_beside_policies_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"astune\.model\.lora is set beside astune\.models"):
+    with pytest.raises(ValidationError, match=r"astune\.model\.lora is set together with astune\.models"):
         AstuneConfig.model_validate({"models": {"wolf": WOLF}, "model": {"lora": {"rank": 2}}})
 
 

@@ -265,8 +265,8 @@ def test_params_are_keyword_arguments_of_a_readers_class():
 @pytest.mark.parametrize(
     ("params", "message", "hint"),
     [
-        ({"up_to": 6, "steps": 2}, "task_reader.params.steps: Counts takes no argument steps", "did you mean step?"),
-        ({"step": 2}, "task_reader.params: Counts needs up_to", "set task_reader.params.up_to"),
+        ({"up_to": 6, "steps": 2}, "task_reader.params.steps: Counts accepts no argument steps", "did you mean step?"),
+        ({"step": 2}, "task_reader.params: Counts requires up_to", "set task_reader.params.up_to"),
     ],
 )
 def test_a_param_that_a_reader_does_not_take_is_named(params, message, hint):

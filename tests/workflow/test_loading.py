@@ -56,10 +56,15 @@ def test_classes_and_functions_get_their_settings(name: str, params: dict[str, A
 @pytest.mark.parametrize(
     ("workflow", "params", "error", "hint"),
     [
-        ("agents.py->Shouting", {"loud": 1, "laud": 2}, "rollout.params.laud: Shouting takes no argument laud", "loud"),
-        ("agents.py->Shouting", {}, "rollout.params: Shouting needs loud", "set rollout.params.loud"),
-        ("agents.py->Plain", {"n": 1}, "rollout.params.n: Plain takes no argument n", "it takes none"),
-        ("agents.py->sync", {"m": 1}, "rollout.params.m: sync takes no argument m", "it takes n"),
+        (
+            "agents.py->Shouting",
+            {"loud": 1, "laud": 2},
+            "rollout.params.laud: Shouting accepts no argument laud",
+            "loud",
+        ),
+        ("agents.py->Shouting", {}, "rollout.params: Shouting requires loud", "set rollout.params.loud"),
+        ("agents.py->Plain", {"n": 1}, "rollout.params.n: Plain accepts no argument n", "it accepts none"),
+        ("agents.py->sync", {"m": 1}, "rollout.params.m: sync accepts no argument m", "it accepts n"),
         ("agents.py->nothing", {}, "nothing() is no workflow", "async def nothing(task, proxy)"),
         ({"command": ["true"]}, {"n": 1}, "rollout.params are arguments of a class or a function", "command"),
     ],
@@ -73,7 +78,7 @@ def test_settings_that_nobody_takes_are_refused(workflow: Any, params: dict[str,
 
 def test_a_judge_may_be_a_function_with_settings():
     assert load_judge(config("", "agents.py->judge", scale=2.0)) is not None
-    with pytest.raises(ConfigError, match=r"task_judge\.params\.scal: judge takes no argument scal"):
+    with pytest.raises(ConfigError, match=r"task_judge\.params\.scal: judge accepts no argument scal"):
         load_judge(config("", "agents.py->judge", scal=2.0))
     with pytest.raises(ConfigError, match="is no judge"):
         load_judge(config("", "agents.py->sync"))
