@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -64,7 +64,7 @@ def judge(
     conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose judge is tried.")],
     tasks: Annotated[int, typer.Option("--tasks", min=2, help="Tasks whose reference answers are judged.")] = 4,
     labelled: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--labelled", metavar="FILE.jsonl", help="Labelled answers, as `astune rubrics` reads them."),
     ] = None,
     overrides: Set = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,7 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="FILE.jsonl", help="Where the training tasks are written; others go beside it.")
 ]
 Num = Annotated[
-    Optional[int],  # noqa: UP045
+    int | None,
     typer.Option("--num", metavar="N", min=1, help="Tasks that are wanted, held-out ones among them."),
 ]
 
@@ -50,11 +50,11 @@ def expand(
     out: Out = Path("tasks.jsonl"),
     num: Num = None,
     docs: Annotated[
-        Optional[list[Path]],  # noqa: UP045
+        list[Path] | None,
         typer.Option("--docs", metavar="PATH", help="Half of the tasks are about these documents; repeatable."),
     ] = None,
     env: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--env", metavar="URL", help="Explore the examples' environment at URL, or `local`ly."),
     ] = None,
     conf: Conf = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ feedback_app = Commands(help="Conversations and what users thought of them, for 
 DEFAULT_STORE = Path("feedback.sqlite3")
 Store = Annotated[Path, typer.Option("--store", metavar="FILE", help="The SQLite file that holds the feedback.")]
 Mask = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option("--mask", metavar="NAME=REGEX", help="Mask this as well, as [NAME]; NAME= switches one off."),
 ]
 
@@ -115,17 +115,17 @@ def serve(
         typer.Argument(metavar="MODEL...", help="A RUN, a folder, a hub id; several share the sessions."),
     ],
     share: Annotated[
-        Optional[list[float]],  # noqa: UP045
+        list[float] | None,
         typer.Option("--share", metavar="S", help="The share of sessions of each model, in their order."),
     ] = None,
     client: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--client", metavar="NAME", help="A key for this client; ASTUNE_KEY_NAME may hold it."),
     ] = None,
     store: Store = DEFAULT_STORE,
     mask: Mask = None,
     rate: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--rate", min=1, metavar="N", help="Requests a minute that each client may send."),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",

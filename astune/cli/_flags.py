@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -40,11 +40,11 @@ def _plain(option: Any) -> Any:
 
 
 Set = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads Optional
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as trainer.optim.lr=1e-5; repeatable."),
 ]
 With = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         "--with",
         metavar="NAME=COMMAND",
@@ -57,11 +57,11 @@ WithAppworld = Annotated[
 ]
 
 DryRun = Annotated[
-    Optional[str],  # noqa: UP045 - as the run's --dry-run, so that `with_values` knows one --dry-run
+    str | None,
     typer.Option("--dry-run", metavar=" ", help="Say what would be done, and do nothing."),
 ]
 Plan = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--dry-run",
         metavar="[=full]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,7 @@ rubrics_app = Commands(
 )
 
 Conf = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option("--conf", metavar="FILE.yaml", help="The experiment that holds helper_model and rubrics."),
 ]
 
@@ -31,7 +31,7 @@ Conf = Annotated[
 @rubrics_app.command()
 def learn(
     labelled: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Argument(metavar="[LABELLED.jsonl]", help="Answers with scores or ranks; none with --description alone."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FILE.yaml", help="Where the rubrics are written.")] = Path(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal
 
 import typer
 
@@ -65,7 +65,7 @@ def export_metrics(
     run: Run,
     to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="The format of the table: csv or parquet.")],
     out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write it; metrics.csv or metrics.parquet by default."),
     ] = None,
 ) -> None:
@@ -113,7 +113,7 @@ def replay(
 def chat(
     run: Run,
     message: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--message", "-m", help="Ask this one question and print the answer."),
     ] = None,
 ) -> None:
@@ -130,7 +130,7 @@ def chat(
 @run_commands.command()
 def view(
     path: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Argument(
             metavar="[PATH]",
             help="launcher_record, an experiment in it, a run or its rollout folder; ./launcher_record by default.",
@@ -143,11 +143,11 @@ def view(
         int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
     ] = 8181,
     export: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--export", metavar="FILE.html", help="Serve nothing: write a run's report into one file."),
     ] = None,
     episodes: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--episode",
             metavar="ID",
@@ -155,7 +155,7 @@ def view(
         ),
     ] = None,
     open_page: Annotated[
-        Optional[bool],  # noqa: UP045
+        bool | None,
         typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
     ] = None,
 ) -> None:
@@ -182,7 +182,7 @@ def gateway(
         int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
     ] = 8182,
     answers: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             "--answers",
             metavar="FILE",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ def train(
     ],
     tasks: Annotated[Path, typer.Option("--tasks", metavar="FILE.jsonl", help="The tasks to train on.")],
     judge: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--judge",
             metavar="REF",
@@ -29,15 +29,15 @@ def train(
         ),
     ] = None,
     validation: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--validation", metavar="FILE.jsonl", help="Held-out tasks, tested before, during and after."),
     ] = None,
     model: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--model", metavar="MODEL", help="A local folder, a hub id, or builtin:smollm2-135m."),
     ] = None,
     backbone: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--backbone", metavar="NAME", help="local, debug, verl or trinity."),
     ] = None,
     plan: Plan = None,
@@ -163,7 +163,7 @@ def flywheel(
 def evaluate(
     conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],
     model: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--model", metavar="PATH", help="A model as in astune.model.path, which it replaces, or a RUN."),
     ] = None,
     overrides: Set = None,
@@ -191,14 +191,14 @@ def worker(
     ],
     connect: Annotated[str, typer.Option("--connect", metavar="URL", help="The run's address: http://trainer:8183.")],
     token: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--token", metavar="TOKEN", help="The run's token; better in ASTUNE_WORKER_TOKEN, where no process sees it."
         ),
     ] = None,
     parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N", help="Episodes at once.")] = 1,
     memory_mb: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--memory-mb", min=1, metavar="MB", help="Memory that one program may hold, in MiB."),
     ] = None,
 ) -> None:

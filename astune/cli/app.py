@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -45,7 +45,7 @@ for name, commands in (("check", check_app), ("config", config_app)):
     app.add_typer(commands, name=name, rich_help_panel="Setup")
 
 Kill = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--kill",
         metavar='"python|ray|vllm"',
@@ -75,9 +75,9 @@ def with_values(arguments: Sequence[str]) -> list[str]:
 @app.callback()
 def root(
     context: typer.Context,
-    conf: Annotated[Optional[Path], typer.Option("--conf", metavar="FILE.yaml", help="The experiment.")] = None,  # noqa: UP045
+    conf: Annotated[Path | None, typer.Option("--conf", metavar="FILE.yaml", help="The experiment.")] = None,
     backbone: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--backbone",
             metavar="NAME",
@@ -86,7 +86,7 @@ def root(
         ),
     ] = None,
     resume: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--resume",
             metavar="[RUN]",
@@ -96,7 +96,7 @@ def root(
     plan: Plan = None,
     overrides: Set = None,
     breakpoints: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--db", metavar="'TAG1|TAG2'", help="Arm breakpoints: bp('TAG1') in your code stops then."),
     ] = None,
     with_: With = None,
@@ -171,11 +171,11 @@ def root(
 @setup_commands.command()
 def doctor(
     conf: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--conf", metavar="FILE.yaml", help="Also look at what this experiment needs."),
     ] = None,
     backbone: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--backbone", metavar="NAME", help="Check the packages of this backbone, where --conf names none."
         ),
