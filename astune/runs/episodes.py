@@ -62,7 +62,7 @@ from astune.runs._schema import (
 )
 from astune.runs.episode_filter import AS_RECORDED, EVERY_EPISODE, EpisodeFilter, EpisodeOrder
 from astune.runs.texts import folded, forest_text
-from astune.runs.wire import unpack
+from astune.runs.wire import main_query, unpack
 from astune.schema import Episode, EpisodeStatus, RunStoreError, Split
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -177,11 +177,11 @@ class EpisodeReader:
 
     def read(self, episode_id: str) -> Episode:
         """The whole episode, exactly as it was recorded."""
-        with self._asking() as connection:
-            found = connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
-        if found is None:
-            raise NoEpisodeError(episode_id, self.path)
-        return unpack(found[0])
+        return unpack(self._blob(episode_id))
+
+    def main_query(self, episode_id: str) -> str:
+        """Its task's query, at a fraction of the time that `read` takes; empty where the task has messages instead."""
+        return main_query(self._blob(episode_id))
 
     def row(self, episode_id: str) -> EpisodeRow:
         rows = self._rows(" WHERE episode_id = ?", [column_text(episode_id)])
@@ -319,6 +319,13 @@ class EpisodeReader:
         with self._asking() as connection:
             found = connection.execute(_SELECT + tail, values).fetchall()
         return [_row(values) for values in found]
+
+    def _blob(self, episode_id: str) -> bytes:
+        with self._asking() as connection:
+            found = connection.execute(_BLOB, (column_text(episode_id),)).fetchone()
+        if found is None:
+            raise NoEpisodeError(episode_id, self.path)
+        return found[0]
 
     def _texts(self, after: int) -> list[tuple[int, bytes]]:
         query = _TEXTS if self._version > 1 else _TEXTS_OF_1

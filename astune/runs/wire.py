@@ -36,7 +36,8 @@ import base64
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -126,14 +127,34 @@ def unpack(blob: bytes) -> Episode:
     Raises:
         RunStoreError: the blob is damaged, or a newer version wrote it.
     """
+    with _record_errors():
+        return _episode_from_json(_record(blob))
+
+
+def main_query(blob: bytes) -> str:
+    """The query of a packed episode's task, without making the episode.
+
+    Raises:
+        RunStoreError: as `unpack`.
+    """
+    with _record_errors():
+        return str(from_json(_record(blob)["task"]["main_query"]))
+
+
+def _record(blob: bytes) -> dict[str, Any]:
+    data = orjson.loads(decompressed(blob))
+    version = data["format"]
+    if version != FORMAT:
+        raise RunStoreError(
+            f"an episode was recorded in format {version}, this version reads {FORMAT}", hint="upgrade astune"
+        )
+    return data
+
+
+@contextmanager
+def _record_errors() -> Iterator[None]:
     try:
-        data = orjson.loads(decompressed(blob))
-        version = data["format"]
-        if version != FORMAT:
-            raise RunStoreError(
-                f"an episode was recorded in format {version}, this version reads {FORMAT}", hint="upgrade astune"
-            )
-        return _episode_from_json(data)
+        yield
     except (zstandard.ZstdError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as cause:
         raise RunStoreError(f"an episode's record is damaged: {str(cause)[:500]}") from cause
 

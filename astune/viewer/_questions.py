@@ -1,4 +1,4 @@
-"""What episodes were asked, for the rows of lists: read once a task, since a group's episodes share theirs."""
+"""What episodes were asked, for the rows of lists: each episode is read once for it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Questions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._known: OrderedDict[tuple[str, float], str] = OrderedDict()
 
     def of(self, reader: EpisodeReader, row: EpisodeRow) -> str:
-        """The question of a row's task; empty where the episode cannot be read, which is told when it is opened."""
-        key = row.split, row.task_id
+        """The question; empty where the episode cannot be read, which is told when it is opened."""
+        key = row.episode_id, row.created_at
         with self._lock:
             known = self._known.get(key)
         if known is not None:
             return known
         try:
-            found = question_of(reader.read(row.episode_id))
+            found = _line(reader.main_query(row.episode_id)) or question_of(reader.read(row.episode_id))
         except RunStoreError:
             return ""
         with self._lock:
@@ -47,4 +47,8 @@ def question_of(episode: Episode) -> str:
         path = episode.forest.path(answer.node_id)[:-1] if answer is not None else nodes
         asked = [node for node in path if node.role == "user"]
         text = message_text(asked[-1].content, []) if asked else ""
+    return _line(text)
+
+
+def _line(text: str) -> str:
     return plain_text(" ".join(text[: 4 * _CHARACTERS].split())[:_CHARACTERS])
