@@ -1,7 +1,7 @@
 """ASTuner trains the language model behind an agent.
 
-What a user's files need is importable from here, and what the command line does is here as functions. Nothing is loaded
-before it is used: neither torch nor an agent framework comes with `import astune`.
+Everything that a user's files import is exported here, and so are the command line's functions. Submodules are imported
+lazily: `import astune` loads neither torch nor an agent framework.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _ALIASES = {"EnvironmentBase": "Environment"}
-"""Names that are accepted, too."""
+"""Alternative names that are accepted as well."""
 
 __all__ = [
     "AgentScopeLearnProtocol",

@@ -1,4 +1,4 @@
-"""A run's directory: episodes, metrics, checkpoints, and how to find it again. Knows nothing of who trains."""
+"""A run's directory: episodes, metrics, checkpoints, and how to find it. Independent of the trainer."""
 
 from astune.runs._files import Stamp, write_atomic
 from astune.runs._limits import open_regular, read_regular

@@ -1,4 +1,4 @@
-"""Files that survive a kill: flushed to the device, and never half there under their own name."""
+"""Crash-safe file operations: flushed to the device, and never partially visible under their final name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from astune.schema import RunStoreError
 
-FREE_SOME = "free some space on that disk, or point record_dir to a bigger one, then go on with --resume"
+FREE_SOME = "free some space on that disk, or set record_dir to a larger one, then use --resume"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NEARLY_FULL_BYTES = 16 * 2**20
 
@@ -40,7 +40,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` in one step: a reader, or a restart after a kill, sees the old bytes or the new ones."""
+    """Replace `path` atomically: a reader, or a restart after a kill, sees the old bytes or the new ones."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with store_errors(f"writing {path}"):
         try:
@@ -56,19 +56,19 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder so that a kill in between never leaves a part of it under its own name."""
+    """Remove a folder so that a kill never leaves a part of it under its own name."""
     doomed = folder.with_name(f".trash-{uuid.uuid4().hex[:8]}")
     os.rename(folder, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def n_bytes(folder: Path) -> int:
-    """The size of all files below a folder."""
+    """Return the size of all files below a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def is_disk_full(cause: BaseException, near: Path) -> bool:
-    """Whether `cause` comes from a full disk; libraries hide the system's error number, so the disk is asked too."""
+    """Return whether `cause` comes from a full disk; libraries hide the error number, so the disk is checked too."""
     if isinstance(cause, OSError) and cause.errno is not None:
         return cause.errno in _NO_SPACE
     try:
@@ -79,7 +79,7 @@ def is_disk_full(cause: BaseException, near: Path) -> bool:
 
 @contextmanager
 def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
-    """The operating system's refusals become a RunStoreError that names what was being done."""
+    """Turn errors of the operating system into a RunStoreError that says what was being done."""
     try:
         yield
     except OSError as cause:
@@ -94,7 +94,7 @@ def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Tells whether a file is still the one that was read."""
+    """File state that tells whether a file has changed since it was read."""
 
     inode: int = -1
     size: int = -1

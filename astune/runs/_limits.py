@@ -1,4 +1,4 @@
-"""What reading a run may cost that somebody else may have made: regular files only, of sizes that real runs have."""
+"""Limits for reading runs made by others: regular files only, of sizes that real runs have."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ INFO_BYTES = 2**20
 METRICS_BYTES = 2**30
 VOCABULARY_BYTES = 2**28
 _PLAIN_BYTES = 2**25
-"""A compressed record may always hold this much; an episode of a million tokens has 26 MB."""
+"""Size that a decompressed record may always have; an episode of a million tokens has 26 MB."""
 _RATIO = 100
-"""How many times larger than its compressed form a record may be; those of real runs are 3 to 30 times larger."""
+"""Maximum compression ratio of a record; real runs have 3 to 30."""
 _COLUMN_BYTES = 2**28
 _STEPS_BETWEEN_LOOKS = 20_000
-"""Instructions of SQLite between two looks at the clock: some milliseconds."""
+"""SQLite instructions between two checks of the clock: some milliseconds."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it, but nothing that never ends or that waits for a writer, such as a pipe or a device.
+    """Open a regular file to read it; refuse one that never ends or waits for a writer, such as a pipe or a device.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return open(descriptor, "rb")
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """The content of a file.
+    """Return the content of a regular file.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger.
+        OSError: it cannot be read, is not a regular file, or is larger.
     """
     with open_regular(path) as file:
         data = file.read(max_bytes + 1)
@@ -51,21 +51,21 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def decompressed(packed: bytes) -> bytes:
-    """What a zstd frame holds, unless it is far larger than what compression makes of a real record.
+    """Decompress a zstd frame, unless it is far larger than a real record could be.
 
     Raises:
-        zstandard.ZstdError: it is damaged, too large, or does not say how large it is.
+        zstandard.ZstdError: it is damaged, too large, or does not declare its size.
     """
     size = zstandard.get_frame_parameters(packed).content_size
     if size > max(_PLAIN_BYTES, _RATIO * len(packed)):
-        raise zstandard.ZstdError(f"{len(packed):,} bytes say that they are {size:,} bytes compressed")
+        raise zstandard.ZstdError(f"{len(packed):,} bytes declare a decompressed size of {size:,} bytes")
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
 class QueryLimit:
-    """Ends a query of a connection at a deadline, with SQLite's error `interrupted`, and bounds what a column holds.
+    """Deadline for queries of a connection, which end with SQLite's error `interrupted`, and a limit on column sizes.
 
-    A doctored store can have a query walk for ever, or make values of any size.
+    A manipulated store can make a query run for ever, or return values of any size.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -76,7 +76,7 @@ class QueryLimit:
         connection.set_progress_handler(self.is_over, _STEPS_BETWEEN_LOOKS)
 
     def start(self, seconds: float) -> None:
-        """Give what is asked from now on this long, together."""
+        """Start the time limit, shared by all queries from now on."""
         self._deadline = time.monotonic() + seconds
 
     def is_over(self) -> bool:

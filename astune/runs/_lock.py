@@ -1,4 +1,4 @@
-"""One writer a run: a lock that the operating system releases when its process ends, however it ends."""
+"""Single-writer lock of a run, released by the operating system when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from astune.runs._limits import open_regular
 from astune.schema import RunStoreError
 
 _PATIENCE_S = 1.0
-"""A reader that asks who holds the lock holds it itself for a moment."""
+"""Seconds to wait for the lock, since a reader that checks its holder takes it for a moment."""
 
 
 class RunLock:
-    """An advisory lock on a file that also names its holder's process id."""
+    """Advisory lock on a file that also contains its holder's process id."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,10 +27,10 @@ class RunLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Take the lock, or say who has it.
+        """Take the lock, or report its holder.
 
         Raises:
-            RunStoreError: another process, or another part of this one, writes this run.
+            RunStoreError: another process, or another part of this one, is writing this run.
         """
         with store_errors(f"locking {self._path}"):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -46,7 +46,8 @@ class RunLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Idempotent; the file stays, since removing it would let two processes lock two different files."""
+        """Release the lock. Idempotent; the file stays, since removing it would let two processes lock two different
+        files."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
@@ -54,7 +55,7 @@ class RunLock:
 
     @staticmethod
     def holder(path: Path) -> int | None:
-        """The process id that holds the lock now; None where nobody does."""
+        """Return the process id that holds the lock now; None if it is free."""
         try:
             file = open_regular(path)
         except OSError:

@@ -1,7 +1,7 @@
-"""The tables of a store of episodes, and how a store of an older version becomes one of today's.
+"""Tables of an episode store, and migration of stores of an older version.
 
-What the columns mean is said in `episodes.py`. Version 1 had no `n_branches`, no `agents`, and neither of the tables
-beside `episodes`.
+`episodes.py` documents the columns. Version 1 had no `n_branches`, no `agents`, and neither of the tables beside
+`episodes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA_VERSION = 2
 APPLICATION_ID = 0x41535452
 BUSY_TIMEOUT_S = 30.0
 TEXT_LEVEL = 1
-"""zstd's, of texts: they are written once and read at every search, and higher levels are slower to read."""
+"""zstd level for texts: they are written once and read at every search, and higher levels are slower to read."""
 
 _EPISODES = """
     seq INTEGER PRIMARY KEY,
@@ -67,12 +67,12 @@ PRAGMA user_version = {SCHEMA_VERSION};
 """
 _DERIVED = ("n_trained", "n_branches", "agents")
 COPIED = ", ".join(column for column in COLUMNS if column not in _DERIVED)
-"""The columns of version 1 that are taken as they stand, the blob last; `n_trained` was once counted wrongly."""
+"""Columns of version 1 that are copied unchanged, the blob last; `n_trained` was once counted wrongly."""
 _INSERT_COPY = f"INSERT INTO episodes ({COPIED}, {', '.join(_DERIVED)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
 def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
-    """A connection that any thread may use, one at a time; transactions begin and end where we say so."""
+    """Open a connection that any thread may use, one at a time, with explicit transactions."""
     connection = sqlite3.connect(
         f"file:{quote(str(path.resolve()))}?{mode}",
         uri=True,
@@ -85,14 +85,14 @@ def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool, QueryLimit]:
-    """A connection that only reads, whether it takes the file for one that never changes, and the limit of its queries.
+    """Open a read-only connection; also return whether the file is treated as immutable, and the limit of its queries.
 
-    A reader in WAL mode makes two files beside the store and leaves them, or fails where it may not write. So a store
-    that nobody writes is read as a file that never changes; whoever keeps such a connection opens it anew when
-    `stamps_of` tells something else. Damage is told by the first question.
+    A reader in WAL mode leaves two files beside the store, or fails in a read-only folder. So a store without a writer
+    is read as an immutable file; a caller that keeps such a connection must reopen it when `stamps_of` changes. Damage
+    is reported by the first query.
 
     Raises:
-        RunStoreError: something beside the store is no file of SQLite's.
+        RunStoreError: a file beside the store was not made by SQLite.
     """
     _require_files_beside(path.resolve())
     connection, never_changes = _connect_to_read(path)
@@ -114,7 +114,7 @@ def _connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def _require_files_beside(path: Path) -> None:
-    """What SQLite opens by itself must not be a link or a pipe, at which it would wait for ever."""
+    """Refuse links and pipes among the files that SQLite opens by itself, since they could block it for ever."""
     for end in ("-wal", "-shm", "-journal"):
         beside = path.with_name(f"{path.name}{end}")
         try:
@@ -122,22 +122,22 @@ def _require_files_beside(path: Path) -> None:
         except OSError:
             continue
         if not regular:
-            raise RunStoreError(f"{beside} is no regular file", hint="remove it: SQLite did not make it")
+            raise RunStoreError(f"{beside} is not a regular file", hint="remove it; it was not made by SQLite")
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's number of an error without its details; 0 for one that Python's module found itself."""
+    """Return SQLite's primary error code; 0 for an error of Python's module itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def stamps_of(path: Path) -> tuple[Stamp, Stamp]:
-    """Stamps of the store, and of what its writer has not put into it yet."""
+    """Return stamps of the store and of its write-ahead log."""
     path = path.resolve()
     return Stamp.of(path), Stamp.of(_log_of(path))
 
 
 def _is_at_rest(path: Path) -> bool:
-    """Return whether no writer has anything beside the file; an empty log may be left by a reader."""
+    """Return whether no writer has data beside the file; an empty log may be left by a reader."""
     log = Stamp.of(_log_of(path))
     lock = path.parent.parent / "run.lock"
     if log != Stamp() and (log.size > 0 or not lock.is_file()):
@@ -150,7 +150,7 @@ def _log_of(path: Path) -> Path:
 
 
 def create(path: Path) -> None:
-    """Make an empty store where there is no file yet."""
+    """Create an empty store in a new file."""
     connection = connect(path)
     try:
         connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {_CREATE} COMMIT;")
@@ -159,12 +159,12 @@ def create(path: Path) -> None:
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of a store; refuses a database that is not ours, or newer than we are."""
+    """Return the version of a store; refuse a database that is not ours, or newer."""
     require_tables(connection, path)
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
-        raise RunStoreError(f"{path} is a database, but no store of episodes")
+        raise RunStoreError(f"{path} is a database, but not an episode store")
     if not 1 <= version <= SCHEMA_VERSION:
         raise RunStoreError(
             f"{path} has schema version {version}, this version of astune reads {SCHEMA_VERSION}",
@@ -174,21 +174,21 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def require_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse views, triggers and virtual tables: a question to one of them runs whatever its maker wrote."""
+    """Refuse views, triggers and virtual tables: querying them runs statements of whoever made the file."""
     made = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
     if connection.execute(f"SELECT 1 FROM main.sqlite_schema WHERE {made} LIMIT 1").fetchone() is not None:
-        raise RunStoreError(f"{path} has views or triggers, which no store of ours has")
+        raise RunStoreError(f"{path} has views or triggers, which no episode store has")
 
 
 def let_old_read_as_new(connection: sqlite3.Connection) -> None:
-    """For this connection alone, a store of version 1 has the columns that it lacks, without values."""
+    """Add the missing columns to a version 1 store, as null values, for this connection only."""
     connection.execute("CREATE TEMP VIEW episodes AS SELECT *, NULL AS n_branches, NULL AS agents FROM main.episodes")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Make a store of version 1 one of today's, in one transaction; takes a millisecond or two an episode.
+    """Migrate a store of version 1 in one transaction; takes a millisecond or two per episode.
 
-    The table is written anew: an added column lies behind the blob, through which a list would have to read.
+    The table is rewritten: an added column would lie behind the blob, which listing would have to read.
     """
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("BEGIN IMMEDIATE")
@@ -212,14 +212,14 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 class RowCopy:
-    """Inserts rows of any version into an empty store; what can be found in the episode itself is found there."""
+    """Copies rows of any version into an empty store, and derives missing values from the episode itself."""
 
     def __init__(self, into: sqlite3.Connection) -> None:
         self._into = into
         self._zstd = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add a row, given as the values of the columns `COPIED` in their order.
+        """Add a row, given as the values of the columns `COPIED` in order.
 
         Raises:
             RunStoreError: the episode itself is damaged; nothing is inserted.
@@ -232,10 +232,10 @@ class RowCopy:
 
 
 def agents_of(nodes: Sequence[MessageNode]) -> str:
-    """The agents that asked the model, as a JSON list in the order of their first answers."""
+    """Return the agents that called the model, as a JSON list in the order of their first answers."""
     return orjson.dumps(list(dict.fromkeys(column_text(node.agent) for node in nodes if node.sampled))).decode()
 
 
 def column_text(text: str) -> str:
-    """Text as a column holds it: SQLite takes no lone surrogates."""
+    """Return text as a column can hold it: SQLite accepts no lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""The catalogue of metrics: what each name in a run's `metrics.jsonl` means.
+"""Catalogue of metrics: the meaning of each name in a run's `metrics.jsonl`.
 
-The viewer's page, `docs/en/metrics.md` and the report take titles, units and meanings from here. A name in angle
-brackets stands for any part of a name:
+The viewer's page, `docs/en/metrics.md` and the report use its titles, units and meanings. A name in angle brackets
+stands for any part of a name:
 
     train/entropy                      is   train/entropy
     time/rollout_s                     is   time/<phase>_s             with the phase `rollout`
@@ -37,7 +37,8 @@ _PLACEHOLDER = re.compile(r"<(\w+)>")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One entry. `unit` is empty for what has none; `share` is a part of 1. `*_zh` are the same in Chinese."""
+    """One entry. `unit` is empty for dimensionless metrics; `share` is a fraction of 1. `*_zh` are the same in
+    Chinese."""
 
     name: str
     title: str
@@ -49,29 +50,29 @@ class Metric:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name stands for many."""
+        """Return whether the name contains a placeholder."""
         return "<" in self.name
 
     def match(self, name: str) -> dict[str, str] | None:
-        """The parts of `name` that the placeholders stand for; None where it is another metric."""
+        """Match `name` against the placeholders and return their values; None if it does not match."""
         found = _expression(self.name).fullmatch(name)
         return None if found is None else found.groupdict()
 
     def title_of(self, name: str) -> str:
-        """The title with the placeholders filled in: `Seconds of rollout`."""
+        """Return the title with the placeholders filled in: `Seconds of rollout`."""
         parts = self.match(name) or {}
         return _PLACEHOLDER.sub(lambda found: parts.get(found[1], found[0]), self.title)
 
 
 @cache
 def catalogue() -> tuple[Metric, ...]:
-    """Every entry, in the order in which they are shown; where several match a name, the first one is meant."""
+    """Return every entry in display order; if several match a name, the first one applies."""
     entries = orjson.loads(files("astune.runs").joinpath("metrics_catalogue.json").read_bytes())
     return tuple(Metric(group=group, **entry) for group in GROUPS for entry in entries[group])
 
 
 def described(name: str) -> Metric | None:
-    """The entry of a metric; None for a name that astune does not write."""
+    """Return the entry of a metric; None for a name that astune does not write."""
     return next((metric for metric in catalogue() if metric.match(name) is not None), None)
 
 

@@ -1,13 +1,13 @@
-"""Checkpoints: the newest that a run can go on from, and the best model; each is whole or not there.
+"""Checkpoints: the newest resume point, and the best model; each is complete or absent.
 
     checkpoints/step-000040/checkpoint.json   {"step", "score", "created_at", "metadata", "files"}
     checkpoints/step-000040/model/            Hugging Face format, loadable as it is
     checkpoints/step-000040/state/            optimiser, schedule, random generators, reader; only in the newest
 
-A checkpoint is written into a hidden folder, flushed to the device and then renamed. When it is in place, older
-ones lose their state, and go altogether unless they are the best. The best may be one that a resume superseded
-(`superseded.py`). `files` has the size and the CRC-32 of each file, so that a flipped bit or a cut file is noticed when
-it is loaded; checkpoints of before have none. They guard against accidents, not against who changes both.
+A checkpoint is written into a hidden folder, flushed to the device and then renamed. Then older ones lose their state,
+and are removed unless they are the best. The best may be one that a resume superseded (`superseded.py`). `files` has
+the size and the CRC-32 of each file, so that a flipped bit or a truncated file is noticed when it is loaded; older
+checkpoints have none. They protect against accidents, not against tampering.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADROOM = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk. `score` is what `best` compares, usually held-out success; None where not measured."""
+    """A checkpoint on disk. `score` is what `best` compares, usually validation success; None if not measured."""
 
     path: Path
     step: int
@@ -52,9 +52,9 @@ class Checkpoint:
     created_at: float
     metadata: dict[str, Any] = field(default_factory=dict)
     superseded: bool = False
-    """True where the run resumed from an earlier step since, so that its steps are others now."""
+    """True if the run has since resumed from an earlier step, so that it ran these steps again."""
     files: dict[str, list[int]] | None = None
-    """Size and CRC-32 of each file, by its path below the checkpoint; None where they were not recorded."""
+    """Size and CRC-32 of each file, by its path below the checkpoint; None if not recorded."""
 
     @property
     def model(self) -> Path:
@@ -69,7 +69,7 @@ class Checkpoint:
         return self.state.is_dir()
 
     def require_whole(self, *parts: Literal["model", "state"]) -> None:
-        """Raise RunStoreError where a file of these parts is not as it was written; half a second a GB."""
+        """Raise RunStoreError if a file of these parts was changed; takes half a second per GB."""
         for name, recorded in (self.files or {}).items():
             if not name.startswith(tuple(f"{part}/" for part in parts)):
                 continue
@@ -78,12 +78,13 @@ class Checkpoint:
             except OSError as cause:
                 raise _damaged(self.path, f"{name}: {cause.strerror}") from cause
             if found != recorded:
-                raise _damaged(self.path, f"{name} is not as it was written")
+                raise _damaged(self.path, f"{name} was changed after it was written")
 
 
 class CheckpointStore:
     def __init__(self, folder: Path, superseded: Path | None = None) -> None:
-        """`superseded` is where resumes move later checkpoints to, each in a folder of its own below it."""
+        """Open the checkpoints in `folder`; `superseded` is where resumes move later ones, each to its own
+        subfolder."""
         self.folder = folder
         self._superseded = superseded
 
@@ -102,9 +103,9 @@ class CheckpointStore:
 
         Args:
             model: writes the model into the folder that it is given.
-            state: likewise, everything else that going on needs; None for a model worth keeping only.
+            state: likewise, everything else that resuming needs; None for a checkpoint of the model alone.
             needs_bytes: space that must be free; by default that of the largest checkpoint of this kind so far.
-            unrated: steps that are still to be measured; their models stay.
+            unrated: steps that are still to be measured; their models are kept.
 
         Raises:
             RunStoreError: there is not enough space, or writing failed; earlier checkpoints are untouched.
@@ -113,7 +114,7 @@ class CheckpointStore:
         if newest and newest[0].step > step:
             raise RunStoreError(
                 f"a checkpoint of step {step} cannot follow that of step {newest[0].step} in {self.folder}",
-                hint="a step that is run again must be rewound first",
+                hint="rewind the run before repeating a step",
             )
         with store_errors(f"saving the checkpoint of step {step}", near=self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ class CheckpointStore:
         return _read(final)
 
     def rate(self, step: int, score: float, *, unrated: Collection[int] = ()) -> None:
-        """Give the checkpoint of a step, where there is one, the score that was measured when it had been saved."""
+        """Set the score of a step's checkpoint, if there is one, that was measured after it was saved."""
         for checkpoint in self.list():
             if checkpoint.step == step:
                 with store_errors(f"rating the checkpoint of step {step}", near=self.folder):
@@ -147,7 +148,7 @@ class CheckpointStore:
                     self._tidy(unrated)
 
     def list(self) -> list[Checkpoint]:
-        """Every checkpoint, oldest step first."""
+        """Return every checkpoint, oldest step first."""
         return [_read(entry) for entry in self._entries()]
 
     def _entries(self) -> list[Path]:
@@ -156,7 +157,7 @@ class CheckpointStore:
         return [entry for _, entry in found]
 
     def latest(self) -> Checkpoint | None:
-        """The newest that a run can go on from, as far as can be told without reading it; see `resume_point`."""
+        """Return the newest checkpoint with a resume point, without verifying its files; see `resume_point`."""
         for entry in reversed(self._entries()):
             with suppress(RunStoreError):
                 if (checkpoint := _read(entry)).resumable:
@@ -164,10 +165,10 @@ class CheckpointStore:
         return None
 
     def resume_point(self, tell: Callable[[str], object]) -> Checkpoint | None:
-        """The newest whole checkpoint that a run can go on from; damaged ones that are newer are put aside.
+        """Return the newest undamaged checkpoint to resume from; newer damaged ones are moved aside.
 
         Args:
-            tell: receives a line about each of those.
+            tell: receives a line about each damaged one.
 
         Raises:
             RunStoreError: there are only damaged ones.
@@ -183,21 +184,22 @@ class CheckpointStore:
                 damaged[entry] = error
                 continue
             for path, error in damaged.items():
-                with store_errors(f"putting {path} aside"):
+                with store_errors(f"moving {path} aside"):
                     path.rename(self.folder / f"damaged-{path.name}-{time.time_ns()}")
-                tell(f"{error.message}; it was put aside, resuming from step {checkpoint.step} instead")
+                tell(f"{error.message}; it was moved aside, resuming from step {checkpoint.step} instead")
             return checkpoint
         for error in damaged.values():
             raise error
         return None
 
     def best(self) -> Checkpoint | None:
-        """The best measured model; of equals the later one, and a superseded one last. The newest where none was."""
+        """Return the best measured model; of equals the later one, and a superseded one last. The newest if none was
+        measured."""
         candidates = [*self.list()[::-1], *self._list_superseded()]
         return max(candidates, key=lambda each: -math.inf if each.score is None else each.score, default=None)
 
     def would_be_best(self, score: float) -> bool:
-        """Whether a new model of this score is to be kept: it beats the best, or equals one that was superseded."""
+        """Return whether a new model of this score is to be kept: it beats the best, or equals a superseded one."""
         best = self.best()
         return best is None or best.score is None or score > best.score or (best.superseded and score == best.score)
 
@@ -235,7 +237,7 @@ class CheckpointStore:
         return max(sizes, default=0)
 
     def _free_name(self, step: int) -> Path:
-        """A name beside a checkpoint of the same step, which stays until this one is whole."""
+        """Return a free name beside a checkpoint of the same step, which stays until the new one is complete."""
         name = self.folder / f"step-{step:06d}"
         serial = 0
         while name.exists():
@@ -265,7 +267,7 @@ class CheckpointStore:
                 remove_tree(checkpoint.path)
 
     def _sweep(self) -> None:
-        """Remove what an interrupted save or removal left."""
+        """Remove leftovers of an interrupted save or removal."""
         for folder in (self.folder, *self._superseded_folders()):
             for entry in _entries(folder):
                 if entry.name.startswith((".new-", ".trash-")):
@@ -283,7 +285,7 @@ def _read(path: Path) -> Checkpoint:
 
 def _damaged(path: Path, reason: str) -> RunStoreError:
     return RunStoreError(
-        f"the checkpoint {path} is damaged: {reason}", hint="remove that folder to go on from an earlier one"
+        f"the checkpoint {path} is damaged: {reason}", hint="remove that folder to resume from an earlier one"
     )
 
 

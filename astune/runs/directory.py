@@ -1,4 +1,4 @@
-"""A run's directory: where everything that a run records lies, and who may write it.
+"""A run's directory: the files of a run, and who may write them.
 
     launcher_record/<experiment>/<YYYY_MM_DD_HH_MM_SS>/
         run.json               experiment, kind, status, when it began and ended; a JSON object of `RunInfo`
@@ -9,12 +9,12 @@
         metrics.jsonl
         checkpoints/  plots/
         tensorboard/, wandb/, ...     what trackers write
-        superseded/            what a resume ran again
+        superseded/            steps that a resume ran again
         companions/NAME.log    where there are companions
-        weights/               what servers are given, while the run goes on
+        weights/               weights sent to servers, while the run is active
 
-The folder appears under its name only when it is complete. `status` is `running`, `finished`, `failed` or
-`interrupted`; a run whose status is `running` but whose lock nobody holds was killed.
+The folder gets its final name only when it is complete. `status` is `running`, `finished`, `failed` or `interrupted`; a
+run whose status is `running` but whose lock is free was killed.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ _NAME_BYTES = 200
 
 
 class RunDirectory:
-    """One run's folder. Made by `create` or `open`; a writer closes it, which lets another process go on."""
+    """One run's folder, from `create` or `open`. A writer must close it to let another process continue."""
 
     def __init__(self, path: Path, lock: RunLock) -> None:
         self.path = path
         self.follower: MetricsFollower | None = None
-        """Receives the metrics that are recorded from here on."""
+        """Receives the metrics recorded from here on."""
         self._lock = lock
 
     @classmethod
     def create(cls, record_dir: Path, experiment_name: str, kind: RunKind = "training") -> Self:
-        """Make the folder of a new run, and hold its lock.
+        """Create the folder of a new run, and hold its lock.
 
         Raises:
-            RunStoreError: the folder cannot be written, or the name cannot be a folder's.
+            RunStoreError: the folder cannot be written, or the name is not a valid folder name.
         """
         if _UNSAFE.search(experiment_name) or len(experiment_name.encode(errors="replace")) > _NAME_BYTES:
             raise RunStoreError(
-                f"{experiment_name[:_NAME_BYTES]!r} cannot be a folder's name", hint="choose another experiment_name"
+                f"{experiment_name[:_NAME_BYTES]!r} is not a valid folder name", hint="choose another experiment_name"
             )
         experiment = Path(record_dir).resolve() / experiment_name
         with store_errors(f"creating a run in {experiment}"):
@@ -106,15 +106,15 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, *, write: bool = False) -> Self:
-        """Open a run to read it, or to resume writing it, whatever ended it.
+        """Open a run to read it, or to resume writing it, however it ended.
 
         Raises:
             RunStoreError: there is no run at `path`, another process writes it, or it cannot be resumed.
         """
         path = Path(path).resolve()
         if not (path / _INFO).is_file():
-            what_is_left = f"a run's folder holds {_INFO}; `astune view` shows what is left of a run that lost it"
-            raise RunStoreError(f"{path} is no run", hint=what_is_left)
+            what_is_left = f"a run's folder contains {_INFO}; `astune view` shows what is left of a run that lost it"
+            raise RunStoreError(f"{path} is not a run", hint=what_is_left)
         run = cls.look_at(path)
         info = run.info()
         if info.format != RUN_FORMAT:
@@ -130,7 +130,7 @@ class RunDirectory:
 
     @classmethod
     def look_at(cls, path: Path) -> Self:
-        """A run to read whatever state it is in; what cannot be read is told when it is asked for."""
+        """Open a run for reading in whatever state it is; unreadable parts are reported on access."""
         return cls(path, RunLock(path / "run.lock"))
 
     @property
@@ -166,19 +166,19 @@ class RunDirectory:
         return CheckpointStore(self.path / "checkpoints", self.path / SUPERSEDED)
 
     def episodes(self) -> EpisodeReader:
-        """A reader of the recorded episodes; close it."""
+        """Return a reader of the recorded episodes; close it after use."""
         return EpisodeReader(self.episodes_path)
 
     def metrics(self) -> list[MetricsLine]:
         return read_metrics(self.metrics_path)
 
     def open_episodes(self) -> EpisodeStore:
-        """The writer of this run's episodes; close it."""
+        """Return the writer of this run's episodes; close it after use."""
         self._must_be_writer()
         return EpisodeStore(self.episodes_path)
 
     def open_metrics(self) -> MetricsLog:
-        """The writer of this run's metrics; close it."""
+        """Return the writer of this run's metrics; close it after use."""
         self._must_be_writer()
         return MetricsLog(self.metrics_path, self.follower)
 
@@ -188,7 +188,7 @@ class RunDirectory:
         write_atomic(self.config_path, text.encode())
 
     def save_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Write what the ids of this run's episodes read as."""
+        """Write the vocabulary that decodes this run's episodes."""
         self._must_be_writer()
         write_vocabulary(self.vocabulary_path, vocabulary)
 
@@ -196,14 +196,14 @@ class RunDirectory:
         return read_vocabulary(self.vocabulary_path)
 
     def save_plot(self, name: str, data: bytes) -> Path:
-        """Write a picture of this run; allowed to readers, since it can always be drawn again."""
+        """Write a plot of this run; readers may do so too, since it can always be redrawn."""
         with store_errors(f"writing {self.plots}"):
             self.plots.mkdir(exist_ok=True)
         write_atomic(self.plots / name, data)
         return self.plots / name
 
     def info(self) -> RunInfo:
-        """What is known of the run as a whole; `killed` where it never ended and nobody writes it."""
+        """Return the state of the run as a whole; its status is `killed` if it did not end and has no writer."""
         info = read_info(self.path / _INFO)
         if info.status == "running" and not self._lock.held and self.writer_pid() is None:
             return replace(info, status="killed")
@@ -215,12 +215,13 @@ class RunDirectory:
         self._write_info(replace(self.info(), status=status, message=message, ended_at=time.time()))
 
     def rewind(self, step: int) -> Superseded | None:
-        """Make everything recorded end with `step`; before stores are opened. What came later moves to `superseded/`.
+        """Discard everything recorded after `step`, before stores are opened, by moving it to `superseded/`. What came
+        later moves to `superseded/`.
 
-        A held-out measurement of `step` itself that was not completed goes too.
+        An incomplete validation measurement of `step` itself is moved too.
 
         Returns:
-            what was moved; None where nothing had been recorded after `step`.
+            what was moved; None if nothing had been recorded after `step`.
         """
         self._must_be_writer()
         start = f"after step {step}" if step >= 0 else "from the beginning"
@@ -237,26 +238,27 @@ class RunDirectory:
             )
 
     def require_resumable(self) -> None:
-        """Raise RunStoreError where the run is one that is never resumed."""
+        """Raise RunStoreError if the run cannot be resumed."""
         info = self.info()
         if info.kind == "debug":
             raise RunStoreError(
-                f"{self.path} is a debug run, which is over when its episodes are",
-                hint="name a run that trains, or start one without --resume",
+                f"{self.path} is a debug run, which cannot be resumed",
+                hint="choose a training run, or start one without --resume",
             )
         if self.path.parent.name == SUPERSEDED:
             raise RunStoreError(
-                f"{self.path} is what a resume ran again, and has no resume point",
+                f"{self.path} holds superseded steps of a run, and has no resume point",
                 hint=f"resume the run itself: {self.path.parents[1]}",
             )
         if info.cleaned:
             raise RunStoreError(
-                f"{self.path} was cleaned: what resuming needs is gone",
+                f"{self.path} was cleaned, so its resume point is gone",
                 hint="start a new run; its model.path may be this run's model",
             )
 
     def removable(self) -> dict[Path, int]:
-        """Every folder that only resuming needs, with its bytes: optimiser states, and all models but the best."""
+        """Return every folder that only resuming needs, with its bytes: optimiser states, and all models except the
+        best."""
         best = self.checkpoints.best()
         if best is None:
             return {}
@@ -270,28 +272,28 @@ class RunDirectory:
         """Remove what is `removable`; the run cannot be resumed then.
 
         Raises:
-            RunStoreError: a process writes the run.
+            RunStoreError: a process is writing the run.
         """
         self._lock.acquire()
         try:
             self._write_info(replace(self.info(), cleaned=True))
             with store_errors(f"cleaning {self.path}"):
                 for folder in self.removable():
-                    # A part of a checkpoint must not be taken for one; that of the best stays one without its state.
+                    # A partly removed checkpoint must not look complete; the best one remains valid without its state.
                     shutil.rmtree(folder) if folder.name == "state" else remove_tree(folder)
         finally:
             self._lock.release()
 
     def superseded(self) -> list[Path]:
-        """Runs of their own that hold what resumes ran again, oldest first."""
+        """Return the runs with superseded steps, oldest first."""
         return sorted((path for path in (self.path / SUPERSEDED).glob("[0-9]*")), key=lambda path: int(path.name))
 
     def writer_pid(self) -> int | None:
-        """The process that writes this run now; None where nobody does."""
+        """Return the process that is writing this run; None if there is none."""
         return RunLock.holder(self.path / "run.lock")
 
     def close(self) -> None:
-        """Give up the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -311,24 +313,24 @@ class RunDirectory:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether it is the folder of a run, also of one that has only its own file or its episodes left."""
+    """Return whether it is a run's folder, even with only its run.json or its episodes left."""
     return any((path / left).is_file() for left in (_INFO, _EPISODES))
 
 
 def outermost_run(path: Path) -> Path:
-    """The run that holds the run at `path`, which may be what a resume moved to `superseded/`; else the run itself."""
+    """Return the run that contains the run at `path`, which may be in `superseded/`; else the run itself."""
     return next((parent for parent in reversed(path.resolve().parents) if is_run(parent)), path)
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Every run in a folder of experiments or of one experiment, oldest first."""
+    """Return every run in a folder of experiments or of one experiment, oldest first."""
     found = {path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)}
     found |= {path.parents[1] for pattern in (f"*/{_EPISODES}", f"*/*/{_EPISODES}") for path in folder.glob(pattern)}
     return sorted((run for run in found if not run.name.startswith(".") and is_run(run)), key=_age)
 
 
 def _age(run: Path) -> tuple[float, str]:
-    """Sorts by the time of creation, and what cannot be read first; local time in names is no order."""
+    """Sort key by time of creation, unreadable runs first; local times in names do not sort reliably."""
     try:
         return read_info(run / _INFO).created_at, run.name
     except RunStoreError:
@@ -341,17 +343,16 @@ def resolve_run(
     record_dir: Path = Path("launcher_record"),
     prefer: Literal["training", "model"] | None = None,
 ) -> Path:
-    """The folder of the run that is meant.
+    """Return the folder of the run that the user means.
 
     A run's folder or anything inside it is that run; a folder of one experiment, or of all of them, is the newest
     run below it; the name of an experiment is looked up in `record_dir`; None is the newest run of all.
 
     Args:
-        prefer: where several runs could be meant, the newest that trains, or that has a model; the newest of all where
-            there is none.
+        prefer: if several runs match, the newest that trains, or that has a model; else the newest of all.
 
     Raises:
-        RunStoreError: no run is there; says where was looked.
+        RunStoreError: there is no such run; the message names the folders that were searched.
     """
     candidates = [Path(record_dir)] if path is None else [Path(path), Path(record_dir) / path]
     for candidate in candidates:
@@ -362,7 +363,7 @@ def resolve_run(
         if runs:
             return next((run for run in reversed(runs) if _is_preferred(run, prefer)), runs[-1])
     looked = " and ".join(str(candidate) for candidate in candidates)
-    raise RunStoreError(f"no run found in {looked}", hint="name a run's folder, or an experiment's")
+    raise RunStoreError(f"no run found in {looked}", hint="give the folder of a run or of an experiment")
 
 
 def _is_preferred(path: Path, prefer: Literal["training", "model"] | None) -> bool:

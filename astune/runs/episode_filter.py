@@ -1,4 +1,4 @@
-"""Which episodes are wanted, and in which order, as SQL: whoever asks gives values, never a piece of a statement."""
+"""Filter and order of episodes as SQL: callers give values, never parts of a statement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SortKey = Literal[
     "n_turns",
     "branches",
 ]
-"""`agent` is the one who spoke first."""
+"""Sort key; `agent` sorts by the agent that spoke first."""
 _SORTED_BY = {
     "task": "task_id",
     "agent": "json_extract(agents, '$[0]')",
@@ -35,15 +35,15 @@ _SORTED_BY = {
         "iif(split = 'train' AND status <> 'error' AND not_trained IS NULL AND advantages IS NOT NULL, n_trained, 0)"
     ),
 }
-"""What is not the column itself; `EpisodeRow.untrained` says of which episodes nothing was trained."""
+"""SQL of sort keys that are not plain columns; see `EpisodeRow.untrained` for when nothing was trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFilter:
-    """What an episode must have; None asks for nothing. Bounds are included.
+    """Conditions on an episode; None is no condition. Bounds are inclusive. Bounds are included.
 
-    `task` is a part of the task's id, in upper or lower case; `agent` one of those who spoke; `seqs` are the only
-    episodes that are looked at.
+    `task` is a part of the task's id, in upper or lower case; `agent` one of its agents; `seqs` restricts the search to
+    these episodes.
     """
 
     split: Split | None = None
@@ -62,7 +62,7 @@ class EpisodeFilter:
     seqs: Sequence[int] | None = None
 
     def where(self) -> tuple[str, list[object]]:
-        """A condition over the table `episodes`, and its values."""
+        """Return a condition over the table `episodes`, and its values."""
         conditions = {
             "split = ?": self.split,
             "step = ?": self.step,
@@ -85,9 +85,9 @@ class EpisodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOrder:
-    """Sorted by one column, what has no value in it last; equal ones in the order of recording.
+    """Sort order by one column, nulls last; ties in order of recording.
 
-    That order itself is the table's own, in which a page is found without sorting all of it.
+    The order of recording is the table's own, in which a page is found without sorting everything.
     """
 
     by: SortKey = "seq"

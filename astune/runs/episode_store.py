@@ -1,8 +1,8 @@
-"""Writing episodes: an append that costs the caller next to nothing, and a flush that means "on disk".
+"""Episode writer with cheap appends and a durable flush.
 
-`append` takes a snapshot and queues it; one background thread packs and commits whatever has gathered, in
-one transaction. When that thread fails (a full disk, a defect) every later call raises, and what was
-committed before stays readable. How an episode looks on disk is said in `episodes.py` and `wire.py`.
+`append` takes a snapshot and queues it; one background thread packs and commits the queue in one transaction. When that
+thread fails (a full disk, a defect) every later call raises, and what was committed before stays readable. The formats
+are documented in `episodes.py` and `wire.py`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from astune.runs.wire import pack, snapshot
 from astune.schema import Episode, RunStoreError, TrainingBatch
 
 QUEUE_EPISODES = 256
-"""Episodes that may wait to be written; a step's worth is 64. Beyond that `append` waits for the disk."""
+"""Maximum queued episodes; a step has about 64. Above it `append` waits for the disk."""
 STALL_TIMEOUT_S = 120.0
-"""How long the disk may make no progress at all before the run ends with an error instead of waiting on."""
+"""Seconds without any progress of the disk after which the run ends with an error."""
 _EPISODES_PER_COMMIT = 64
 _ZSTD_LEVEL = 3
 
@@ -60,7 +60,7 @@ _Statement = tuple[str, Sequence[object]]
 
 
 class _Packing:
-    """How the writer's thread compresses; its compressors are its own."""
+    """Compression settings of the writer's thread, which has its own compressors."""
 
     def __init__(self) -> None:
         self.records = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
@@ -69,19 +69,19 @@ class _Packing:
 
 @dataclass(slots=True)
 class _Write:
-    """Queued statements; `make` runs in the writer's thread and gives them with their values."""
+    """Queued statements; `make` runs in the writer's thread and returns them with their values."""
 
     make: Callable[[_Packing], list[_Statement]]
 
 
 class EpisodeStore(EpisodeReader):
-    """A reader that also writes. One process at a time; `RunDirectory` holds the lock that makes it so."""
+    """A reader that also writes. One process at a time, as the lock of `RunDirectory` ensures."""
 
     def __init__(self, path: Path) -> None:
-        """Open the store at `path`, or make it.
+        """Open the store at `path`, or create it.
 
         Raises:
-            RunStoreError: the folder cannot be written, or the file is no store of this version.
+            RunStoreError: the folder cannot be written, or the file is not a store of this version.
         """
         with store_errors(f"opening {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,22 +125,22 @@ class EpisodeStore(EpisodeReader):
         not_trained: str | None = None,
         n_trained: int | None = None,
     ) -> None:
-        """Write beside a recorded episode what became known later; its record itself never changes.
+        """Store results of a recorded episode that became known later; its record itself never changes.
 
         Args:
-            n_trained: its tokens that carry loss, where `trainer.samples` left some out.
+            n_trained: its tokens that carry loss, if `trainer.samples` excluded some.
         """
         values = (*_annotation(advantages, not_trained), n_trained, column_text(episode_id))
         self._put(_Write(lambda _: [(_ANNOTATE, values)]))
 
     def annotate_logprobs(self, episode_id: str, trainer_logprobs: NDArray[np.float32]) -> None:
-        """Write beside a recorded episode what the trainer made of its sampled tokens: [n_sampled], NaN for unknown."""
+        """Store the trainer's log-probabilities of an episode's sampled tokens: [n_sampled], NaN for unknown."""
         data = trainer_logprobs.astype("<f4").tobytes()
         name = column_text(episode_id)
         self._put(_Write(lambda packing: [(_INSERT_LOGPROBS, (packing.records.compress(data), name))]))
 
     def annotate_batch(self, batch: TrainingBatch) -> None:
-        """Annotate each episode of a batch with its advantage, or with why its group was left out."""
+        """Store each episode's advantage, or why its group was excluded from training."""
         for group, advantages in zip(batch.groups, batch.advantages, strict=True):
             for episode, advantage in zip(group.episodes, advantages, strict=True):
                 numbers = list(advantage.values()) if isinstance(advantage, dict) else [advantage]
@@ -166,21 +166,21 @@ class EpisodeStore(EpisodeReader):
     def rewind(self, step: int, *, measured: bool = True) -> int:
         """Drop the episodes of steps after `step`, as if they had never run; returns how many.
 
-        Without `measured`, the held-out measurement of `step` itself goes as well.
+        Without `measured`, the validation measurement of `step` itself is dropped as well.
         """
         self.flush()
         with self._query_errors(), self._write_lock:
             return self._writer_connection.execute(f"DELETE FROM episodes WHERE {_AFTER}", (step, measured)).rowcount
 
     def steps_after(self, step: int, *, measured: bool = True) -> list[int]:
-        """The steps of the episodes that `rewind` would drop, one for each episode."""
+        """Return the steps of the episodes that `rewind` would drop, one for each episode."""
         self.flush()
         with self._query_errors(), self._write_lock:
             found = self._writer_connection.execute(f"SELECT step FROM episodes WHERE {_AFTER}", (step, measured))
             return [number for (number,) in found]
 
     def copy_after(self, step: int, to: Path, *, measured: bool = True) -> None:
-        """Copy the episodes that `rewind` would drop into a new store, with all that was written beside them."""
+        """Copy the episodes that `rewind` would drop into a new store, with all of their annotations."""
         self.flush()
         create(to)
         connection = self._writer_connection
@@ -199,7 +199,7 @@ class EpisodeStore(EpisodeReader):
         """Flush and stop. Idempotent.
 
         Raises:
-            RunStoreError: something appended could not be written, and no call has said so yet.
+            RunStoreError: something appended could not be written, and no earlier call reported it.
         """
         if self._closed:
             return
@@ -217,7 +217,7 @@ class EpisodeStore(EpisodeReader):
     def __exit__(
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; an error that is already on its way is not covered by one about closing."""
+        """Close the store, without hiding an exception that is already propagating."""
         try:
             self.close()
         except RunStoreError:
@@ -243,7 +243,7 @@ class EpisodeStore(EpisodeReader):
         if time.monotonic() - since > STALL_TIMEOUT_S:
             raise RunStoreError(
                 f"writing episodes to {self.path} made no progress for {STALL_TIMEOUT_S:g} s",
-                hint="check the disk; go on with --resume once it answers again",
+                hint="check the disk, then continue with --resume",
             )
 
     def _raise_failure(self) -> None:
@@ -256,17 +256,17 @@ class EpisodeStore(EpisodeReader):
         if isinstance(failure, sqlite3.IntegrityError):
             raise RunStoreError(
                 f"an episode was recorded twice in {self.path}: {failure}",
-                hint="a step that is run again must be rewound first",
+                hint="rewind the run before repeating a step",
             ) from failure
         full = "full" in str(failure) or is_disk_full(failure, self.path.parent)
         reason = "the disk is full" if full else f"{type(failure).__name__}: {failure}"
         raise RunStoreError(
             f"episodes cannot be written to {self.path}: {reason}",
-            hint=FREE_SOME if full else "what was recorded before is intact; go on with --resume",
+            hint=FREE_SOME if full else "earlier records are intact; continue with --resume",
         ) from failure
 
     def _write_all(self) -> None:
-        """The writer's thread: take what has gathered, commit it, say so."""
+        """Loop of the writer's thread: take the queue, commit it, notify waiters."""
         packing = _Packing()
         stopping = False
         try:
@@ -290,7 +290,7 @@ class EpisodeStore(EpisodeReader):
 
 
 def _open_for_writing(path: Path) -> sqlite3.Connection:
-    """A durable connection: a commit returns when the device has it (WAL, synchronous FULL)."""
+    """Open a durable connection: a commit returns when the device has it (WAL, synchronous FULL)."""
     try:
         if not path.exists():
             _create(path)
@@ -303,13 +303,13 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
         full = "full" in str(cause) or is_disk_full(cause, path.parent)
         raise RunStoreError(
             f"the episodes at {path} cannot be opened: {'the disk is full' if full else cause}",
-            hint=FREE_SOME if full else "the file is damaged, no store of ours, or not writable",
+            hint=FREE_SOME if full else "the file is damaged, not an episode store, or not writable",
         ) from cause
     return connection
 
 
 def _create(path: Path) -> None:
-    """Make an empty store under another name first, so that a kill in between leaves none or a whole one."""
+    """Create an empty store under a temporary name first, so that a kill leaves none or a complete one."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     create(temporary)

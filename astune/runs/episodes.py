@@ -1,4 +1,4 @@
-"""Reading recorded episodes: rows to list and filter by, and whole episodes one at a time.
+"""Reader of recorded episodes: rows to list and filter, and whole episodes one at a time.
 
 The table `episodes`, version 2 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
 
@@ -13,12 +13,12 @@ The table `episodes`, version 2 (`PRAGMA user_version`), in `rollout/episodes.sq
     n_trained     sampled tokens that carry loss if the episode is trained
     n_turns       messages that the model wrote
     n_branches    paths from a root to a leaf on which the model wrote; 1 where nothing branched
-    agents        JSON list of those who asked the model
+    agents        JSON list of the agents that called the model
     seconds       how long the episode took
     created_at    Unix time of recording
     advantages    JSON list, one number for the episode or one for each trained message; null until known, a null in
                   it is NaN
-    not_trained   why the episode was left out of training; null where it was not
+    not_trained   why the episode was excluded from training; null if it was not
     blob          the episode itself, see `astune/runs/wire.py`
 
 Beside it lie, for each `seq`,
@@ -28,10 +28,10 @@ Beside it lie, for each `seq`,
                       step began with, zstd-compressed little-endian float32, node after node in the order of
                       recording; NaN where it computed none. Only of episodes that were trained
 
-A store of version 1 is read as one without values in what it lacks; a search in it unpacks every episode.
+A store of version 1 is read with nulls in the columns that it lacks; a search in it unpacks every episode.
 
-Readers open the database read-only and never block its writer (WAL); they see what was acknowledged. A store that
-nobody writes is read without anything being made beside it, also by who may not write there.
+Readers open the database read-only and never block its writer (WAL); they see committed data. A store without a writer
+is read without creating files beside it, even in a read-only folder.
 """
 
 from __future__ import annotations
@@ -66,28 +66,28 @@ from astune.runs.wire import main_query, unpack
 from astune.schema import Episode, EpisodeStatus, RunStoreError, Split
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-"""Anything else that SQLite says may pass: a lock, a full disk, missing memory."""
+"""SQLite's errors that mean damage; others may be temporary: a lock, a full disk, missing memory."""
 _QUERY_S = 20.0
-"""A question to a real store takes milliseconds; one that takes longer than this is given up."""
+"""Time limit of a query in seconds; a query of a real store takes milliseconds."""
 _SEARCHED_AT_ONCE = 256
-"""Episodes whose texts are read before others may read; no query is open while texts are looked through."""
+"""Episodes whose texts are read per batch; no query is open while they are searched."""
 
 
 class DamagedStoreError(RunStoreError):
-    """The file of a store cannot be read as a database, or not all of it."""
+    """The store's file, or a part of it, cannot be read as a database."""
 
 
 class NoEpisodeError(RunStoreError):
-    """A store has no episode of this id."""
+    """The store has no episode with this id."""
 
     def __init__(self, episode_id: str, path: Path) -> None:
-        super().__init__(f"no episode {episode_id!r} in {path}", hint="list() gives the recorded ones")
+        super().__init__(f"no episode {episode_id!r} in {path}", hint="list() returns the recorded ones")
         self.episode_id = episode_id
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """What is known of an episode without unpacking it; the columns of the module's docstring."""
+    """Summary of an episode that needs no unpacking; see the module's docstring for the columns."""
 
     seq: int
     episode_id: str
@@ -114,7 +114,7 @@ class EpisodeRow:
 
     @property
     def untrained(self) -> str | None:
-        """Why nothing of the episode was trained; None where it was: a step writes advantages when it is done."""
+        """Return why nothing of the episode was trained; None if it was. A step writes advantages at its end."""
         if self.split == "validation":
             return "held out"
         if self.status == "error":
@@ -124,7 +124,7 @@ class EpisodeRow:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """Averages over the episodes of one step and split; errors are counted and averaged nowhere."""
+    """Averages over the episodes of one step and split; errors are only counted."""
 
     split: Split
     step: int
@@ -165,22 +165,22 @@ class EpisodeReader:
         """Open the store at `path`.
 
         Raises:
-            RunStoreError: there is none, it is damaged, or a newer version wrote it.
+            RunStoreError: it does not exist, is damaged, or was written by a newer version.
         """
         self.path = path
         self._lock = threading.Lock()
         if not path.is_file():
-            raise RunStoreError(f"no episodes at {path}", hint="name the folder of a run that has started")
+            raise RunStoreError(f"no episodes at {path}", hint="give the folder of a run that has started")
         self._opened = 0
         with self._query_errors():
             self._open()
 
     def read(self, episode_id: str) -> Episode:
-        """The whole episode, exactly as it was recorded."""
+        """Return the whole episode, exactly as it was recorded."""
         return unpack(self._blob(episode_id))
 
     def main_query(self, episode_id: str) -> str:
-        """Its task's query, at a fraction of the time that `read` takes; empty where the task has messages instead."""
+        """Return the task's query, much faster than `read`; empty if the task has messages instead."""
         return main_query(self._blob(episode_id))
 
     def row(self, episode_id: str) -> EpisodeRow:
@@ -199,7 +199,7 @@ class EpisodeReader:
         limit: int = -1,
         offset: int = 0,
     ) -> list[EpisodeRow]:
-        """Rows in the order of recording, filtered by what is given."""
+        """Return rows in order of recording, filtered by the arguments."""
         task = None if task_id is None else column_text(task_id)
         wanted = EpisodeFilter(step=step, split=split, task_id=task, status=status)
         return self.find(wanted, limit=limit, offset=offset)
@@ -207,13 +207,13 @@ class EpisodeReader:
     def find(
         self, wanted: EpisodeFilter, order: EpisodeOrder = AS_RECORDED, *, limit: int = -1, offset: int = 0
     ) -> list[EpisodeRow]:
-        """Rows that a filter lets pass, in an order of their own."""
+        """Return the rows that match a filter, in a given order."""
         where, values = wanted.where()
         tail = f" WHERE {where} ORDER BY {order.clause()} LIMIT ? OFFSET ?"
         return self._rows(tail, [*values, limit, offset])
 
     def select(self, what: str, wanted: EpisodeFilter, tail: str = "", *, join: str = "") -> list[tuple[Any, ...]]:
-        """What a statement of this room selects of the rows that a filter lets pass; see `facets.py`."""
+        """Return `seq` of every episode recorded after `after` whose messages contain the text, ignoring case."""
         where, values = wanted.where()
         with self._asking() as connection:
             return connection.execute(f"SELECT {what} FROM episodes {join} WHERE {where} {tail}", values).fetchall()
@@ -230,7 +230,7 @@ class EpisodeReader:
             after = batch[-1][0]
 
     def trainer_logprobs(self, episode_id: str) -> NDArray[np.float32] | None:
-        """The trainer's log-probabilities [n_sampled]; None where none were recorded."""
+        """Return the trainer's log-probabilities [n_sampled]; None if not recorded."""
         if self._version == 1:
             return None
         with self._asking() as connection:
@@ -238,7 +238,7 @@ class EpisodeReader:
         return None if found is None else np.frombuffer(self._decompressed(found[0]), dtype="<f4")
 
     def episodes(self, *, step: int | None = None, split: Split | None = None) -> Iterator[Episode]:
-        """Whole episodes in the order of recording, one in memory at a time."""
+        """Yield whole episodes in order of recording, one in memory at a time."""
         for row in self.list(step=step, split=split):
             yield self.read(row.episode_id)
 
@@ -248,30 +248,30 @@ class EpisodeReader:
             return connection.execute(f"SELECT COUNT(*) FROM episodes WHERE {where}", values).fetchone()[0]
 
     def last(self) -> tuple[int, float] | None:
-        """`seq` and `created_at` of the episode recorded last; a step that is run again gives its `seq` anew."""
+        """Return `created_at` of an episode; None if there is none."""
         query = "SELECT seq, created_at FROM episodes ORDER BY seq DESC LIMIT 1"
         with self._asking() as connection:
             return connection.execute(query).fetchone()
 
     def recorded_at(self, seq: int) -> float | None:
-        """`created_at` of an episode; None where there is none."""
+        """Return a number that changes with every commit of a writer."""
         with self._asking() as connection:
             found = connection.execute("SELECT created_at FROM episodes WHERE seq = ?", (seq,)).fetchone()
         return found[0] if found is not None else None
 
     def data_version(self) -> int:
-        """A number that changes with every commit of a writer."""
+        """Return a number that changes with every commit of a writer."""
         with self._asking() as connection:
             return self._opened << 32 | connection.execute("PRAGMA data_version").fetchone()[0]
 
     def agents(self) -> list[str]:
-        """Everybody who asked the model, by name."""
+        """Return one summary per step and split, by step. Retried attempts are not counted as episodes."""
         query = "SELECT DISTINCT value FROM episodes, json_each(agents) ORDER BY value"
         with self._asking() as connection:
             return [name for (name,) in connection.execute(query)]
 
     def summaries(self, split: Split | None = None) -> list[StepSummary]:
-        """One summary a step and split, by step. Attempts that were run again are no episodes of their own."""
+        """Return one summary per step and split, by step. Attempts that were run again are no episodes of their own."""
         query = """
             SELECT split, step, SUM(status != 'error'), SUM(status = 'error'), COUNT(DISTINCT task_id),
                    COALESCE(SUM(success), 0), AVG(reward),
@@ -286,14 +286,14 @@ class EpisodeReader:
         ]
 
     def n_tasks(self, split: Split) -> int:
-        """Different tasks of a split."""
+        """Return the number of different tasks of a split."""
         with self._asking() as connection:
             return connection.execute(
                 "SELECT COUNT(DISTINCT task_id) FROM episodes WHERE split = ?", (split,)
             ).fetchone()[0]
 
     def errors(self) -> list[ErrorCount]:
-        """How many episodes failed of what, by step and split."""
+        """Count failed episodes by error type, step and split."""
         query = """
             SELECT split, step, COALESCE(error_type, 'error'), COUNT(*)
             FROM episodes WHERE status = 'error' GROUP BY 1, 2, 3 ORDER BY step, split, 3"""
@@ -301,7 +301,7 @@ class EpisodeReader:
             return [ErrorCount(*row) for row in connection.execute(query)]
 
     def text(self, episode_id: str) -> str:
-        """What a search looks through, as it was written."""
+        """Return the text that a search examines, with its original case."""
         return forest_text(self.read(episode_id).forest)
 
     def close(self) -> None:
@@ -358,7 +358,7 @@ class EpisodeReader:
 
     @contextmanager
     def _asking(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time."""
+        """Provide the connection to one thread at a time."""
         with self._query_errors(), self._lock:
             if self._stamps is not None and stamps_of(self.path) != self._stamps:
                 old = self._connection
@@ -374,10 +374,12 @@ class EpisodeReader:
         except sqlite3.Error as cause:
             said = f"the episodes at {self.path} cannot be read: {cause}"
             if primary_code(cause) in _DAMAGE:
-                raise DamagedStoreError(said, hint="the file is damaged, or no store of ours") from cause
+                raise DamagedStoreError(said, hint="the file is damaged, or not an episode store") from cause
             if primary_code(cause) == sqlite3.SQLITE_INTERRUPT:
                 said = f"{said} after {_QUERY_S:g} s"
-            raise RunStoreError(said, hint="ask again; then check the disk and who else holds the file") from cause
+            raise RunStoreError(
+                said, hint=("try again; then check the disk and which other process uses the file")
+            ) from cause
 
 
 def _row(values: tuple[object, ...]) -> EpisodeRow:

@@ -1,4 +1,4 @@
-"""What is known of a run as a whole: its `run.json`, a JSON object of `RunInfo`."""
+"""Summary of a run: its `run.json`, a JSON object of `RunInfo`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class RunInfo:
     format: int = RUN_FORMAT
     kind: RunKind = "training"
     cleaned: bool = False
-    """True where what resuming needs was removed."""
+    """True if the resume point was removed."""
 
     @property
     def run_id(self) -> str:
-        """16 hexadecimal digits, the same when the run is resumed or its folder is moved."""
+        """Identifier of 16 hexadecimal digits, unchanged when the run is resumed or its folder is moved."""
         return hashlib.sha256(f"{self.experiment} {self.created_at!r}".encode()).hexdigest()[:16]
 
 
 def read_info(path: Path) -> RunInfo:
-    """Read a `run.json`, each part of which has to be of its type.
+    """Read a `run.json` and check the type of each field.
 
     Raises:
-        RunStoreError: it cannot be read, or says something else.
+        RunStoreError: it cannot be read, or has a field of another type.
     """
     try:
         info = RunInfo(**orjson.loads(read_regular(path, INFO_BYTES)))

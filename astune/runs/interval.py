@@ -1,4 +1,4 @@
-"""The confidence interval of a rate."""
+"""Confidence interval of a rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a rate, sound also near 0 and 1.
+    """Return the 95 % interval of a rate, valid also near 0 and 1.
 
     Source: Wilson 1927, Journal of the American Statistical Association 22, 209-212.
     """

@@ -1,13 +1,13 @@
-"""A run's numbers: `metrics.jsonl`, one line a step and kind.
+"""A run's metrics: `metrics.jsonl`, one line per step and kind. `metrics.jsonl`, one line a step and kind.
 
     {"step": 3, "kind": "train", "time": 1790000000.0, "elapsed_s": 41.8, "metrics": {"reward/mean": 0.25, ...}}
 
-`kind` is `train` or `validation`; `elapsed_s` counts the seconds that the run has been at work up to this
-line, also across a resume. A number that JSON cannot hold is written as "nan", "inf" or "-inf". A line is on
-disk when `append` returns; a last line that a kill tore is ignored, and cut off before the next is written.
+`kind` is `train` or `validation`; `elapsed_s` counts the seconds that the run has been active up to this line, across
+resumes. A number that JSON cannot hold is written as "nan", "inf" or "-inf". A line is on disk when `append` returns; a
+last line that a kill truncated is ignored, and removed before the next is written.
 
-Names are `group/name`. The report reads these where they are there: `balance/sampled`, `balance/trained`,
-`balance/masked/<reason>`, `balance/dropped/<reason>` (see `balance_metrics`) and `time/<phase>_s`.
+Names are `group/name`. The report uses, if present: `balance/sampled`, `balance/trained`, `balance/masked/<reason>`,
+`balance/dropped/<reason>` (see `balance_metrics`) and `time/<phase>_s`.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class MetricsLine:
 
 
 class MetricsFollower(Protocol):
-    """Receives what a log of metrics holds beyond where it was opened; returns at once and raises nothing."""
+    """Receiver of the lines added after a metrics log was opened; must return at once and raise nothing."""
 
     def on_open(self, last_step: int) -> None:
-        """A log is opened whose last step, after what a resume took back, is `last_step`; -1 for none."""
+        """Handle the opening of a log whose last step, after the rewind of a resume, is `last_step`; -1 for none."""
         ...
 
     def on_line(self, line: MetricsLine) -> None:
-        """A line is on disk."""
+        """Handle a line that is on disk."""
         ...
 
 
 class NoFollower:
-    """A follower that does nothing."""
+    """Follower that does nothing."""
 
     def on_open(self, last_step: int) -> None: ...
 
@@ -62,10 +62,10 @@ class NoFollower:
 
 
 class MetricsLog:
-    """The writer of one run's metrics."""
+    """Writer of one run's metrics."""
 
     def __init__(self, path: Path, follower: MetricsFollower | None = None) -> None:
-        """Go on with the log at `path`, or begin it."""
+        """Open the log at `path` to append, or create it."""
         self.path = path
         self._follower = follower or NoFollower()
         with store_errors(f"opening {path}"):
@@ -82,7 +82,7 @@ class MetricsLog:
         """Write one line, durably.
 
         Raises:
-            RunStoreError: the disk refused it; the log ends with the line before.
+            RunStoreError: it could not be written; the log ends with the previous line.
         """
         numbers = {name: float(value) for name, value in metrics.items()}
         line = MetricsLine(step, kind, time.time(), time.monotonic() - self._started, numbers)
@@ -119,7 +119,7 @@ class MetricsLog:
         return len(lines) - len(kept)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the log. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -134,10 +134,10 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[MetricsLine]:
-    """Every whole line; none where there is no file yet.
+    """Return every complete line; none if there is no file yet.
 
     Raises:
-        RunStoreError: a line other than a torn last one is no line of ours.
+        RunStoreError: a line other than a truncated last one is not a metrics line.
     """
     with store_errors(f"reading {path}"):
         try:
@@ -150,16 +150,16 @@ def read_metrics(path: Path) -> list[MetricsLine]:
             lines.append(parse_line(line))
         except ValueError as cause:
             raise RunStoreError(
-                f"{path}, line {number} is no line of metrics: {cause}", hint="remove the line, or restore the file"
+                f"{path}, line {number} is not a metrics line: {cause}", hint="remove the line, or restore the file"
             ) from cause
     return lines
 
 
 def parse_line(line: bytes) -> MetricsLine:
-    """One whole line.
+    """Parse one complete line.
 
     Raises:
-        ValueError: it is no line of ours.
+        ValueError: it is not a metrics line.
     """
     try:
         fields = orjson.loads(line)
@@ -173,24 +173,24 @@ def parse_line(line: bytes) -> MetricsLine:
 
 
 def is_time(value: object) -> bool:
-    """Whether it is a number of seconds that a date can be made of."""
+    """Return whether the value is a number of seconds that can be converted to a date."""
     return type(value) in (int, float) and 0 <= cast(float, value) < _YEAR_3000
 
 
 def encoded(lines: Iterable[MetricsLine]) -> bytes:
-    """The lines as the file holds them."""
+    """Encode lines as the file holds them."""
     return b"".join(map(_encode, lines))
 
 
 def balance_metrics(balance: TokenBalance) -> dict[str, float]:
-    """The books of one step as metrics; `balance_of` is the inverse."""
+    """Convert the token accounting of one step to metrics; `balance_of` is the inverse."""
     named = {"balance/sampled": float(balance.sampled), "balance/trained": float(balance.trained)}
     named |= {f"balance/masked/{reason}": float(count) for reason, count in balance.masked.items()}
     return named | {f"balance/dropped/{reason}": float(count) for reason, count in balance.dropped.items()}
 
 
 def balance_of(metrics: Mapping[str, float]) -> TokenBalance:
-    """The books in one line's metrics; all zero where it has none."""
+    """Return the token accounting in one line's metrics; all zero if it has none."""
 
     def account(prefix: str) -> Counter[str]:
         return Counter(
@@ -206,7 +206,7 @@ def balance_of(metrics: Mapping[str, float]) -> TokenBalance:
 
 
 def total_balance(lines: Iterable[MetricsLine]) -> TokenBalance:
-    """The sum of the books over the given lines."""
+    """Sum the token accounting over the given lines."""
     return sum((balance_of(line.metrics) for line in lines), TokenBalance())
 
 
@@ -217,5 +217,5 @@ def _encode(line: MetricsLine) -> bytes:
 
 
 def _whole_lines(path: Path) -> int:
-    """Bytes up to and including the last line end."""
+    """Count the bytes up to and including the last line end."""
     return path.read_bytes().rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""Results of a run, read from its directory alone: any run, of any age, finished or not."""
+"""Results of a run, read from its directory alone, whatever its age and status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from astune.schema import Episode, Task, TokenBalance
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message as a reader wants it; `written` by the model or read by it."""
+    """A message for display; `written` by the model or read by it."""
 
     role: str
     text: str
@@ -33,9 +33,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One episode from the question on. `left_out` counts the messages before it: instructions and examples.
+    """One episode from the question on. `left_out` counts the omitted messages before it: instructions and examples.
 
-    Of an episode with several `timelines` it is the one in which the model wrote most.
+    With several `timelines` it shows the one in which the model wrote most.
     """
 
     turns: list[Turn]
@@ -47,7 +47,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The same held-out task before and after."""
+    """The same validation task before and after training."""
 
     task_id: str
     before: Transcript
@@ -56,9 +56,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """`before` and `after` are the first measurement and that of the kept model; None where not measured.
+    """Results of a run. `before` and `after` are the first measurement and that of the kept model; None if not
+    measured.
 
-    Where no measurement beat the starting model, `after` is the last one. Only finished steps and measurements count.
+    If no measurement beat the initial model, `after` is the last one. Only finished steps and measurements count.
     """
 
     path: Path
@@ -72,24 +73,24 @@ class RunReport:
     validation: list[StepSummary]
     last_step: int
     trained_s: float
-    """Seconds of training until `after`, or until the last step where nothing was measured."""
+    """Seconds of training until `after`, or until the last step if nothing was measured."""
     total_trained_s: float
     elapsed_s: float
     balance: TokenBalance
     comparisons: list[Comparison]
     model: Path | None
-    """The kept model's folder."""
+    """Folder of the kept model."""
     model_step: int | None
     model_superseded: bool
-    """True where the kept model, and with it `after`, is of steps that a resume ran again."""
+    """True if the kept model, and with it `after`, belongs to superseded steps."""
     superseded: list[Path]
-    """Runs of their own that hold what resumes ran again."""
+    """Runs that hold superseded steps."""
     baseline: float | None
-    """Score of a simple rule on the held-out tasks, where they record it."""
+    """Score of a simple rule on the validation tasks, if they record it."""
 
 
 def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
-    """Collect what the end-of-run report shows.
+    """Collect the contents of the final report.
 
     Raises:
         RunStoreError: a file of the run cannot be read.
@@ -137,7 +138,7 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
 
 
 def mean_baseline(tasks: Iterable[Task]) -> float | None:
-    """The mean of the tasks' `metadata.baseline`, what a simple rule reaches; None where one has none."""
+    """Return the mean of the tasks' `metadata.baseline`, the score of a simple rule; None if one has none."""
     found: list[float] = []
     for task in tasks:
         baseline = task.metadata.get("baseline")
@@ -148,7 +149,7 @@ def mean_baseline(tasks: Iterable[Task]) -> float | None:
 
 
 def transcript(episode: Episode) -> Transcript:
-    """The path on which the model wrote most, from the last thing that it was asked before its first answer."""
+    """Return the path on which the model wrote most, from the last message before its first answer."""
     nodes = episode.forest.nodes
     parents = {node.parent for node in nodes}
     paths = [episode.forest.path(node.node_id) for node in nodes if node.node_id not in parents]
@@ -169,18 +170,18 @@ def transcript(episode: Episode) -> Transcript:
 
 
 def finished(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
-    """The steps and measurements that are done: a line of metrics is written when one is."""
+    """Return the completed steps and measurements, which are those with a line of metrics."""
     done = {(line.kind, line.step) for line in lines}
     return [each for each in summaries if (each.split, each.step) in done and each.episodes]
 
 
 def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:
-    """The measurement of the kept model; the last one where that is the starting model, or is not known."""
+    """Return the measurement of the kept model; the last one if that is the initial model, or unknown."""
     return next((summary for summary in later if summary.step == best_step), later[-1] if later else None)
 
 
 def _trained_s(lines: Sequence[MetricsLine], until: float) -> float:
-    """Seconds of training up to a step: the trainer's own count, or the working time where it keeps none."""
+    """Return the seconds of training up to a step: the trainer's own count, or the elapsed time if it has none."""
     reached = [line for line in lines if line.step <= until]
     counted = [line.metrics["time/trained_s"] for line in reached if "time/trained_s" in line.metrics]
     if counted:
@@ -189,7 +190,7 @@ def _trained_s(lines: Sequence[MetricsLine], until: float) -> float:
 
 
 def _compare(early: EpisodeReader, before: int, late: EpisodeReader, after: int, examples: int) -> list[Comparison]:
-    """The first tasks by id, whatever became of them: no choice, so no flattery."""
+    """Compare the first tasks by id, whatever their outcome, so that nothing is cherry-picked."""
     first, last = (
         {
             row.task_id: row.episode_id
@@ -203,5 +204,5 @@ def _compare(early: EpisodeReader, before: int, late: EpisodeReader, after: int,
 
 
 def counted(task_id: str) -> list[tuple[int, str]]:
-    """Sorts ids as people count: 2 before 10."""
+    """Sort key for ids in natural order: 2 before 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", task_id)]

@@ -1,4 +1,4 @@
-"""What can still be read of a damaged store: copied row by row into a whole one."""
+"""Recovery of a damaged store: readable rows are copied into a new one."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from astune.runs._schema import COPIED, RowCopy, connect, connect_to_read, creat
 from astune.schema import RunStoreError
 
 _SALVAGED_WITHIN_S = 60.0
-"""A store of 1 GB takes a third of this; what is not copied by then is lost to the viewer, not to the file."""
+"""Time limit in seconds; a store of 1 GB takes a third of this. Rows not copied by then are missing in the viewer, not
+in the file."""
 _ROW_BYTES = 64
-"""The least that an episode takes in a store, which bounds how many there can be."""
+"""Minimum bytes of an episode in a store, which bounds how many there can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """How many episodes could be read, and how many could not of those up to the last that is known of."""
+    """Number of episodes that could be read, and that could not, up to the last known one."""
 
     kept: int
     lost: int
 
 
 def salvage(damaged: Path, into: Path) -> Salvage:
-    """Copy what is readable into a new store at `into`; the damaged file stays as it is.
+    """Copy readable rows into a new store at `into`; the damaged file is not changed.
 
-    Every row is asked for by its `seq`, since a page that cannot be read ends a walk through the table. The trainer's
-    log-probabilities are copied where they can be read; what else lies beside an episode is found in it again.
+    Rows are queried one by one by `seq`, since an unreadable page ends a scan of the table. The trainer's
+    log-probabilities are copied if readable; other annotations are derived from the episode again.
     """
     create(into)
     (source, _, limit), target = connect_to_read(damaged), connect(into)
@@ -45,7 +46,7 @@ def salvage(damaged: Path, into: Path) -> Salvage:
         copy, kept, n_bytes = RowCopy(target), 0, damaged.stat().st_size
         last = min(_last_seq(source), n_bytes // _ROW_BYTES)
         for seq in range(1, last + 1):
-            if limit.is_over() or n_bytes < 0:  # or rows share their pages, and the copy grows without end
+            if limit.is_over() or n_bytes < 0:  # otherwise rows share their pages, and the copy grows without end
                 break
             with suppress(sqlite3.Error, RunStoreError):
                 row = source.execute(f"SELECT {COPIED} FROM episodes NOT INDEXED WHERE seq = ?", (seq,)).fetchone()
@@ -62,7 +63,7 @@ def salvage(damaged: Path, into: Path) -> Salvage:
 
 
 def _last_seq(source: sqlite3.Connection) -> int:
-    """The highest `seq` that is found from either end; they have no gaps."""
+    """Return the highest `seq` found from either end; they have no gaps."""
     found = 0
     for order in ("ASC", "DESC"):
         with suppress(sqlite3.Error):

@@ -1,13 +1,13 @@
-"""What a resume runs again: moved out of the way, into a folder that reads as a run of its own.
+"""Superseded steps: moved by a resume into a folder that can be read as a run.
 
     <run>/superseded/1/
         run.json  config.yaml  metrics.jsonl  rollout/  checkpoints/
 
 A run that was killed resumes from its newest resume point. Episodes, metrics and models of later steps would be
-recorded twice, so the earlier ones go to the next number below `superseded`. Its best model stays a candidate for the
-run's best (`CheckpointStore.best`). The folder appears when it holds everything but the models, which are moved one by
-one; only then is anything dropped, so a kill in between loses nothing. A file in it says so until the run is rewound:
-whoever resumes after such a kill goes on with that folder instead of copying everything into a second one.
+recorded twice, so the earlier ones go to the next number below `superseded`. Its best model remains a candidate for the
+run's best (`CheckpointStore.best`). The folder appears when it holds everything except the models, which are moved one
+by one; only then is anything dropped, so a kill loses nothing. A marker file stays until the run is rewound: a resume
+after such a kill continues with that folder instead of copying everything again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from astune.runs.metrics import MetricsLog, encoded
 
 SUPERSEDED = "superseded"
 _UNFINISHED = ".unfinished"
-"""In a folder whose run still holds what was copied; its text is the step that the run resumes after."""
+"""Marker in a folder whose run still holds the copied data; its text is the step that the run resumes after."""
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """What was moved, and where to. `resumed_at` is the step that the run resumes after, -1 for the beginning."""
+    """Summary of what was moved, and where to. `resumed_at` is the step that the run resumes after, -1 for the
+    beginning."""
 
     path: Path
     resumed_at: int
@@ -41,13 +42,13 @@ class Superseded:
     models: list[Checkpoint]
 
     def __str__(self) -> str:
-        """One line for the user."""
+        """Describe the move in one line for the user."""
         start = f"after step {self.resumed_at}" if self.resumed_at >= 0 else "from the beginning"
         one = self.first_step == self.last_step
         steps = f"step {self.first_step}" if one else f"steps {self.first_step} to {self.last_step}"
         episodes = f"{self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
         models = "".join(f", the model of step {model.step}{_success(model)}" for model in self.models)
-        return f"resuming {start}: what was recorded of {steps} ({episodes}{models}) is now in {self.path}"
+        return f"resuming {start}: records of {steps} ({episodes}{models}) were moved to {self.path}"
 
 
 def supersede(
@@ -60,13 +61,13 @@ def supersede(
     episodes: EpisodeStore,
     checkpoints: CheckpointStore,
 ) -> Superseded | None:
-    """Move everything of steps after `step` below `superseded`; None where there is nothing.
+    """Move everything of steps after `step` below `superseded`; None if there is nothing.
 
-    A measurement on held-out tasks of `step` itself that was not completed goes, too.
+    An incomplete validation measurement of `step` itself is moved, too.
 
     Args:
-        files: what the folder needs a copy of to be read as a run.
-        info: what its `run.json` holds.
+        files: files to copy so that the folder can be read as a run.
+        info: content of its `run.json`.
     """
     measured = metrics.find(step, "validation") is not None
     lines = [line for line in metrics.read() if line.step > step]
@@ -78,7 +79,7 @@ def supersede(
         return None
     if folder is None:
         folder = _next(run / SUPERSEDED)
-        with store_errors(f"moving what a resume runs again to {folder}"):
+        with store_errors(f"moving superseded steps to {folder}"):
             temporary = folder.with_name(f".new-{folder.name}")
             shutil.rmtree(temporary, ignore_errors=True)
             (temporary / "rollout").mkdir(parents=True)
@@ -101,9 +102,9 @@ def supersede(
 
 
 def _unfinished(folder: Path, step: int | None) -> Path | None:
-    """The folder of a move to the same step that was broken off after everything had been copied.
+    """Return the folder of an interrupted move to the same step, of which everything had been copied.
 
-    Marks of other moves are removed: with no `step`, the move was broken off when all was done but this.
+    Markers of other moves are removed: with no `step`, only the removal of the marker was interrupted.
     """
     found = None
     for mark in folder.glob(f"*/{_UNFINISHED}"):
@@ -123,4 +124,4 @@ def _next(folder: Path) -> Path:
 
 
 def _success(model: Checkpoint) -> str:
-    return "" if model.score is None else f" with held-out success {model.score:.2f}"
+    return "" if model.score is None else f" with validation success {model.score:.2f}"

@@ -1,4 +1,4 @@
-"""A run's metrics as a table: one row a step and split, one column a metric, as rows, CSV or parquet."""
+"""A run's metrics as a table: one row per step and split, one column per metric, as rows, CSV or parquet."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _FIRST = ("step", "split", "elapsed_s")
 
 
 def rows_of(lines: Iterable[MetricsLine]) -> list[Row]:
-    """One row a line, with `step`, `split`, `elapsed_s` and every metric of it under its name."""
+    """Convert each line to a row with `step`, `split`, `elapsed_s` and its metrics by name."""
     return [{"step": line.step, "split": line.kind, "elapsed_s": line.elapsed_s, **line.metrics} for line in lines]
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """`step`, `split`, `elapsed_s`, then every metric by its name."""
+    """Return the column names: `step`, `split`, `elapsed_s`, then every metric by name."""
     return [*_FIRST, *sorted({name for row in rows for name in row}.difference(_FIRST))]
 
 
 def write_table(rows: Sequence[Row], path: Path, form: TableFormat) -> None:
-    """Write the table into a file, which appears only when it is whole.
+    """Write the table atomically into a file.
 
     A metric that a row does not have is an empty field, or null in parquet; `nan` and `inf` were measured.
 
     Raises:
-        ConfigError: parquet is asked for, and pyarrow is not installed.
+        ConfigError: parquet is requested, but pyarrow is not installed.
         RunStoreError: the file cannot be written.
     """
     write_atomic(path, _csv(rows) if form == "csv" else _parquet(rows))

@@ -1,4 +1,4 @@
-"""The text of messages, as people read and search it: no tokens, no control tokens, every message once."""
+"""Plain text of messages for display and search: without control tokens, every message once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from astune.schema import Forest
 
 SNIPPET_CHARACTERS = 60
-"""On each side of what was found."""
+"""Characters shown on each side of a match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """The place where a text was found, with what stands around it."""
+    """A match with its surrounding text."""
 
     before: str
     match: str
@@ -25,7 +25,7 @@ class Snippet:
 
 
 def message_text(content: Any, tool_calls: Sequence[dict[str, Any]] = ()) -> str:
-    """A message's content as text: blocks joined, tool calls as `name(arguments)`."""
+    """Return a message's content as text: blocks joined, tool calls as `name(arguments)`."""
     if isinstance(content, str):
         parts = [content]
     elif isinstance(content, list | tuple):
@@ -40,23 +40,24 @@ def message_text(content: Any, tool_calls: Sequence[dict[str, Any]] = ()) -> str
 
 
 def forest_text(forest: Forest) -> str:
-    """All messages of an episode, what the model thought before what it said."""
+    """Return all messages of an episode, reasoning before content."""
     return joined((node.reasoning, node.content, node.tool_calls) for node in forest.nodes)
 
 
 def joined(messages: Iterable[tuple[str | None, Any, Sequence[dict[str, Any]]]]) -> str:
-    """Messages as (reasoning, content, tool calls)."""
+    """Join messages given as (reasoning, content, tool calls)."""
     texts = (text for reasoning, *said in messages for text in (reasoning, message_text(*said)))
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def folded(text: str) -> bytes:
-    """How text is compared: without case in any script, as UTF-8, in which a search by bytes finds whole characters."""
+    """Fold text for comparison: case-insensitive in any script, as UTF-8, in which a byte search finds whole
+    characters."""
     return text.casefold().encode("utf-8", "replace")
 
 
 def find_text(text: str, sought: str) -> Snippet | None:
-    """The first place where `sought` stands in `text`, whatever its case; None where it does not."""
+    """Return the first match of `sought` in `text`, ignoring case; None if there is none."""
     needle, haystack = sought.casefold(), text.casefold()
     start = haystack.find(needle)
     if start < 0:

@@ -1,11 +1,11 @@
-"""A run's vocabulary on disk, `rollout/vocabulary.json.zst`: what turns the ids of its episodes into text later.
+"""A run's vocabulary on disk, `rollout/vocabulary.json.zst`, to decode the ids of its episodes later.
 
 zstd-compressed UTF-8 JSON:
 
     {"format": 1, "kind": "tokens"|"characters", "special": [id, ...], "tokens": [piece, ...]}
 
-`tokens[id]` is a text, or `{"$bytes": base64}` where a token's bytes are no whole characters. In a run that asked an
-endpoint of text, the kind is `characters`: ids are code points, and `tokens` is empty.
+`tokens[id]` is a text, or `{"$bytes": base64}` where a token's bytes are no whole characters. In a run with a text-only
+endpoint, the kind is `characters`: ids are code points, and `tokens` is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
-    """Replaces what is there; 49,152 tokens take 0.3 MB and some milliseconds."""
+    """Write or replace the file; 49,152 tokens take 0.3 MB and some milliseconds."""
     data = {
         "format": FORMAT,
         "kind": "characters" if vocabulary.pieces is None else "tokens",
@@ -36,7 +36,7 @@ def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_vocabulary(path: Path) -> Vocabulary | None:
-    """None where the run has none; runs of before there was one have none.
+    """Read a run's vocabulary; None if the run has none, as older runs do.
 
     Raises:
         RunStoreError: it is damaged, or a newer version wrote it.
@@ -55,7 +55,7 @@ def read_vocabulary(path: Path) -> Vocabulary | None:
         pieces = None if data["kind"] == "characters" else [_from_json(piece) for piece in data["tokens"]]
         return Vocabulary(pieces, frozenset(data["special"]))
     except (zstandard.ZstdError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise RunStoreError(f"{path} is damaged: {cause}", hint="without it, tokens are shown as their ids") from cause
+        raise RunStoreError(f"{path} is damaged: {cause}", hint="remove it to show tokens as ids") from cause
 
 
 def _to_json(piece: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""The wire format of a recorded episode, version 1: what stands in a store's `blob`, and nothing about where it stands.
+"""Wire format of a recorded episode, version 1: the content of a store's `blob`.
 
 A blob is zstd-compressed UTF-8 JSON, one object an episode:
 
@@ -19,15 +19,15 @@ A node is one message, in the order of recording; the path from the root (`paren
      "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null,
      "constraint": {"kind", "text", "stop_token_ids": [int]} | null}
 
-`token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read.
-Keys from `name` on are left out where they hold their default (null, [] or false). Episodes recorded before there were
-grammars lack `constrained_tokens`, and read as "replay"; `day` may be missing as well.
+`token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read. Keys from
+`name` on are omitted if they hold their default (null, [] or false). Episodes recorded before there were grammars lack
+`constrained_tokens`, and read as "replay"; `day` may be missing as well.
 
-JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key:
-`{"$float": "nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`,
-`{"$text": hex}` for text that is not valid Unicode (UTF-8 with surrogates passed through), `{"$dict": [[key, value],
-...]}` for keys that are not text, or for a mapping that would look like one of these. Any other object is kept as
-`{"$repr": text}` and is read back as that text: only what JSON can hold is a record, the rest is a picture.
+JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key: `{"$float":
+"nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`, `{"$text": hex}` for
+text that is not valid Unicode (UTF-8 with surrogates passed through), `{"$dict": [[key, value], ...]}` for keys that
+are not text, or for a mapping that would look like one of these. Any other object is stored as `{"$repr": text}` and is
+read back as that text.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ _TEXTS = (
     *("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls"),
     "fork_cause",
 )
-"""What users and models wrote into a node."""
+"""Fields of a node that hold text of users and models."""
 _MAX_INT_BITS = 14_000
-"""Python writes and reads no more digits than these have."""
+"""Maximum bits of an integer, since Python parses no more digits."""
 _INT64 = range(-(2**63), 2**63)
 _WRAPPED = re.compile(r"\$(float|int|tuple|bytes|text|dict|repr)")
 _MAX_DEPTH = 60
 _MAX_PATHS = 5_000_000
-"""Messages on all paths from a root to a leaf together; an episode of 1,000 calls that branched 500 times has half a
+"""Maximum messages on all root-to-leaf paths together; an episode of 1,000 calls that branched 500 times has half a
 million."""
 
 
 def snapshot(episode: Episode) -> dict[str, Any]:
-    """The episode as JSON-ready data. Only token ids and log-probabilities are shared with it, not copied."""
+    """Return the episode as JSON-ready data. Only token ids and log-probabilities are shared with it, not copied."""
     reward = episode.reward
     task = episode.task
     return {
@@ -122,10 +122,10 @@ def pack(snapshot: dict[str, Any], compressor: zstandard.ZstdCompressor) -> byte
 
 
 def unpack(blob: bytes) -> Episode:
-    """The inverse of `snapshot` and `pack`.
+    """Decode a blob: the inverse of `snapshot` and `pack`.
 
     Raises:
-        RunStoreError: the blob is damaged, or a newer version wrote it.
+        RunStoreError: the blob is damaged, or was written by a newer version.
     """
     with _record_errors():
         return _episode_from_json(_record(blob))
@@ -184,17 +184,17 @@ def _episode_from_json(data: dict[str, Any]) -> Episode:
 
 
 def _require_forest(nodes: Sequence[MessageNode]) -> None:
-    """Raise ValueError where the nodes are no forest that can be walked, or one of more and longer paths than any."""
+    """Raise ValueError if the nodes are not a valid forest, or have more or longer paths than any real episode."""
     depths: list[int] = []
     inner: set[int | None] = set()
     for position, node in enumerate(nodes):
         parent = node.parent
         if node.node_id != position or not (parent is None or (type(parent) is int and 0 <= parent < position)):
-            raise ValueError(f"node {position} stands before its parent, or under another number")
+            raise ValueError(f"node {position} precedes its parent, or has another number")
         if set(map(type, node.token_ids)) - {int} or set(map(type, node.logprobs or ())) - {int, float}:
-            raise ValueError(f"node {position} holds something else than tokens and their log-probabilities")
+            raise ValueError(f"node {position} has invalid tokens or log-probabilities")
         if node.n_sampled > len(node.token_ids) or not isinstance(node.agent, str) or not isinstance(node.role, str):
-            raise ValueError(f"node {position} is no message")
+            raise ValueError(f"node {position} is not a message")
         depths.append(1 if parent is None else depths[parent] + 1)
         inner.add(parent)
     if sum(depth for position, depth in enumerate(depths) if position not in inner) > _MAX_PATHS:
@@ -236,7 +236,7 @@ def _images_to_json(images: list[tuple[int, str]]) -> list[list[Any]]:
 
 
 def _logprobs_to_json(logprobs: list[float]) -> list[Any]:
-    """Shared where JSON can hold them all."""
+    """Convert log-probabilities; shared if JSON can hold them all."""
     return logprobs if math.isfinite(sum(logprobs)) else to_json(logprobs)
 
 
@@ -254,11 +254,11 @@ _OWN_FORM: dict[str, Callable[[Any], Any]] = {
     "logprobs": _logprobs_to_json,
     "constraint": _constraint_to_json,
 }
-"""How a value of a node is written that is not written as it is."""
+"""Encoders of node fields that are not written unchanged."""
 
 
 def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
-    """A copy of `value` that strict JSON can hold, wrapped as the module's docstring says."""
+    """Copy `value` into strict JSON, with wrappers as in the module's docstring."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -277,7 +277,7 @@ def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
     if not isinstance(value, Mapping | list | tuple):
         return {"$repr": to_json(_safe_repr(value))}
     if id(value) in ancestors or len(ancestors) > _MAX_DEPTH:
-        return {"$repr": f"<{type(value).__name__} that holds itself, or is nested deeper than {_MAX_DEPTH}>"}
+        return {"$repr": f"<{type(value).__name__} that contains itself, or is nested deeper than {_MAX_DEPTH}>"}
     ancestors = (*ancestors, id(value))
     if isinstance(value, Mapping):
         items = list(value.items())
@@ -290,7 +290,7 @@ def to_json(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The inverse of `to_json`; only a `$repr` comes back as text instead of as what it was."""
+    """Decode the output of `to_json`; only a `$repr` becomes text instead of the original object."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

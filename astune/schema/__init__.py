@@ -1,6 +1,6 @@
-"""The types that every room shares; depends on nothing but the standard library, and `Reward` on pydantic.
+"""Types shared by all packages; depends only on the standard library, and `Reward` on pydantic.
 
-`Reward` is loaded when it is asked for: an environment's own Python may have another pydantic than ours, or none.
+`Reward` is imported lazily: an environment's own Python may have a different pydantic, or none.
 """
 
 from __future__ import annotations

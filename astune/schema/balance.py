@@ -1,4 +1,4 @@
-"""Token accounting: every sampled token ends in exactly one account."""
+"""Token accounting: every sampled token is counted in exactly one account."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class TokenBalance:
-    """Accounts of the tokens that an engine sampled in one step.
+    """Token accounting of one step: the tokens that the engine sampled, by what became of them.
 
-    `sampled` comes from the engine's own counter, the accounts from what became of the episodes, so
-    `difference` is a real check and is 0 when no token was lost or counted twice (law 3).
+    `sampled` comes from the engine's counter and the accounts from the episodes, so `difference` is a real check: it is
+    0 when no token was lost or counted twice (law 3).
     """
 
     sampled: int = 0

@@ -1,4 +1,4 @@
-"""Python's garbage collector, at rest while much is made that stays."""
+"""Pausing Python's garbage collector while many long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Among many new objects, none of them garbage, it would look for some again and again.
+    """Pause garbage collection while many objects are created of which none is garbage.
 
-    Rows of tasks take half the time within, imports of large libraries five sixths.
+    Reading rows of tasks takes half the time, importing large libraries five sixths.
     """
     was_on = gc.isenabled()
     gc.disable()

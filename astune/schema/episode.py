@@ -1,4 +1,4 @@
-"""An episode: one run of the workflow on one task, with everything that became of it."""
+"""An episode: one run of the workflow on one task, with its outcome."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 EpisodeStatus = Literal["success", "failed", "truncated", "error"]
 Split = Literal["train", "validation"]
 Advantage = float | dict[int, float]
-"""An episode's advantage: one number for all that it sampled, or one for each trained message by its node id; NaN
-where it has no reward."""
+"""An episode's advantage: one number for all of its sampled tokens, or one per trained message by node id; NaN if it
+has no reward."""
 
 
 @dataclass
 class Episode:
-    """`status` is the judge's verdict (success, failed), truncated when the context or the turns ran out,
-    or error when something other than the agent failed; only an error has no reward. `error` is the cause of an error,
-    and of a truncation by the context.
+    """One attempt at a task. `status` is the judge's verdict (success, failed), truncated when the context or the turns
+    ran out, or error when something other than the agent failed; only an error has no reward. `error` is the cause of
+    an error, and of a truncation by the context.
 
-    `timings` are seconds a phase: `wait`, `model`, `env`, `judge`, `total`.
+    `timings` are seconds per phase: `wait`, `model`, `env`, `judge`, `total`.
     """
 
     episode_id: str
@@ -45,28 +45,29 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     judge_inputs: dict[str, Any] = field(default_factory=dict)
-    """What the workflow registered for the judge and JSON can hold, kept for the viewer and for replay."""
+    """Values that the workflow registered for the judge, as far as JSON can hold them; kept for the viewer and for
+    rejudging."""
     targets: dict[str, str] = field(default_factory=dict)
-    """The target tag of each agent whose tag is not its own name."""
+    """Target tag of each agent whose tag differs from its name."""
     constrained_tokens: ConstrainedTokens = "replay"
-    """What its timelines do with tokens that were sampled under a grammar."""
+    """How its timelines treat tokens that were sampled under a grammar."""
 
     left_out: dict[int, str] = field(default_factory=dict[int, str])
-    """Sampled messages that `trainer.samples` keeps out of training, by node id, and the cause; not recorded."""
+    """Sampled messages that `trainer.samples` excludes from training, by node id, with the reason; not recorded."""
 
     @cached_property
     def timelines(self) -> list[Timeline]:
-        """Flattened once; the forest of a finished episode does not change."""
+        """Timelines, flattened once; the forest of a finished episode does not change."""
         return self.forest.timelines(self.constrained_tokens, self.left_out)
 
     def leave_out(self, node_id: int, cause: str) -> None:
-        """Keep a sampled message out of training; its tokens are masked with the cause."""
+        """Exclude a sampled message from training; its tokens are masked with this reason."""
         self.left_out[node_id] = cause
         self.__dict__.pop("timelines", None)
 
     @property
     def n_trained(self) -> int:
-        """Sampled tokens that carry loss if the episode is trained."""
+        """Number of sampled tokens with loss if the episode is trained."""
         left_out = sum(self.forest.nodes[node].n_sampled for node in self.left_out)
         return self.forest.trained_tokens(self.constrained_tokens) - left_out
 
@@ -81,16 +82,16 @@ class Episode:
 
     @property
     def raw_reward(self) -> float:
-        """The reward's number; NaN for an episode in error, which no baseline may count."""
+        """Reward as a number; NaN for an episode in error, which is excluded from baselines."""
         return self.reward.raw_reward if self.reward is not None else float("nan")
 
 
 @dataclass
 class EpisodeGroup:
-    """The K episodes of one task, the group that a baseline is taken over.
+    """The K episodes of one task, over which the baseline is computed.
 
-    `failed_attempts` are episodes in error that were run again or given up; their tokens are accounted for,
-    they are never trained. `dropped` says why the whole group is left out of training; None where it is used.
+    `failed_attempts` are episodes in error that were retried or given up; their tokens are accounted for but never
+    trained. `dropped` is the reason why the whole group is excluded from training; None if it is used.
     """
 
     task: Task
@@ -105,9 +106,9 @@ class EpisodeGroup:
 
 @dataclass
 class TrainingBatch:
-    """Input of one optimiser step: groups, and the advantage of each of their episodes.
+    """Input of one optimiser step: groups with the advantages of their episodes.
 
-    `n_without_variance` counts finished groups that are not in `groups` since every advantage in them is zero.
+    `n_without_variance` counts finished groups that are excluded from `groups` because all their advantages are zero.
     """
 
     step: int
@@ -116,4 +117,4 @@ class TrainingBatch:
     """[groups][episodes of the group]"""
     n_without_variance: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """Sampled tokens that `trainer.samples` left out, by account."""
+    """Sampled tokens excluded by `trainer.samples`, by account."""

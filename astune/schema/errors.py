@@ -1,4 +1,4 @@
-"""Failure has a type: one class a boundary, each message saying what to do about it."""
+"""Exception types: one class per boundary; each message says what to do about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from astune.schema.user_place import described, place_of
 
 
 class AstuneError(Exception):
-    """A failure with a name. `hint` is the fix, printed below the message."""
+    """Base class of expected failures. `hint` is the fix, printed below the message."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class AstuneError(Exception):
 
     @property
     def kind(self) -> str:
-        """The name that users know it by: that of the nearest class which is listed here."""
+        """Public name of the error: that of the nearest class listed here."""
         return next(each.__name__ for each in type(self).__mro__ if each.__module__ == __name__)
 
     @property
@@ -30,23 +30,23 @@ class AstuneError(Exception):
 
 
 class ConfigError(AstuneError):
-    """The configuration, or something it names, is wrong: nothing was started."""
+    """Invalid configuration, or something that it refers to; nothing was started."""
 
 
 class TaskReaderError(AstuneError):
-    """Tasks could not be read; names the file and the line."""
+    """Tasks could not be read; the message names the file and the line."""
 
 
 class WorkflowError(AstuneError):
-    """The user's agent program failed; the cause is chained."""
+    """The user's workflow failed; the cause is chained."""
 
 
 class LeaseLost(WorkflowError):
-    """A worker on another machine is gone, or gave its episode back; the episode is run again elsewhere."""
+    """A worker on another machine is gone or returned its episode; the episode is retried elsewhere."""
 
 
 class GrammarError(WorkflowError):
-    """An agent asked for a form of answers that nothing can be held to. `reason` is why, without the form itself."""
+    """An agent requested an answer format that cannot be enforced. `reason` is the cause, without the format itself."""
 
     def __init__(self, message: str, *, reason: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -54,47 +54,47 @@ class GrammarError(WorkflowError):
 
 
 class EngineError(AstuneError):
-    """The inference engine failed or was asked for what it cannot do."""
+    """The inference engine failed or cannot do what was requested."""
 
 
 class EnvError(AstuneError):
-    """An environment failed; an invented state is never returned in its place."""
+    """An environment failed; no state is made up in its place."""
 
 
 class JudgeError(AstuneError):
-    """A judge failed or gave no usable reward; never turned into a reward of 0."""
+    """A judge failed or returned no usable reward; never treated as a reward of 0."""
 
 
 class HelperModelError(AstuneError):
-    """A helper model did not answer, or not in the form that was asked for; never taken for an opinion."""
+    """A helper model did not answer, or not in the requested format; never treated as a verdict."""
 
 
 class UnusableAnswer(HelperModelError):
-    """A helper model answered, again and again not in the form that was asked for."""
+    """A helper model repeatedly answered in another format than requested."""
 
 
 class BudgetSpent(HelperModelError):
-    """A helper model has used the tokens that it may use: the run stops, since no other attempt would help."""
+    """The helper model's token budget is used up: the run stops, since a retry would not help."""
 
 
 class SandboxError(AstuneError):
-    """Code could not be run safely; what the code itself does wrong is a result, not an error."""
+    """Code could not be run safely; errors of the code itself are results."""
 
 
 class RunStoreError(AstuneError):
-    """A run's directory cannot be read or written."""
+    """A run directory cannot be read or written."""
 
 
 class TrainerError(AstuneError):
-    """The training step cannot go on: numbers that are not finite, or nothing to train on."""
+    """The training step cannot continue: non-finite numbers, or nothing to train on."""
 
 
 class CompanionError(AstuneError):
-    """A service beside the run could not be started, or died; its last lines are in the message."""
+    """A companion service could not be started, or died; the message has its last lines."""
 
 
 class EpisodeCut(AstuneError):
-    """What the model wrote leaves no way to go on; the episode ends as truncated."""
+    """The episode cannot continue after what the model wrote; it ends as truncated."""
 
 
 class ContextOverflow(EpisodeCut):
@@ -102,26 +102,26 @@ class ContextOverflow(EpisodeCut):
 
 
 class MalformedCall(EpisodeCut):
-    """The model wrote what is meant as a tool call and cannot be read as one."""
+    """The model wrote a tool call that cannot be parsed."""
 
 
 class DeadlineExceeded(AstuneError):
-    """A named wait took longer than its deadline."""
+    """A named wait exceeded its deadline."""
 
 
 class DebuggerLeft(AstuneError):
-    """Whoever debugs has quit pdb: the run ends as it does at Ctrl-C."""
+    """The user quit pdb: the run ends as with Ctrl-C."""
 
 
 @asynccontextmanager
 async def boundary(
     error: type[AstuneError], what: str, *, timeout_s: float | None = None, hint: str = ""
 ) -> AsyncIterator[None]:
-    """Run what is not ours: whatever it raises becomes `error`, named `what`, within `timeout_s` seconds.
+    """Run code that is not ours: whatever it raises becomes `error`, named `what`, within `timeout_s` seconds.
 
-    `hint` is what to do where it took longer.
+    `hint` is what to do if it took longer.
 
-    An AstuneError raised inside keeps its type, for it already says what happened; a cancellation passes through.
+    An AstuneError raised inside keeps its type; a cancellation passes through.
     """
     deadline = asyncio.timeout(timeout_s)
     try:
@@ -139,7 +139,7 @@ async def boundary(
 
 @contextmanager
 def boundary_now(error: type[AstuneError], what: str, *, hint: str = "") -> Iterator[None]:
-    """`boundary` for code that is not awaited, without a deadline; `hint` is what to do about whatever it raises."""
+    """Same as `boundary` for synchronous code, without a deadline; `hint` is what to do about any failure."""
     try:
         yield
     except AstuneError:

@@ -1,4 +1,4 @@
-"""The command that installs an extra of ASTuner into the environment that runs it."""
+"""Command that installs an optional extra of ASTuner into the running environment."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def install_extra(extras: str) -> str:
-    """Return the command for one extra, or for several with commas between.
+    """Return the command for one extra, or for several separated by commas.
 
         run from the clone /home/me/astune         pip install -e '/home/me/astune[data]'
         installed from a folder or a wheel         pip install 'astune[data] @ file:///tmp/astune.whl'
         installed from an index                    pip install 'astune[data]'
 
-    ASTuner need not be on an index, so the command names the place that this installation came from.
+    ASTuner may not be on an index, so the command names the source of this installation.
     """
     clone = Path(__file__).parents[2]
     if (clone / "pyproject.toml").is_file():

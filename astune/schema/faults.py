@@ -1,4 +1,4 @@
-"""Several faults of one experiment, collected so that they are reported together."""
+"""Collecting several errors of one experiment, to report them together."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class SeveralFaults(ConfigError):
-    """At least two faults; the message holds each with its hint."""
+    """At least two errors; the message contains each with its hint."""
 
     def __init__(self, faults: Sequence[AstuneError]) -> None:
         lines = [f"  {fault.kind}: {fault.message}" + (f" ({fault.hint})" if fault.hint else "") for fault in faults]
-        super().__init__(f"{len(faults)} things are wrong:\n" + "\n".join(lines))
+        super().__init__(f"{len(faults)} errors:\n" + "\n".join(lines))
         self.faults = tuple(faults)
 
 
 class Faults:
-    """Calls what may fail, and keeps its failures until everything was called.
+    """Collector that calls functions and keeps their errors until all were called.
 
     faults = Faults()
     workflow = faults.collect(lambda: import_class(...))
@@ -34,7 +34,7 @@ class Faults:
         self._found: list[AstuneError] = []
 
     def collect(self, call: Callable[[], T]) -> T | None:
-        """Return what `call` returns; None where it fails. Quitting a debugger in it is no failure to be kept."""
+        """Return the result of `call`; None if it fails. Quitting the debugger in it is not kept as an error."""
         try:
             return call()
         except SeveralFaults as error:
@@ -49,5 +49,5 @@ class Faults:
         return bool(self._found)
 
     def error(self) -> AstuneError:
-        """The failure: a single one as it is, several as SeveralFaults."""
+        """Return the error: a single one unchanged, several as SeveralFaults."""
         return self._found[0] if len(self._found) == 1 else SeveralFaults(self._found)

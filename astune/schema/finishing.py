@@ -1,4 +1,4 @@
-"""Work that a cancellation does not cut short: books that must be closed, worlds that must be given back."""
+"""Work that a cancellation does not interrupt, such as token accounting and releasing environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
-    """The result of `work`, and whether the caller was cancelled meanwhile; what that means is the caller's to say."""
+    """Return the result of `work`, and whether the caller was cancelled meanwhile, which it has to handle."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while True:
@@ -23,7 +23,7 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
 
 
 async def gathered(*awaitables: Awaitable[T]) -> list[T]:
-    """Await all of them at once. Where some fail, the first failure is raised when none is running any more."""
+    """Await all of them concurrently. If some fail, raise the first failure once none is running any more."""
     results = await asyncio.gather(*awaitables, return_exceptions=True)
     failures = [each for each in results if isinstance(each, BaseException)]
     if failures:

@@ -1,8 +1,8 @@
-"""The message forest: what an episode's agents read and wrote, each message once.
+"""The message forest: what the agents of an episode read and wrote, with each message stored once.
 
-A node holds one message's token delta; the path from a root to a node is exactly the token
-sequence that the model saw there. This file is the record and what can be read off it; the tracker
-(`astune/context_tracker`) builds it. The forest knows nothing of rewards or training.
+A node holds one message's token delta; the path from a root to a node is exactly the token sequence that the model saw
+there. This module defines the record and its views; the tracker (`astune/context_tracker`) builds it. The forest knows
+nothing of rewards or training.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def tool_call_id(message: int, number: int) -> str:
-    """The id under which an agent finds a tool call of a sampled message: of a form that every provider accepts.
+    """Return the id of a tool call of a sampled message, in a format that every provider accepts.
 
     Args:
-        message: a number of the message that does not depend on when it was recorded: templates may write ids.
-        number: which of the message's calls.
+        message: number of the message, independent of the order of recording since templates may render ids.
+        number: index of the call in the message.
     """
     digits = [_DIGITS[message // len(_DIGITS) ** place % len(_DIGITS)] for place in reversed(range(6))]
     return f"c{''.join(digits)}{number:02d}"
 
 
 def is_tool_call_id(call_id: object) -> bool:
-    """Return whether an id has the form of `tool_call_id`; agents that make up calls write ids of other forms."""
+    """Return whether an id has the form of `tool_call_id`; ids that agents make up have other formats."""
     return isinstance(call_id, str) and re.fullmatch(r"c[0-9a-z]{6}\d{2,3}", call_id) is not None
 
 
 def number_of_call(call_id: str) -> int:
-    """Which of its message's calls has the id `call_id`."""
+    """Return the index of the call with the id `call_id` in its message."""
     return int(call_id[7:])
 
 
 @dataclass(slots=True)
 class MessageNode:
-    """One message as the model read it, or wrote it.
+    """One message as the model read or wrote it.
 
     `token_ids` is the delta to the parent's path. For a sampled message it begins with the template's
     generation prompt, and its last `len(logprobs)` tokens are the sampled ones.
@@ -60,19 +60,19 @@ class MessageNode:
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     tool_call_id: str | None = None
     images: list[tuple[int, str]] = field(default_factory=list)
-    """Number of characters of the content before each one, and the SHA-256 of its bytes or of its address."""
+    """Images: the number of characters of the content before each, and the SHA-256 of its bytes or of its URL."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools offered in the conversations that begin here; on roots only."""
     malformed_calls: list[str] = field(default_factory=list)
-    """Raw text of what the model meant as tool calls and what is none; it stands in the content too."""
+    """Raw text of malformed tool calls; it is also part of the content."""
     logprobs: list[float] | None = None
     finish_reason: FinishReason | None = None
     weights_version: int | None = None
     trainable: bool = False
     fork_cause: str | None = None
-    """Why this node starts a branch although its parent already had a child; None for the first child."""
+    """Reason why this node starts a branch although its parent already had a child; None for the first child."""
     constraint: Constraint | None = None
-    """Grammar that a sampled message was sampled under; None where the model was free."""
+    """Grammar that a sampled message was sampled under; None if unconstrained."""
 
     @property
     def sampled(self) -> bool:
@@ -84,25 +84,25 @@ class MessageNode:
 
     @property
     def prompt_delta(self) -> list[int]:
-        """The tokens of this delta that the model read rather than wrote."""
+        """Tokens of this delta that the model read rather than wrote."""
         return self.token_ids[: len(self.token_ids) - self.n_sampled]
 
 
 @dataclass(slots=True)
 class Forest:
-    """Nodes in the order in which they were recorded; a parent always comes before its children.
+    """Nodes in order of recording; a parent always precedes its children.
 
-    `day` is the date, as ISO 8601 writes it, that templates took for today's: some write it into the system message.
+    `day` is the ISO 8601 date that templates used as today's: some render it into the system message.
     """
 
     nodes: list[MessageNode] = field(default_factory=list)
     day: str | None = None
 
     def by_tokens(self) -> Forest:
-        """The same forest, a copy, with siblings in the order of what they say instead of when they were recorded.
+        """Return a copy with siblings ordered by content instead of by time of recording.
 
-        Calls that an episode makes at once are answered in any order. What follows from the order is decided anew: the
-        node ids, which of several siblings is the first child, and the agent named as the reader of a shared message.
+        Concurrent calls of an episode are answered in any order. Whatever depends on the order is recomputed: the node
+        ids, which of several siblings is the first child, and the agent recorded as the reader of a shared message.
         """
         children: defaultdict[int | None, list[MessageNode]] = defaultdict(list)
         for node in self.nodes:
@@ -119,7 +119,7 @@ class Forest:
         return Forest(ordered, self.day)
 
     def path(self, node_id: int | None) -> list[MessageNode]:
-        """The nodes from a root down to `node_id`, both included; empty for None."""
+        """Return the nodes from a root down to `node_id`, both included; empty for None."""
         path: list[MessageNode] = []
         while node_id is not None:
             path.append(self.nodes[node_id])
@@ -127,11 +127,11 @@ class Forest:
         return path[::-1]
 
     def path_ids(self, node_id: int | None) -> list[int]:
-        """The exact token sequence that the model saw up to and including `node_id`."""
+        """Return the exact token sequence that the model saw up to and including `node_id`."""
         return [token for node in self.path(node_id) for token in node.token_ids]
 
     def replay(self) -> Iterator[tuple[MessageNode, list[int], Completion]]:
-        """Every recorded model call, in order: its node, its prompt ids and its completion (law 2)."""
+        """Yield every recorded model call, in order: its node, its prompt ids and its completion (law 2)."""
         for node in self.nodes:
             if node.logprobs is None or node.finish_reason is None or node.weights_version is None:
                 continue
@@ -143,11 +143,11 @@ class Forest:
         return sum(node.n_sampled for node in self.nodes)
 
     def trained_tokens(self, constrained_tokens: ConstrainedTokens = "replay") -> int:
-        """Sampled tokens that some timeline trains, without flattening any."""
+        """Count the sampled tokens that some timeline trains, without flattening any."""
         return sum(node.n_sampled for node in self.nodes if is_trained(node, constrained_tokens))
 
     def leaves(self) -> list[int]:
-        """The last message of each root-to-leaf path on which the model wrote something, in the order of recording."""
+        """Return the last message of each root-to-leaf path with a sampled message, in order of recording."""
         heard: list[bool] = []
         for node in self.nodes:
             heard.append(node.sampled or (node.parent is not None and heard[node.parent]))
@@ -164,10 +164,10 @@ class Forest:
 
         gives  S U1 [A1] U2 [A2]   and   S U1* A1' U2 [A3].
 
-        A sampled message is trained exactly once, in the first timeline that passes through it; in later
-        ones it is masked as "trained in another timeline". One that is no training target is masked everywhere,
-        and so is one that was sampled under a grammar where `constrained_tokens` is "mask", or that is in `left_out`,
-        with the reason that stands there.
+        A sampled message is trained exactly once, in the first timeline that passes through it; in later ones it is
+        masked as "trained in another timeline". A message that is not a training target is masked everywhere, and so is
+        one sampled under a grammar if `constrained_tokens` is "mask", or one in `left_out`, with the reason given
+        there.
         """
         first, left_out = self.first_timelines(), left_out or {}
         return [
@@ -178,12 +178,12 @@ class Forest:
     def timeline(
         self, number: int, constrained_tokens: ConstrainedTokens = "replay", left_out: Mapping[int, str] | None = None
     ) -> Timeline:
-        """One of `timelines`, without flattening the others."""
+        """Return one of `timelines`, without flattening the others."""
         path, first = self.path(self.leaves()[number]), self.first_timelines()
         return _flatten(path, number, first, constrained_tokens, left_out or {})
 
     def first_timelines(self) -> dict[int, int]:
-        """The number of the first timeline that passes through each node, by the node's id."""
+        """Map each node id to the number of the first timeline that passes through it."""
         first: dict[int, int] = {}
         for number, leaf in enumerate(self.leaves()):
             node_id: int | None = leaf
@@ -194,7 +194,7 @@ class Forest:
 
 
 def _siblings(nodes: list[MessageNode], parent: int | None) -> list[MessageNode]:
-    """Copies of the children of one node, by what they say; the first of them is no branch."""
+    """Return copies of the children of one node, ordered by content; the first of them is not a branch."""
 
     def content(node: MessageNode) -> tuple[list[int], str, str, list[float], str]:
         who = node.agent if node.sampled else ""
@@ -210,7 +210,7 @@ def _siblings(nodes: list[MessageNode], parent: int | None) -> list[MessageNode]
 
 
 def is_trained(node: MessageNode, constrained_tokens: ConstrainedTokens) -> bool:
-    """Return whether the first timeline that passes through the node trains what was sampled in it."""
+    """Return whether the first timeline through the node trains its sampled tokens."""
     return node.sampled and _masked_everywhere(node, constrained_tokens) is None
 
 
@@ -227,7 +227,7 @@ def _flatten(
     constrained_tokens: ConstrainedTokens,
     left_out: Mapping[int, str],
 ) -> Timeline:
-    """Join the path of timeline `number`; `first` is `Forest.first_timelines`."""
+    """Flatten the path of timeline `number`; `first` is `Forest.first_timelines`."""
     timeline = Timeline(token_ids=[], loss_mask=[], logprobs=[], agent=path[-1].agent, spans=[])
     for node in path:
         reason: str | None = None

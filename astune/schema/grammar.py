@@ -1,4 +1,4 @@
-"""Constraint on an answer: a grammar for its text, whoever makes the model keep to it."""
+"""Constraint on an answer: a grammar for its text, whichever engine enforces it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Literal
 
 GrammarKind = Literal["json_schema", "regex", "lark", "call"]
 ConstrainedTokens = Literal["replay", "mask"]
-"""What the loss does with tokens that were sampled under a grammar; see `trainer.loss.constrained_tokens`."""
+"""How the loss treats tokens that were sampled under a grammar; see `trainer.loss.constrained_tokens`."""
 ONE_LINE_JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""What llguidance shall let JSON look like: free whitespace costs tokens, and a small model can go on with it without
-end."""
+"""llguidance options for JSON: free whitespace costs tokens, and a small model may emit it without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,8 @@ class Grammar:
     json_schema   {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     regex         (yes|no), because .{1,80}           the whole answer
     lark          start: <tool_call> /\\d+/            llguidance's own notation, which can name control tokens
-    call          ["search", "finish"]                names of tools, one of which is called, in whatever form; for
-                                                      endpoints that see to it themselves
+    call          ["search", "finish"]                names of tools, one of which is called, in any format; for
+                                                      endpoints that enforce it themselves
     """
 
     kind: GrammarKind
@@ -30,7 +29,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Which tokens a completion could have: those of a text of `grammar`, and then one of `stop_token_ids`."""
+    """Set of possible completions: a text of `grammar`, followed by one of `stop_token_ids`."""
 
     grammar: Grammar
     stop_token_ids: tuple[int, ...]

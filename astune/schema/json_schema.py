@@ -1,4 +1,4 @@
-"""JSON schemas as a model is held to them."""
+"""Preparation of JSON schemas for constrained decoding."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 _SUBSCHEMA = ("items", "additionalItems", "contains", "prefixItems")
 _NAMED_SUBSCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 _NAMING = {"properties", "patternProperties", "dependentSchemas", "$ref", "anyOf", "oneOf", "allOf", "not", "if"}
-"""What names an object's properties; where two of them stand side by side, each may name only some."""
+"""Keywords that name an object's properties; if several stand side by side, each may name only some."""
 _BRANCHES = ("then", "else")
-"""Keywords beside an `if`."""
+"""Keywords that accompany an `if`."""
 
 
 def closed_schema(schema: Any) -> Any:
-    """The schema with its objects closed: one that names its properties has no others, unless it speaks of them.
+    """Return the schema with its objects closed: one that names its properties has no others, unless it says so.
 
         {"properties": {"n": {...}}}                                  -> {..., "additionalProperties": false}
         {"properties": {"n": {...}}, "additionalProperties": true}    as it is
         {"anyOf": [{"properties": {"n": {...}}}, ...]}                -> a union of closed objects
         {"properties": {"k": {...}}, "anyOf": [...]}                  its parts as they are, and open itself
 
-    JSON Schema leaves objects open, and a small model would fill them with names of its own without end. What may
-    name only some of an object's properties stays open, also where it is referred to: closed, it would forbid those
-    that stand beside it.
+    JSON Schema leaves objects open, and a small model would add made-up properties without end. A schema that may name
+    only some of an object's properties stays open, also where it is referenced: closed, it would forbid the others.
     """
     return _closed(schema, set(_references_in_parts(schema)))
 
@@ -50,7 +49,7 @@ def _closed(schema: Any, stay_open: set[str]) -> Any:
 
 
 def _is_whole(schema: dict[str, Any]) -> bool:
-    """Return whether what the schema applies names all of an object's properties: a union, or a single part."""
+    """Return whether the schema names all of an object's properties: a union, or a single part."""
     match schema.keys() & _NAMING:
         case naming if naming in ({"anyOf"}, {"oneOf"}, {"$ref"}):
             return True
@@ -59,7 +58,7 @@ def _is_whole(schema: dict[str, Any]) -> bool:
 
 
 def _references_in_parts(schema: Any, *, in_part: bool = False) -> Iterator[str]:
-    """References to what is one of several that name an object's properties."""
+    """Return references to schemas that are one of several naming an object's properties."""
     if isinstance(schema, list):
         for item in schema:
             yield from _references_in_parts(item, in_part=in_part)

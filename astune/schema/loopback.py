@@ -1,4 +1,4 @@
-"""Which names of hosts mean this machine alone."""
+"""Host names that mean this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached by that name or address, so that no proxy has any business with it."""
+    """Return whether the name or address reaches only this machine, so that proxies are bypassed."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""JSON and short lines of whatever programs and models produce, for channels between processes."""
+"""JSON and one-line texts from arbitrary values, for channels between processes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from decimal import Decimal
 from typing import Any
 
 MAX_DETAIL = 500
-"""Characters of an error's text that are passed on."""
+"""Maximum characters of an error's text that are passed on."""
 
 
 def encoded(value: Any) -> bytes:
-    """JSON without blanks, whole numbers of any size among it; numpy's numbers and arrays are numbers and lists, dates
-    and decimals are text. Half a character, which models and programs write and no tokenizer reads, becomes �.
+    """Encode as compact JSON, including integers of any size; numpy numbers and arrays become numbers and lists, dates
+    and decimals become text. Lone surrogates, which models and programs write and no tokenizer reads, become �.
 
     Raises:
-        TypeError, ValueError: something in it has no place in JSON, as NaN.
+        TypeError, ValueError: a value in it is not valid JSON, such as NaN.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
     return whole(text).encode()
 
 
 def whole(value: Any) -> Any:
-    """The value with half characters in its texts, at any depth, as �: JSON may hold them, and no tokenizer does."""
+    """Return the value with lone surrogates in its strings, at any depth, replaced by �: JSON may hold them, tokenizers
+    may not."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -36,7 +37,7 @@ def whole(value: Any) -> Any:
 
 
 def shortened(text: str) -> str:
-    """One line of at most `MAX_DETAIL` characters."""
+    """Return one line of at most `MAX_DETAIL` characters."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_DETAIL else f"{line[: MAX_DETAIL - 3]}..."
 
@@ -46,4 +47,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, date | time | Decimal):  # in rows of data sets
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")

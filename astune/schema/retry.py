@@ -1,4 +1,4 @@
-"""Retry-After of a busy server."""
+"""Parsing of a busy server's Retry-After header."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that an answer's `Retry-After` asks for; None without one, or where it is a date."""
+    """Return the seconds in the response's `Retry-After` header; None if absent or a date."""
     try:
         return max(0.0, float(headers["Retry-After"]))
     except (KeyError, ValueError):

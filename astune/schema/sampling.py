@@ -15,10 +15,10 @@ FinishReason = Literal["stop", "length"]
 class SamplingParams:
     """Sampling parameters of one completion.
 
-    `temperature` 0 means the most likely token. `seed` fixes the request's own random stream,
-    whatever else runs beside it. A completion ends with the first of `stop_token_ids`, which it includes.
-    `grammar` is what its text must be; None leaves the model free. `policy` is the one of `models` that samples;
-    "" is the model without an adapter, or the one policy of a run that has no `models`.
+    `temperature` 0 is greedy decoding. `seed` fixes the request's own random stream, independently of concurrent
+    requests. A completion ends with the first of `stop_token_ids`, which it includes. `grammar` constrains its text;
+    None is unconstrained. `policy` is the one of `models` that samples; "" is the base model, or the only policy of a
+    run without `models`.
     """
 
     max_tokens: int
@@ -32,12 +32,12 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """True where recorded log-probabilities would not be those of the trained distribution."""
+        """Return whether recorded log-probabilities would not be those of the trained distribution."""
         return self.top_p < 1.0 or self.top_k > 0
 
     @property
     def constraint(self) -> Constraint | None:
-        """Which tokens the completion may have; None where the model is free."""
+        """Constraint on the completion's tokens; None if unconstrained."""
         return Constraint(self.grammar, self.stop_token_ids) if self.grammar is not None else None
 
 
@@ -45,10 +45,9 @@ class SamplingParams:
 class Completion:
     """A completion that an engine sampled.
 
-    `logprobs[i]` is the natural log-probability of `token_ids[i]` under the distribution that it was
-    sampled from (temperature applied, other tokens than the grammar allows left out), with the weights of
-    `weights_version`. For temperature 0 it is the log-probability at temperature 1. The version of an engine of the
-    user's own is counted for it.
+    `logprobs[i]` is the natural log-probability of `token_ids[i]` under the distribution that it was sampled from
+    (after temperature and the grammar's mask), with the weights of `weights_version`. For temperature 0 it is the
+    log-probability at temperature 1. The versions of a user's own engine are counted on its behalf.
     """
 
     token_ids: list[int]
@@ -58,6 +57,6 @@ class Completion:
 
 
 def stable_seed(*parts: object) -> int:
-    """A seed of 63 bits that depends on `parts` alone: the same in every process and on every machine."""
+    """Derive a 63-bit seed from `parts` alone: the same in every process and on every machine."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

@@ -1,6 +1,6 @@
-"""A task: what an agent is asked to do, and what a judge needs to know about it.
+"""A task: what an agent has to do, and what a judge needs to know about it.
 
-It is plain data, for it also travels to environments whose Python has other packages than ours.
+It is plain data, since it is also sent to environments whose Python has other packages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Message: TypeAlias = dict[str, Any]
-"""One chat message in the OpenAI shape: `role`, `content`; `name`, `tool_calls`, `tool_call_id` where they apply."""
+"""One chat message in the OpenAI format: `role`, `content`; `name`, `tool_calls`, `tool_call_id` where they apply."""
 
 _KINDS: dict[str, tuple[type, str]] = {
     "task_id": (str, "text"),
@@ -25,10 +25,10 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One unit of work. An id is unique within its split; `metadata` is never shown to the agent.
+    """One task. Ids are unique within a split; `metadata` is never shown to the agent.
 
     Raises:
-        ValueError: a field has another type, or there is nothing to do.
+        ValueError: a field has the wrong type, or there is no query.
     """
 
     task_id: str
@@ -49,7 +49,7 @@ class Task:
 
 
 def content_id(content: dict[str, Any]) -> str:
-    """An id that depends on nothing but the content: the same in every run, for every order of keys."""
+    """Derive an id from the content alone: the same in every run, for every order of keys."""
     canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=repr)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
-"""Threads for user code that blocks: they end with the process and hold nobody up.
+"""Threads for blocking user code: daemons that end with the process.
 
-Python cannot stop a thread. A call that outlives its deadline is left to itself as a daemon, which is why these are
-no pool: a stuck pool worker would be missed later, and would be waited for when the interpreter ends.
+Python cannot stop a thread. A call that exceeds its deadline is abandoned as a daemon. A pool would lose the stuck
+worker for later calls, and the interpreter would wait for it at exit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _stepped: ContextVar[bool] = ContextVar("astune_stepped", default=False)
 
 @contextlib.contextmanager
 def stepped() -> Iterator[None]:
-    """Within, user code that blocks runs in its caller's thread, where a debugger steps from one into the other."""
+    """Context in which blocking user code runs in its caller's thread, so that a debugger can step from one into the
+    other."""
     token = _stepped.set(True)
     try:
         yield
@@ -38,15 +39,17 @@ def is_stepped() -> bool:
 
 
 class UserCodeExit(Exception):
-    """User code raised what ends a program, a coroutine or a generator, such as SystemExit or StopIteration."""
+    """User code raised an exception that ends a program, a coroutine or a generator, such as SystemExit or
+    StopIteration."""
 
 
 @contextlib.contextmanager
 def contained(*, in_thread: bool = False) -> Iterator[None]:
-    """Within, what user code raises is an ordinary exception; cancellation and Ctrl-C pass outside of threads.
+    """Context that turns whatever user code raises into an ordinary exception; outside of threads, cancellation and
+    Ctrl-C pass.
 
     Raises:
-        UserCodeExit: it raised another BaseException, or what a future cannot hold.
+        UserCodeExit: it raised another BaseException, or one that a future cannot hold.
     """
     try:
         yield
@@ -62,14 +65,14 @@ def _is_ordinary(cause: BaseException) -> bool:
 
 
 def start_in_thread(function: Callable[[], T], *, name: str) -> Future[T]:
-    """Run `function` in a daemon thread of its own, with the caller's context variables."""
+    """Run `function` in a new daemon thread, with the caller's context variables."""
     future: Future[T] = Future()
     context = contextvars.copy_context()
 
     def work() -> None:
         try:
             result = context.run(function)
-        except BaseException as cause:  # handed to whoever waits
+        except BaseException as cause:  # re-raised in the waiting caller
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(cause)
         else:
@@ -81,11 +84,11 @@ def start_in_thread(function: Callable[[], T], *, name: str) -> Future[T]:
 
 
 async def call_user_code(function: Callable[..., Any], *args: Any, name: str, calls_back: bool = False) -> Any:
-    """Call what a user wrote, coroutine function or ordinary one; the latter does not hold up the event loop.
+    """Call a user's function, coroutine or ordinary; the latter does not block the event loop.
 
     Args:
-        calls_back: it waits for the event loop, as an ordinary function that calls the model does; it then needs a
-            thread of its own even where everything else is `stepped`.
+        calls_back: whether it waits for the event loop, as an ordinary function that calls the model does; it then
+            needs its own thread even if everything else is `stepped`.
 
     Raises:
         UserCodeExit: it raised SystemExit, StopIteration or the like.

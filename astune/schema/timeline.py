@@ -1,4 +1,4 @@
-"""A timeline: one root-to-leaf path of a forest, flattened into what a trainer reads."""
+"""A timeline: one root-to-leaf path of a forest, flattened for a trainer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from astune.schema.grammar import Constraint
 class Span:
     """Tokens `[start, end)` of a timeline that come from one message and were read, or were sampled.
 
-    `mask_reason` says why sampled tokens carry no loss in this timeline; None where they do, or where
-    the tokens were read. `constraint` is what sampled tokens were sampled under; None where the model was free.
+    `mask_reason` is why sampled tokens carry no loss in this timeline; None if they do, or if the tokens were read.
+    `constraint` is what sampled tokens were sampled under; None if unconstrained.
     """
 
     start: int
@@ -30,10 +30,10 @@ class Span:
 
 @dataclass(slots=True)
 class Timeline:
-    """Four parallel views of one token sequence.
+    """Four parallel sequences over the tokens of one timeline.
 
-    `loss_mask[t]` is True where token t was sampled and is trained; `logprobs[t]` is what the engine
-    recorded when it sampled token t, and 0.0 where the token was read.
+    `loss_mask[t]` is True if token t was sampled and is trained; `logprobs[t]` is what the engine recorded when it
+    sampled token t, and 0.0 if the token was read.
     """
 
     token_ids: list[int]

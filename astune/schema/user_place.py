@@ -1,4 +1,4 @@
-"""The place in the user's own code where something was raised or waits, which is where they will look first."""
+"""Location in the user's own code where an exception was raised or a call waits, for error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def is_users(filename: str) -> bool:
-    """Return whether a frame's file is neither ours nor of the standard library nor installed."""
+    """Return whether a frame's file belongs to the user: not ours, not the standard library, not installed."""
     path = Path(filename)
     if filename.startswith("<") or not _INSTALLED.isdisjoint(path.parts):
         return False
@@ -22,36 +22,36 @@ def is_users(filename: str) -> bool:
 
 
 def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame, and those that called it."""
+    """Yield a frame and its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def place_in(frame: FrameType) -> str:
-    """`agent.py:12, in execute`."""
+    """Format a location as `agent.py:12, in execute`."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
 
 
 def place_of(cause: BaseException) -> str:
-    """` (file:line)` of the innermost frame of the user's; empty where there is none."""
+    """Format the innermost user frame of an exception as ` (file:line)`; empty if there is none."""
     own = [frame for frame in traceback.extract_tb(cause.__traceback__) if is_users(frame.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def described(cause: BaseException) -> str:
-    """`KeyError: 'answer'`, and the kind alone of one that says nothing."""
+    """Format an exception as `KeyError: 'answer'`; only the type if it has no message."""
     said = str(cause)
     return f"{type(cause).__name__}: {said}" if said else type(cause).__name__
 
 
 def causes_of(failure: BaseException | None) -> Iterator[BaseException]:
-    """The failure, what it was raised from, and so on."""
+    """Yield the failure, its cause, and so on."""
     while failure is not None:
         yield failure
         failure = failure.__cause__
 
 
 def left_debugger(failure: BaseException) -> bool:
-    """Return whether it comes from quitting pdb."""
+    """Return whether the failure comes from quitting pdb."""
     return any(isinstance(cause, bdb.BdbQuit) for cause in causes_of(failure))

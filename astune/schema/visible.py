@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to print: a model, a user's code or a file of a run must not steer a terminal."""
+"""Making untrusted text safe to print: a model, a user's code or a file of a run must not control a terminal."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ _CONTROLS |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0
 
 
 def visible(text: str) -> str:
-    """The text with control characters shown instead of obeyed: C0 but for tab and line end, C1, and bidi overrides."""
+    """Return the text with control characters escaped: C0 except tab and line end, C1, and bidi overrides."""
     return text.translate(_CONTROLS)

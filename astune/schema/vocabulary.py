@@ -1,4 +1,4 @@
-"""A vocabulary: what each token of a run reads as, in bytes. It turns ids into text, and never text into ids."""
+"""A vocabulary: the bytes of each token. It turns ids into text, never text into ids."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`pieces[id]` are a token's bytes: UTF-8, of which a token may hold a part of a character.
+    """Bytes of each token, `pieces[id]`: UTF-8, possibly a part of a character.
 
-    None of them in a run whose ids are characters themselves (see `astune/engine/remote/written.py`): then id 97 is
-    "a". An id that the vocabulary does not have reads as nothing. `special` are ids of control tokens, whose bytes
-    are their names.
+    Empty in a run whose ids are code points (see `astune/engine/remote/written.py`): then id 97 is "a". An unknown id
+    gives an empty text. `special` are the ids of control tokens, whose bytes are their names.
     """
 
     pieces: Sequence[bytes] | None
@@ -24,5 +23,5 @@ class Vocabulary:
         return self.pieces[token_id] if 0 <= token_id < len(self.pieces) else b""
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The tokens' text; bytes that are no characters are shown as replacement characters."""
+        """Decode the tokens; invalid bytes become replacement characters."""
         return b"".join(map(self.piece, token_ids)).decode("utf-8", "replace")

@@ -181,7 +181,7 @@ def test_a_reference_curve_is_drawn_from_a_run(generated, tmp_path, capsys) -> N
     assert ElementTree.fromstring(picture.read_text()).tag.endswith("svg")
     assert draw_curve.main([str(path), str(tmp_path / "curve.gif")]) == 2
     assert draw_curve.main([str(tmp_path), str(picture)]) == 1
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
 
 
 def test_a_run_that_cannot_be_written_is_reported_all_the_same(generated, tmp_path) -> None:

@@ -249,7 +249,7 @@ class TestInstances:
             ("exit", "step: the environment's process ended with exit status 3"),
             ("kill", "step: the environment's process was ended by SIGKILL"),
             ("nan", "ValueError: Out of range float values are not JSON compliant"),
-            ("bad_info", "TypeError: Counter has no place in JSON"),
+            ("bad_info", "TypeError: Counter cannot be encoded as JSON"),
         ],
     )
     def test_a_failing_instance_is_gone_and_no_other(self, service, action, said):

@@ -101,10 +101,10 @@ def test_a_score_that_is_no_number_is_no_score(tmp_path) -> None:
     assert best.step == 1
 
 
-def test_a_step_before_the_newest_is_refused_until_the_run_is_rewound(tmp_path) -> None:
+def test_a_step_before_the_newest_is_refused_until_the_run_is_rewind(tmp_path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
-    with pytest.raises(RunStoreError, match=r"step 3 .* rewound"):
+    with pytest.raises(RunStoreError, match=r"step 3 .* rewind"):
         save(store, 3)
     store.rewind(0, a_folder(tmp_path, "later"))
     save(store, 3)

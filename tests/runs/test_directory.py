@@ -125,8 +125,8 @@ def test_rewinding_a_run_moves_all_that_was_recorded_later_into_a_run_of_its_own
         assert (best.step, best.score) == (3, 1.0)
         assert moved is not None
         assert str(moved) == (
-            "resuming after step 2: what was recorded of step 3 (1 episode, the model of step 3 with held-out success "
-            f"1.00) is now in {run.path / 'superseded' / '1'}"
+            "resuming after step 2: records of step 3 (1 episode, the model of step 3 with held-out success "
+            f"1.00) were moved to {run.path / 'superseded' / '1'}"
         )
         assert run.rewind(2) is None
         assert resolve_run(run.path) == run.path
@@ -168,7 +168,7 @@ def test_a_cleaned_run_keeps_its_records_and_its_best_model_and_is_not_resumed(t
     assert (run.info().status, run.removable()) == ("finished", {})
     with run.episodes() as episodes:
         assert episodes.count() == 1
-    with pytest.raises(RunStoreError, match="was cleaned: what resuming needs is gone"):
+    with pytest.raises(RunStoreError, match="was cleaned, so its resume point is gone"):
         RunDirectory.open(run.path, write=True)
 
 
@@ -197,7 +197,7 @@ def test_a_rewind_that_was_broken_off_lost_nothing_and_is_done_by_the_next(tmp_p
     assert [path.name for path in run.superseded()] == ["1"]
     with RunDirectory.open(run.superseded()[0]).episodes() as episodes:
         assert [row.step for row in episodes.list()] == [2]
-    with pytest.raises(RunStoreError, match="is what a resume ran again"):
+    with pytest.raises(RunStoreError, match="holds superseded steps of a run"):
         RunDirectory.open(run.superseded()[0], write=True)
 
 
@@ -269,7 +269,7 @@ def test_an_experiment_means_its_newest_run_that_trains_or_has_a_model_before_a_
 def test_no_run_is_an_error_that_says_where_was_looked(tmp_path) -> None:
     with pytest.raises(RunStoreError, match=r"no run found in nothing and .*records/nothing"):
         resolve_run("nothing", record_dir=tmp_path / "records")
-    with pytest.raises(RunStoreError, match="is no run"):
+    with pytest.raises(RunStoreError, match="is not a run"):
         RunDirectory.open(tmp_path)
 
 
@@ -283,6 +283,6 @@ def test_a_half_made_folder_is_no_run(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\x1b]0;b\x07", "a\nb"])
 def test_a_name_that_no_folder_should_have_is_refused_in_short(name: str, tmp_path) -> None:
-    with pytest.raises(RunStoreError, match="cannot be a folder's name") as caught:
+    with pytest.raises(RunStoreError, match="is not a valid folder name") as caught:
         RunDirectory.create(tmp_path, name)
     assert len(str(caught.value)) < 400

@@ -146,7 +146,7 @@ def test_an_episode_recorded_twice_is_an_error_that_names_rewinding(tmp_path, ep
     store.append(episode())
     store.flush()
     store.append(episode())
-    with pytest.raises(RunStoreError, match=r"recorded twice.*rewound"):
+    with pytest.raises(RunStoreError, match=r"recorded twice.*rewind"):
         store.flush()
     store.close()
 
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path) -> None:
     sqlite3.connect(tmp_path / "other").execute("CREATE TABLE t (x)")
     with pytest.raises(RunStoreError, match="cannot be"):
         EpisodeStore(tmp_path / "text")
-    with pytest.raises(RunStoreError, match="no store of episodes"):
+    with pytest.raises(RunStoreError, match="not an episode store"):
         EpisodeReader(tmp_path / "other")
     with pytest.raises(RunStoreError, match="no episodes at"):
         EpisodeReader(tmp_path / "nothing")

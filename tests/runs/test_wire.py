@@ -134,7 +134,7 @@ def test_what_no_format_can_hold_is_kept_as_its_text(episode) -> None:
     assert back.judge_inputs["object"] == "<class 'object'>"
     assert back.judge_inputs["set"] == "{1}"
     assert back.judge_inputs["numpy"] == 0.5
-    assert "holds itself" in back.judge_inputs["cyclic"]["self"]
+    assert "contains itself" in back.judge_inputs["cyclic"]["self"]
 
 
 def test_later_changes_of_a_dictionary_do_not_reach_the_record(episode) -> None:

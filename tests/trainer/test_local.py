@@ -175,7 +175,7 @@ async def test_the_best_model_of_steps_that_a_resume_runs_again_stays_the_best(
     run.checkpoints.save(2, model=lambda folder: None, score=0.75)
     moved = run.rewind(-1)
     assert moved is not None
-    assert "resuming from the beginning: what was recorded of step 2" in str(moved)
+    assert "resuming from the beginning: records of step 2" in str(moved)
     settings = config(tasks_per_step=1, total_steps=2, test_freq=1)
     await fit(small_folder, run, settings, measured=2)
     best, latest = run.checkpoints.best(), run.checkpoints.latest()

@@ -186,7 +186,7 @@ def test_a_run_without_its_own_file_is_listed_and_opens(whole, run):
             found = get(client, "episodes", run=name, limit=1)["rows"][0]["episode_id"]
             assert get(client, "tokens", run=name, id=found)["length"] > 100
     assert resolve_run(run.parent) == run.parent / "whole"
-    with pytest.raises(RunStoreError, match=r"is no run; .*`astune view` shows what is left"):
+    with pytest.raises(RunStoreError, match=r"is not a run; .*`astune view` shows what is left"):
         RunDirectory.open(run)
 
 
