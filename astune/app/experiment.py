@@ -143,6 +143,21 @@ class Experiment:
         return replace(parts, trackers=trackers)
 
 
+def changes(before: AstuneConfig, after: AstuneConfig) -> list[tuple[str, object, object]]:
+    """The settings in which two configurations differ: each with its key and both values; None where it has none."""
+    old, new = (_flat(config.model_dump(mode="json")) for config in (before, after))
+    return [
+        (key, old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
+    ]
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "astune.") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in data.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
 def plain(value: Any) -> Any:
     """A value of Python as YAML would have it: a path is text, a class or function is the reference that names it.
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from astune.app.html_page import page, table
 from astune.cli._report import measured_lines, summary_line
 from astune.cli._svg import Line, shown, svg_chart
 from astune.runs import MetricsLine, RunDirectory, StepSummary, described, read_regular
@@ -22,33 +23,6 @@ _CURVES = (
 """The metrics that have a curve of their own; all others stand in a table."""
 _CONFIG_BYTES = 2**20
 _TURN_CHARACTERS = 4000
-_LEFT = ' class="left"'
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_STYLE = """
-:root{--paper:#fff;--ink:#1c2128;--faint:#5b6470;--line:#e1e4e9;--desk:#f6f7f9;--blue:#0072b2;--orange:#b84e00;
---good:#10653c;--bad:#a02a12;--warn:#7a5200;--warn-paper:#fdf1d3;color-scheme:light dark}
-@media(prefers-color-scheme:dark){:root{--paper:#14181f;--ink:#e4e7ec;--faint:#9aa4b2;--line:#262c36;--desk:#0e1116;
---blue:#5db4ea;--orange:#f2884a;--good:#6fd6a0;--bad:#ff9d85;--warn:#eec05f;--warn-paper:#33270c}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:1000px;padding:24px 16px 60px;background:var(--paper);
-color:var(--ink);font:15px/1.5 ui-sans-serif,system-ui,sans-serif}
-h1{font-size:22px;margin:0}h2{font-size:17px;margin:34px 0 8px}.faint{color:var(--faint)}p{margin:6px 0}
-.answer{font-size:26px;margin:14px 0 4px;font-variant-numeric:tabular-nums}.warn{background:var(--warn-paper);
-color:var(--warn);border-radius:8px;padding:8px 14px;margin:8px 0}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{text-align:right;padding:4px 12px 4px 0;
-border-bottom:1px solid var(--line);font-weight:400;vertical-align:top}thead th{color:var(--faint)}
-td{white-space:nowrap}th:first-child,td.left{text-align:left;white-space:normal}.wide{overflow-x:auto}
-.grid2{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,430px),1fr));gap:14px}
-figure,.half{margin:0;border:1px solid var(--line);border-radius:10px;padding:10px 12px;min-width:0}
-figcaption{font-size:14px}svg{width:100%;height:auto;display:block}svg text{font-size:11px;fill:var(--faint)}
-svg .grid{stroke:var(--line)}svg .line{fill:none;stroke-width:2}
-svg .train{stroke:var(--blue)}svg .held{stroke:var(--orange)}
-svg .band{stroke:none}svg .band.held{fill:var(--orange);opacity:.16}circle.train{fill:var(--blue);stroke:none}
-circle.held{fill:var(--orange);stroke:none}.train-key{color:var(--blue)}.held-key{color:var(--orange)}
-.turn{margin:6px 0;padding:4px 10px;border-left:3px solid var(--line);white-space:pre-wrap;overflow-wrap:anywhere;
-font-size:13.5px}.written{border-color:var(--blue)}.good{color:var(--good)}.bad{color:var(--bad)}
-pre{background:var(--desk);padding:12px;border-radius:8px;overflow-x:auto;font-size:12.5px}
-summary{cursor:pointer}@media print{details>*{display:block}}
-"""
 
 
 def write_html(run: RunDirectory) -> str:
@@ -59,9 +33,9 @@ def write_html(run: RunDirectory) -> str:
     """
     report = read_report(run)
     config = read_regular(run.config_path, _CONFIG_BYTES).decode(errors="replace") if run.config_path.is_file() else ""
-    page = report_page(report, run.metrics(), config)
-    path = run.save_plot(FILE, page.encode(errors="replace"))
-    return f"{path}: {len(page) / 1e3:,.0f} kB, opens in any browser without a network"
+    written = report_page(report, run.metrics(), config)
+    path = run.save_plot(FILE, written.encode(errors="replace"))
+    return f"{path}: {len(written) / 1e3:,.0f} kB, opens in any browser without a network"
 
 
 def report_page(report: RunReport, lines: Sequence[MetricsLine], config: str) -> str:
@@ -79,13 +53,7 @@ def report_page(report: RunReport, lines: Sequence[MetricsLine], config: str) ->
         *_all_metrics(lines),
         *(["<h2>Configuration</h2>", f"<pre>{_text(config)}</pre>"] if config else []),
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>{_text(report.experiment)} · ASTuner</title><style>{_STYLE}</style></head>"
-        f"<body>{''.join(parts)}</body></html>"
-    )
+    return page(f"{visible(report.experiment)} · ASTuner", "".join(parts))
 
 
 def _status(report: RunReport) -> str:
@@ -105,7 +73,7 @@ def _before_and_after(report: RunReport) -> Iterable[str]:
         ("attempts in error", str(before.errors), str(after.errors)),
     ]
     yield "<h2>Before and after, on held-out tasks</h2>"
-    yield _table(["", f"before (step {before.step})", f"after (step {after.step})"], rows)
+    yield table(["", f"#before (step {before.step})", f"#after (step {after.step})"], rows)
     (_, high), (low, _) = _interval(before), _interval(after)
     if low <= high and after.success_rate > before.success_rate:
         yield '<p class="faint">The intervals overlap: chance alone may explain the difference.</p>'
@@ -115,8 +83,8 @@ def _curves(report: RunReport, lines: Sequence[MetricsLine]) -> Iterable[str]:
     figures = [_figure(name, report, lines) for name in _CURVES]
     if any(figures):
         yield (
-            '<h2>Curves</h2><p class="faint">By step: <span class="train-key">■ training</span>, '
-            '<span class="held-key">■ held-out tasks</span>; the band is the 95 % interval of success.</p>'
+            '<h2>Curves</h2><p class="faint">By step: <span class="ink-0">■ training</span>, '
+            '<span class="ink-1">■ held-out tasks</span>; the band is the 95 % interval of success.</p>'
         )
         yield f'<div class="grid2">{"".join(figures)}</div>'
 
@@ -127,8 +95,8 @@ def _figure(name: str, report: RunReport, lines: Sequence[MetricsLine]) -> str:
         return ""
     band = [(summary.step, *_interval(summary)) for summary in report.validation]
     curves = [
-        Line("training", "train", _values(lines, "train", name)),
-        Line("held-out", "held", _values(lines, "validation", name), band if name == "reward/success_rate" else ()),
+        Line("training", "line-0", _values(lines, "train", name)),
+        Line("held-out", "line-1", _values(lines, "validation", name), band if name == "reward/success_rate" else ()),
     ]
     picture = svg_chart(entry.title, curves, from_zero=name != "reward/mean")
     unit = f' <span class="faint">{entry.unit}</span>' if entry.unit else ""
@@ -167,12 +135,12 @@ def _account(balance: TokenBalance) -> Iterable[str]:
     if not balance.sampled:
         return
     accounts = [("trained", balance.trained)]
-    accounts += [(f"masked: {reason}", count) for reason, count in balance.masked.most_common()]
-    accounts += [(f"dropped: {reason}", count) for reason, count in balance.dropped.most_common()]
+    accounts += [(_text(f"masked: {reason}"), count) for reason, count in balance.masked.most_common()]
+    accounts += [(_text(f"dropped: {reason}"), count) for reason, count in balance.dropped.most_common()]
     rows = [(account, f"{count:,}", f"{count / balance.sampled:.1%}") for account, count in accounts]
     rows += [("sampled", f"{balance.sampled:,}", ""), ("unaccounted for", f"{balance.difference:,}", "")]
     yield "<h2>Token account</h2>"
-    yield _table(["tokens sampled in training", "count", "part"], rows)
+    yield table(["tokens sampled in training", "#count", "#part"], rows)
 
 
 def _all_metrics(lines: Sequence[MetricsLine]) -> Iterable[str]:
@@ -184,24 +152,11 @@ def _all_metrics(lines: Sequence[MetricsLine]) -> Iterable[str]:
             values = [value for _, value in _values(lines, kind, name) if math.isfinite(value)]
             if values:
                 ends = (shown(values[0]), shown(values[-1]), shown(min(values)), shown(max(values)))
-                rows.append((name, title, *ends, entry.meaning if (entry := described(name)) is not None else ""))
+                meaning = entry.meaning if (entry := described(name)) is not None else ""
+                rows.append((_text(name), title, *ends, _text(meaning)))
     if rows:
-        table = _table(["metric", "", "first", "last", "least", "greatest", "what it is"], rows, left=(0, 1, 6))
-        yield f"<h2>All metrics</h2><details><summary>{len(rows)} series</summary>{table}</details>"
-
-
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    head = "".join(f'<th scope="col">{_text(each)}</th>' for each in heading)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{_text(cell)}</th>' if at == 0 else f"<td{_LEFT if at in left else ''}>{_text(cell)}</td>"
-            for at, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        whole = table(["metric", "", "#first", "#last", "#least", "#greatest", "what it is"], rows)
+        yield f"<h2>All metrics</h2><details><summary>{len(rows)} series</summary>{whole}</details>"
 
 
 def _interval(summary: StepSummary) -> tuple[float, float]:

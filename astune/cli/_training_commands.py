@@ -1,4 +1,6 @@
-"""Commands that play episodes or train: train, demo, sft, dpo, optimize-prompt, flywheel, eval, worker."""
+"""Commands that play episodes or train: train, demo, sft, dpo, sweep, optimize-prompt, flywheel,
+eval, worker.
+"""
 
 from __future__ import annotations
 
@@ -133,6 +135,43 @@ def optimize_prompt(
 
         companions = CompanionFlags(tuple(with_ or ()), False, False)
         return search_or_plan(conf, overrides or [], companions, plan=plan_of(plan))
+
+    exit_with(work)
+
+
+@training_commands.command()
+def sweep(
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment.")],
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over",
+            metavar="KEY=V1,V2",
+            help="Values of a key, as trainer.optim.lr=1e-5,5e-5; repeatable: all combinations are trained.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="N", help="Runs of each combination, with seeds counting up.")
+    ] = 1,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", metavar=" ", help="Run them on the Ray cluster that is there, as it has room for them."),
+    ] = False,
+    cpus: Annotated[int, typer.Option("--cpus", min=0, metavar="N", help="With --ray: CPUs of each run.")] = 1,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, metavar="N", help="With --ray: GPUs of each run.")] = 0,
+    overrides: Set = None,
+    dry_run: DryRun = None,
+) -> None:
+    """Train an experiment with several settings and seeds, one run after another, and report them side by side.
+
+    The runs are ordinary ones in the folder EXPERIMENT-sweep. After a kill the same command goes on where it was.
+    """
+
+    def work() -> int:
+        from astune.cli._sweep import sweep
+
+        resources = (cpus, gpus) if ray else None
+        return sweep(conf, over or [], seeds, overrides or [], resources, dry_run=dry_run is not None)
 
     exit_with(work)
 

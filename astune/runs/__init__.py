@@ -10,6 +10,7 @@ from astune.runs.directory import RunDirectory, is_run, outermost_run, resolve_r
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
+from astune.runs.held_out import HeldOut
 from astune.runs.info import RunInfo, RunKind, RunStatus
 from astune.runs.metrics import (
     MetricKind,
@@ -18,6 +19,7 @@ from astune.runs.metrics import (
     MetricsLog,
     balance_metrics,
     balance_of,
+    last_of,
     parse_line,
     read_metrics,
     total_balance,
@@ -37,6 +39,7 @@ __all__ = [
     "EpisodeReader",
     "EpisodeRow",
     "EpisodeStore",
+    "HeldOut",
     "Metric",
     "MetricKind",
     "MetricsFollower",
@@ -62,6 +65,7 @@ __all__ = [
     "described",
     "find_text",
     "is_run",
+    "last_of",
     "message_text",
     "open_regular",
     "outermost_run",

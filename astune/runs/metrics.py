@@ -17,6 +17,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +26,13 @@ from typing import Literal, Protocol, Self, cast, get_args
 import orjson
 
 from astune.runs._files import fsync_folder, store_errors, write_atomic
-from astune.runs._limits import METRICS_BYTES, read_regular
+from astune.runs._limits import METRICS_BYTES, open_regular, read_regular
 from astune.schema import RunStoreError, TokenBalance
 
 MetricKind = Literal["train", "validation"]
 _YEAR_3000 = 32_503_680_000
+_END_BYTES = 2**17
+"""A line has 3 to 10 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +222,19 @@ def _encode(line: MetricsLine) -> bytes:
 def _whole_lines(path: Path) -> int:
     """Count the bytes up to and including the last line end."""
     return path.read_bytes().rfind(b"\n") + 1
+
+
+def last_of(path: Path, kind: MetricKind) -> MetricsLine | None:
+    """The newest line of a kind, found in the file's end; None where there is none."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):
+            found = parse_line(line)
+            if found.kind == kind:
+                return found
+    return None

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astune.runs import MetricKind, MetricsLine, Stamp, open_regular, parse_line
+from astune.runs import HeldOut, MetricsLine, Stamp, open_regular, parse_line
 
-_END_BYTES = 2**17
-"""A line has 3 to 10 KB."""
 _LINE_BYTES = 2**20
 _MEASUREMENT = b'"validation"'
 _END_OF_READ = 256
 """What was read last has to stand where it stood."""
 _KIND_WITHIN = 64
 """A line begins with its step and its kind."""
-_SUCCESS = "reward/success_of_all"
 _SHOWN_BYTES = 2**27
 """What is shown of a file: the lines of some 10,000 steps."""
 
@@ -92,17 +87,6 @@ class MetricsFile:
                 self._damaged.append(self._n_lines)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Success on the held-out tasks: at the first measurement, the best one (the first of equals) and the last."""
-
-    first: float
-    best: float
-    best_step: int
-    last: float
-    last_step: int
-
-
 class HeldOutScores:
     """The held-out success in one file, of which only the lines of measurements are read as numbers.
 
@@ -140,30 +124,4 @@ class HeldOutScores:
             if _MEASUREMENT not in line[:_KIND_WITHIN]:
                 continue
             with suppress(ValueError):
-                found = parse_line(line)
-                score = found.metrics.get(_SUCCESS, found.metrics.get("reward/success_rate", math.nan))
-                if math.isfinite(score):
-                    self._found = _with(self._found, found.step, score)
-
-
-def _with(known: HeldOut | None, step: int, score: float) -> HeldOut:
-    if known is None:
-        return HeldOut(score, score, step, score, step)
-    best, best_step = (score, step) if score > known.best else (known.best, known.best_step)
-    return HeldOut(known.first, best, best_step, score, step)
-
-
-def last_of(path: Path, kind: MetricKind) -> MetricsLine | None:
-    """The newest line of a kind, found in the file's end; None where there is none."""
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
-        return None
-    for line in reversed(lines):
-        with suppress(ValueError):
-            found = parse_line(line)
-            if found.kind == kind:
-                return found
-    return None
+                self._found = HeldOut.of([parse_line(line)], self._found)

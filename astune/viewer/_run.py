@@ -18,11 +18,13 @@ from typing import Any, Generic, TypeVar
 from astune.runs import (
     DamagedStoreError,
     EpisodeReader,
+    HeldOut,
     MetricsLine,
     RunDirectory,
     RunInfo,
     RunNotes,
     Stamp,
+    last_of,
     read_regular,
     salvage,
     stamps_of,
@@ -31,7 +33,7 @@ from astune.runs.notes import FILE as NOTES
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._folder import Folder
-from astune.viewer._metrics import HeldOut, HeldOutScores, MetricsFile, MetricsSoFar, last_of
+from astune.viewer._metrics import HeldOutScores, MetricsFile, MetricsSoFar
 from astune.viewer._questions import Questions
 from astune.viewer._search import TextSearch
 from astune.viewer._settings import Settings, read_settings

@@ -51,6 +51,7 @@ RUN_ELSEWHERE = {
     "astune optimize-prompt": "tests/backbone/test_e2e_prompt_search.py, among the tests marked e2e",
     "astune sft": "tests/cli/test_sft.py",
     "astune dpo": "tests/cli/test_dpo.py",
+    "astune sweep": "tests/cli/test_sweep.py; with --ray tests/cli/test_e2e_sweep.py, among the tests marked e2e",
     "astune serve": "tests/feedback/test_serve.py",
     "astune feedback import": "tests/feedback/test_feedback.py",
     "astune flywheel": "tests/flywheel/test_turn.py",

@@ -19,12 +19,11 @@ import httpx
 import pytest
 from viewer_stage import get, make_episode, own_logprobs, serving, writing
 
-from astune.runs import MetricKind, MetricsLine, RunDirectory
+from astune.runs import MetricKind, MetricsLine, RunDirectory, last_of
 from astune.viewer import _run
 from astune.viewer._events import _WAITING, Event, Pulse, WatchedRun
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
-from astune.viewer._metrics import last_of
 
 
 @dataclass

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from viewer_stage import get, serving
 
-from astune.runs import RunDirectory
-from astune.viewer._metrics import HeldOut, HeldOutScores
+from astune.runs import HeldOut, RunDirectory
+from astune.viewer._metrics import HeldOutScores
 from astune.viewer._settings import Settings, differing, read_settings
 
 

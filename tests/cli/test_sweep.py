@@ -1,0 +1,122 @@
+"""`astune sweep`: its trials, what a kill leaves of them, and the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from astune_command import astune, start
+from taught import write_experiment
+
+from astune.app.sweep import found, trials_of
+from astune.config import dump
+from astune.runs import RunDirectory, runs_below
+from astune.schema import ConfigError
+
+WORKFLOW = """
+from astune import Workflow, WorkflowOutput
+
+
+class Ask(Workflow):
+    async def execute(self, task, proxy):
+        answer = await proxy.achat(proxy.init_messages)
+        return WorkflowOutput(reward=float("a" in answer["content"]))
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rows = [{"main_query": f"Say a ({n}).", "metadata": {"answer": "a"}} for n in range(24)]
+    write_experiment(tmp_path / "ask.yaml", tiny_folder, rows, WORKFLOW, steps=2, lr=1e-3)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "ask.yaml"
+
+
+def names(*over: str, seeds: int = 1, conf: Path) -> list[str]:
+    return [trial.name for trial in trials_of(conf, over, seeds, [])]
+
+
+def test_every_combination_is_trained_with_every_seed(conf):
+    assert names("trainer.optim.lr=1e-5,5e-5", "rollout.num_repeat=4,8", seeds=2, conf=conf) == [
+        f"trainer.optim.lr={lr} rollout.num_repeat={repeat} seed={seed}"
+        for lr in ("1e-5", "5e-5")
+        for repeat in (4, 8)
+        for seed in (0, 1)
+    ]
+    assert names(seeds=2, conf=conf) == ["seed=0", "seed=1"]
+    assert names("seed=3,9", conf=conf) == ["seed=3", "seed=9"]
+    lists = names("trackers=[tensorboard, wandb],[]", conf=conf)
+    assert lists == ["trackers=[tensorboard, wandb] seed=0", "trackers=[] seed=0"]
+
+
+@pytest.mark.parametrize(
+    ("over", "seeds", "fault"),
+    [
+        (["trainer.optim.lr"], 1, "names no values"),
+        (["trainer.optim.lr=1e-5,"], 1, "names no values"),
+        (["trainer.optim.lr=1e-5,1e-5"], 1, "names a value twice"),
+        (["trainer.optim.lr=1e-5", "astune.trainer.optim.lr=2e-5"], 1, "names trainer.optim.lr twice"),
+        (["seed=1,2"], 2, "the same key"),
+        (["trainer.optim.rate=1"], 1, "trainer.optim.rate"),
+        (["trainer.optim.lr=-1,1e-5"], 1, "trainer.optim.lr"),
+    ],
+)
+def test_what_cannot_be_swept_over_is_refused_by_name(conf, over, seeds, fault):
+    with pytest.raises(ConfigError, match=fault):
+        trials_of(conf, over, seeds, [])
+
+
+def test_a_trial_knows_its_run_by_its_settings(conf):
+    def write(trial, end: str | None) -> Path:
+        with RunDirectory.create(trial.config.record_dir, trial.config.experiment_name) as run:
+            run.save_config(dump(trial.config))
+            if end:
+                run.finish(end)
+            return run.path
+
+    first, second, third = trials_of(conf, ["trainer.optim.lr=1e-5,2e-5,3e-5"], 1, [])
+    write(first, "failed")
+    done, killed = write(first, "finished"), write(second, None)
+    assert [(each.state, each.run) for each in found([first, second, third])] == [
+        ("finished", done),
+        ("unfinished", killed),
+        ("missing", None),
+    ]
+    assert found([second])[0].command[-2:] == ["--resume", str(killed)]
+    changed = trials_of(conf, ["trainer.optim.lr=1e-5"], 1, ["trainer.total_steps=9"])
+    assert changed[0].state == "missing"
+
+
+def test_a_dry_run_names_every_trial_and_starts_nothing(conf):
+    said = astune(conf.parent, "sweep", str(conf), "--over", "trainer.optim.lr=1e-5,5e-5", "--seeds", "3", "--dry-run")
+    assert said.count("not begun") == 6
+    assert "6 trials, 0 of them finished" in said
+    assert not (conf.parent / "launcher_record").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_killed_goes_on_and_reports(conf):
+    given = json.loads(conf.read_text())
+    given["astune"]["trainer"] |= {"algorithm": "sft", "total_steps": 1}
+    given["astune"]["task_judge"] = {"reference_field": "answer"}
+    conf.write_text(json.dumps(given))
+    command = ("sweep", str(conf), "--over", "trainer.optim.lr=1e-4,1e-3")
+    folder = conf.parent / "launcher_record" / "ask-sweep"
+    process = start(conf.parent, *command, together=True)
+    while not (folder.is_dir() and any((run / "config.yaml").is_file() for run in runs_below(folder))):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    said = astune(conf.parent, *command)
+    assert said.count("finished; held-out") == 2, said
+    runs = [RunDirectory.look_at(run) for run in runs_below(folder)]
+    assert [run.info().status for run in runs] == ["finished", "finished"]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "trainer.optim.lr=1e-3" in page
+    assert "1 of 1" in page
+    assert [trial.state for trial in trials_of(conf, command[3:], 1, [])] == ["finished", "finished"]
