@@ -1,11 +1,11 @@
 """The command line's actions as Python functions: train, tune, evaluate, debug and resume.
 
-    api.py          the functions; run.py and evaluation.py  what they return; tuning.py  AgentScope's arguments
-    experiment.py   a configuration with its backbone and its parts; execution.py  a run of one, start to end
-    beside.py       companions and the message at the end; interrupts.py  Ctrl-C
-    display.py      progress on a terminal or in plain lines, from what progress.py counts; debugging.py  debug runs
+    api.py          the functions; run.py and evaluation.py  their results; tuning.py AgentScope's arguments
+    experiment.py a configuration with its backbone and its parts; execution.py a run of one, start to end beside.py
+    companions and the message at the end; interrupts.py Ctrl-C display.py progress on a terminal or in plain lines,
+    from what progress.py counts; debugging.py debug runs
 
-Only what is asked for is imported: `astune --help` needs none of it.
+Submodules are imported lazily: `astune --help` needs none of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`astune.train`, `astune.evaluate`, `astune.debug` and `astune.resume`: what the command line does, as functions.
 
-They are for scripts and for notebooks, whose event loop may run already. Where they have started a run, Ctrl-C ends it
-cleanly, with a checkpoint, and raises KeyboardInterrupt.
+They work in scripts and in notebooks, whose event loop is already running. During a run, Ctrl-C ends it cleanly, with a
+checkpoint, and raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def evaluate(
     quiet: bool = False,
     **overrides: Any,
 ) -> Evaluation:
-    """Measure a model on the held-out tasks of the experiment in `config`; nothing is trained or recorded.
+    """Measure a model on the validation tasks of the experiment in `config`; nothing is trained or recorded.
 
     Args:
         model: a model as in `model.path`, or a run for its best model; a mapping overrides the section `model`.
 
     Raises:
-        AstuneError: there are no held-out tasks, or what the experiment needs is not there.
+        AstuneError: there are no validation tasks, or something that the experiment needs is missing.
     """
     flags = CompanionFlags(tuple(with_), with_ray, with_appworld)
     _begin()
@@ -133,13 +133,13 @@ def evaluate(
 
 
 def _begin() -> None:
-    """What the command line does before anything else."""
+    """Prepare the process as the command line does."""
     let_openmp_spin_briefly()
     read_env_file(Path.cwd())
 
 
 def _console(quiet: bool) -> Console:
-    """Plain lines where there is no terminal, as in a notebook, whose widgets rich would otherwise ask for."""
+    """Return the console; plain lines if there is no terminal, as in a notebook, where rich would require widgets."""
     return Console(quiet=quiet, force_jupyter=False)
 
 

@@ -1,4 +1,4 @@
-"""What goes on beside a run, as the user sees it: companions, the run's own record, the message at its end."""
+"""Services around a run: companions, the record for `--kill`, the message at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """All that work needs: what the user brings, and the companions that run."""
+    """Everything that a run needs: the user's parts, and the running companions."""
 
     parts: UserParts
     companions: Companions
@@ -55,16 +55,16 @@ def made_ready(
     few_episodes: bool = False,
     experiment: Path | None = None,
 ) -> Iterator[Ready]:
-    """Load what the user brings and start the companions, in the order in which mistakes show soonest; end them after.
+    """Load the user's parts and start the companions, in the order that shows mistakes soonest; end them afterwards.
 
     Args:
-        load: makes the user's parts; called before anything slow starts, unless tasks may come from a companion.
-        takes_weights: whether a server that we start is trained with.
-        few_episodes: whether it answers for a few episodes only.
-        experiment: the folder of the experiment's runs, where it is not the configuration's.
+        load: builds the user's parts; called before anything slow starts, unless tasks may come from a companion.
+        takes_weights: whether a server started here receives weight updates.
+        few_episodes: whether it serves only a few episodes.
+        experiment: the folder of the experiment's runs, if it is not the configuration's.
 
     Raises:
-        ConfigError: the engine's addresses, its key or its model are not there, before anything is started.
+        ConfigError: the engine's URLs, its key or its model are missing; nothing was started.
     """
     experiment = experiment or config.record_dir.resolve() / config.experiment_name
     with Interrupts() as interrupts:
@@ -80,7 +80,7 @@ def made_ready(
 
 
 def load_checked(config: AstuneConfig, load: Callable[[], UserParts]) -> UserParts:
-    """The user's parts; what is wrong with them, the engine and the model is reported at once."""
+    """Load the user's parts; their errors and those of the engine and the model are reported together."""
     faults = Faults()
     faults.collect(lambda: require_engine(config))
     parts = faults.collect(load)
@@ -90,7 +90,7 @@ def load_checked(config: AstuneConfig, load: Callable[[], UserParts]) -> UserPar
 
 
 def require_engine(config: AstuneConfig) -> None:
-    """Raise where the engine's addresses, its key or its model are not there; nothing is fetched."""
+    """Raise if the engine's URLs, its key or its model are missing; nothing is downloaded."""
     from astune.backbone.engines import require_addresses, require_model
 
     faults = Faults()
@@ -102,7 +102,7 @@ def require_engine(config: AstuneConfig) -> None:
 
 @contextmanager
 def known_as_run(experiment: Path, console: Console) -> Iterator[None]:
-    """This process is recorded as a run while the block lasts, so that `--kill` finds it.
+    """Context in which this process is recorded as a run, so that `--kill` finds it.
 
     Args:
         experiment: the folder of the experiment's runs.

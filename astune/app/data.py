@@ -1,4 +1,4 @@
-"""Making tasks: from documents, and from a few examples."""
+"""Task generation from documents and from example tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUCCESS_RATE = "success_rate"
 
 
 def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
-    """What tasks are made of.
+    """Read the documents or examples from which tasks are generated.
 
     Raises:
         TaskReaderError: it cannot be read.
@@ -44,10 +44,10 @@ def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) ->
 
 
 async def make(config: AstuneConfig, material: Material, out: Path, on_progress: OnProgress) -> Made:
-    """Make the tasks and write them: training tasks to `out`, held-out ones and the report beside it.
+    """Generate tasks and write them: training tasks to `out`, validation tasks and the report beside it.
 
     Raises:
-        AstuneError: the helper model does not answer, nothing came of it, or a file cannot be written.
+        AstuneError: the helper model does not answer, no task was accepted, or a file cannot be written.
     """
     model = HelperModel(config.helper_model)
     made = await make_tasks(config.task_reader.data_generation, material, model, config.sandbox, on_progress)
@@ -69,11 +69,11 @@ def with_difficulty(
     console: Console,
     observed: Callable[[int], AbstractContextManager[RolloutObserver]],
 ) -> list[Task]:
-    """The tasks with `metadata.success_rate`: the part of `tries` episodes in which the experiment's model, workflow
-    and judge succeed. A task that could not be measured is missing.
+    """Return the tasks with `metadata.success_rate`: the fraction of `tries` episodes in which the experiment's model,
+    workflow and judge succeed. Tasks that could not be measured are omitted.
 
     Raises:
-        AstuneError: what the experiment needs is not there.
+        AstuneError: something that the experiment needs is missing.
     """
     trainer = experiment.config.trainer
     validation = trainer.validation.model_copy(update={"num_repeat": tries, "max_tasks": None})

@@ -1,4 +1,4 @@
-"""The report of made tasks as one page in the viewer's style: what came, what was taken out and why, examples."""
+"""Report of generated tasks as one page in the viewer's style: counts, rejected tasks with reasons, examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def report_html(made: Made, name: str) -> str:
 def _parts(made: Made, name: str) -> Iterable[str]:
     total = len(made.training) + len(made.held_out)
     yield f"<h1>{escape(name)}</h1>"
-    split = f"{len(made.training):,} to train on, {len(made.held_out):,} held out"
+    split = f"{len(made.training):,} training tasks, {len(made.held_out):,} validation tasks"
     yield f"<p>{total:,} tasks of {made.wanted:,} wanted: {split}.</p>"
     yield (
         f'<p class="faint">{made.usage.calls:,} answers of the helper model, {made.usage.cached:,} of them kept from '

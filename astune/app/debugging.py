@@ -1,4 +1,4 @@
-"""What a debug run shows beside its episodes: where the user's code failed, and a line for each episode."""
+"""Output of a debug run: where the user's code failed, and a line per episode."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Episodes:
 def require_one_without_error(episodes: Sequence[Episode]) -> None:
     """Raise AstuneError where every episode ended in an error."""
     if all(episode.status == "error" for episode in episodes):
-        raise AstuneError("every episode ended in an error", hint="what each one failed with stands above")
+        raise AstuneError("every episode ended in an error", hint="the error of each is shown above")
 
 
 class _Tracebacks(logging.Handler):
-    """Prints failures without wrapping, or the marks below a line would stand elsewhere."""
+    """Printer of failures without line wrapping, which would misplace the marks below a line."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The live display of a run: a panel that redraws itself on a terminal, one plain line a step anywhere else.
+"""Live display of a run: a self-updating panel on a terminal, one plain line per step elsewhere.
 
-It is told what happens through `Progress` and draws at most four times a second, from a thread of its own, so that
-neither the event loop nor the trainer ever waits for a terminal.
+It reads `Progress` and draws at most four times a second, from its own thread, so that neither the event loop nor the
+trainer ever waits for a terminal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ASCII_BLOCKS = "_.-=+*%#@"
 def open_display(
     config: AstuneConfig, run: RunDirectory, *, validation_tasks: int = 0, console: Console | None = None
 ) -> Iterator[Progress]:
-    """Show what happens while the block runs; the value is the observer to give to the backbone.
+    """Show the progress of the run while the block runs; the value is the observer for the backbone.
 
-    A run that goes on from a checkpoint shows its earlier steps, too.
+    A resumed run shows its earlier steps, too.
     """
     console = console or Console()
     trainer = config.trainer
@@ -74,7 +74,7 @@ def open_display(
 
 
 class LivePanel:
-    """Draws `progress` as it is at the moment of drawing."""
+    """Panel that renders `progress` at the moment of drawing."""
 
     def __init__(self, progress: Progress, title: str) -> None:
         self._progress = progress
@@ -109,7 +109,7 @@ class LivePanel:
 
 
 def plain_line(progress: Progress, measurement: Measurement) -> str:
-    """One line of metrics for a log file."""
+    """Format one line of metrics for a log file."""
     parts = [f"step {measurement.step}/{progress.total_steps}"]
     rewards = (
         f"reward {_number(measurement.get('reward/mean'))} success {_number(measurement.get('reward/success_rate'))}"
@@ -131,9 +131,9 @@ def plain_line(progress: Progress, measurement: Measurement) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
-    """Values as blocks of rising height, averaged down to `width`; NaN is a gap.
+    """Draw values as blocks of rising height, averaged down to `width`; NaN is a gap.
 
-    The scale is 0 to 1, widened where a value lies outside it.
+    The scale is 0 to 1, widened if a value lies outside it.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite or width < 1:
@@ -199,7 +199,7 @@ def _rates_line(progress: Progress) -> Text:
 
 
 def _phases_line(progress: Progress) -> Text:
-    """This step's phases; dim, what the last step took for those that have not begun."""
+    """Format this step's phases; dimmed, the previous step's duration of phases that have not started."""
     now, before = progress.phase_seconds(), progress.last_phase_seconds()
     text = Text()
     for name in dict.fromkeys([name for name in PHASES if name in now or name in before] + list(now)):

@@ -1,4 +1,4 @@
-"""Measuring a model on the held-out tasks, without training: success with a 95 % Wilson interval, reward."""
+"""Evaluation of a model on the validation tasks: success with a 95 % Wilson interval, reward."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured; `dropped` counts tasks that could not be, by the reason."""
+    """Result of an evaluation; `dropped` counts tasks that could not be measured, by reason."""
 
     model: str
     episodes: list[Episode]
@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def mean_reward(self) -> float:
-        """NaN where no episode finished."""
+        """Mean reward; NaN if no episode finished."""
         return fmean(episode.raw_reward for episode in self.episodes) if self.episodes else math.nan
 
     def __repr__(self) -> str:
@@ -73,14 +73,14 @@ def measure(
     observed: Callable[[int], AbstractContextManager[RolloutObserver]] = lambda _: nullcontext(NullObserver()),
     tasks: Sequence[Task] | None = None,
 ) -> Evaluation:
-    """Run every held-out task of the experiment with the model that it names.
+    """Run every validation task of the experiment with its model.
 
     Args:
-        tasks: what is measured in place of the held-out tasks; the experiment's own are then not read.
-        observed: receives the number of episodes, and returns the context whose value is told of each.
+        tasks: tasks to measure instead of the experiment's validation tasks, which are then not read.
+        observed: receives the number of episodes, and returns a context whose value observes each of them.
 
     Raises:
-        AstuneError: what the experiment needs is not there.
+        AstuneError: something that the experiment needs is missing.
     """
     from astune.backbone.local import evaluate
     from astune.backbone.parts import load_parts

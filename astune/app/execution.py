@@ -1,4 +1,4 @@
-"""A run from its first companion to how it ended: what the command line and Python's functions have in common."""
+"""Execution of a run from its companions to its end, shared by the command line and the Python API."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment whose parts are loaded and whose companions run; `recorded` is its folder while it runs."""
+    """An experiment whose parts are loaded and whose companions run; `recorded` is its folder during the run."""
 
     experiment: Experiment
     ready: Ready
     recorded: AbstractContextManager[RunDirectory]
 
     def work(self, run: RunDirectory, observer: RunObserver) -> None:
-        """Let the backbone do the run, until it ends, a signal comes, or a companion dies."""
+        """Let the backbone execute the run, until it ends, a signal arrives, or a companion dies."""
         experiment = self.experiment
         self.ready.run(
             experiment.backbone.train(experiment.config, self.ready.parts, run, observer, base_dir=experiment.base_dir)
@@ -55,10 +55,10 @@ class Job:
 def prepared(
     experiment: Experiment, flags: CompanionFlags, console: Console, tell_of: Callable[[RunDirectory], None]
 ) -> Iterator[Job]:
-    """Load what the user brings and start the companions; end them when the block ends.
+    """Load the user's parts and start the companions; end them when the block ends.
 
     Args:
-        tell_of: receives the run once it has a folder.
+        tell_of: receives the run once its folder exists.
     """
     config, backbone = experiment.config, experiment.backbone
     if flags.ray:
@@ -110,7 +110,7 @@ def _recorded(
 
 @contextmanager
 def _recording_the_end(run: RunDirectory, trackers: Trackers, console: Console) -> Iterator[None]:
-    """How the block ends is how the run ended; Ctrl-C is no failure, wherever it comes."""
+    """Record the run's end according to how the block ends; Ctrl-C is not a failure."""
 
     def end(status: EndStatus, message: str = "") -> None:
         run.finish(status, message)
@@ -145,7 +145,7 @@ def _trackers(experiment: Experiment, ready: Ready, run: RunDirectory, console: 
 
 
 def _classes_of(experiment: Experiment, ready: Ready) -> list[type]:
-    """The user's classes, whose sources are copied."""
+    """Return the user's classes, whose sources are copied into the backup."""
     from astune.config.imports import import_class, is_reference
     from astune.task_reader import TaskReaderBase
 
@@ -172,7 +172,7 @@ def _run_directory(experiment: Experiment) -> RunDirectory:
 
 
 def _show_changes(experiment: Experiment, run: RunDirectory, console: Console) -> None:
-    """Name the settings that a resumed run has otherwise than before, so that a forgotten one surprises nobody."""
+    """Print the settings that a resumed run has changed, so that none is changed unnoticed."""
     if experiment.run_path is None or not run.config_path.is_file():
         return
     for key, before, after in changes(load_config(run.config_path), experiment.config):
@@ -184,4 +184,4 @@ def _show_interrupted(run: RunDirectory, console: Console) -> None:
     done = f"the checkpoint of step {checkpoint.step} is saved" if checkpoint else f"what was recorded is in {run.path}"
     console.print(f"interrupted: {done}", markup=False, soft_wrap=True)
     if checkpoint is not None:
-        console.print(f"go on with: astune --resume {run.path}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"continue with: astune --resume {run.path}", markup=False, highlight=False, soft_wrap=True)

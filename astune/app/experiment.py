@@ -1,6 +1,6 @@
-"""An experiment that is about to run: its configuration, checked, where it came from, and the backbone that it names.
+"""An experiment before its run: the validated configuration, its source, and its backbone.
 
-It is made from a YAML file, from values of Python, or from an earlier run that is resumed. Nothing is started here.
+It is built from a YAML file, from Python values, or from a run to be resumed. Nothing is started here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Source = str | PathLike[str] | Mapping[str, Any] | AstuneConfig
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is going to run: `conf` is its YAML file where there is one, `run_path` the earlier run that is resumed."""
+    """An experiment before its run: `conf` is its YAML file if there is one, `run_path` the run to be resumed."""
 
     config: AstuneConfig
     conf: Path | None = None
@@ -47,15 +47,15 @@ class Experiment:
         *,
         appworld: bool = False,
     ) -> Experiment:
-        """A new run.
+        """Create the experiment of a new run.
 
         Args:
             overrides: `a.b=value` strings of the command line.
-            values: values of Python by key; a section's value is a mapping. A class stands for its reference.
-            appworld: take AppWorld's tasks where the experiment names none.
+            values: Python values by key; a section's value is a mapping. A class may replace its reference.
+            appworld: use AppWorld's tasks if the experiment names none.
 
         Raises:
-            ConfigError: with every problem of the configuration.
+            ConfigError: with every error of the configuration.
         """
         forget_changed()
         tasks = APPWORLD_TASKS if appworld else None
@@ -76,10 +76,10 @@ class Experiment:
         overrides: Sequence[str] = (),
         values: Mapping[str, Any] | None = None,
     ) -> Experiment:
-        """The run at `run`, or the newest one: of the experiment in `conf`, or of all.
+        """Load the experiment of the run at `run`, or of the newest run: of the experiment in `conf`, or of all.
 
         Raises:
-            ConfigError: it is a debug run, or the configuration is wrong.
+            ConfigError: it is a debug run, or the configuration is invalid.
             RunStoreError: there is no such run, or it cannot be resumed.
         """
         from astune.runs import RunDirectory, resolve_run
@@ -119,13 +119,13 @@ class Experiment:
         return self.config.record_dir.resolve() / self.config.experiment_name
 
     def load_parts(self, console: Console, *, with_tasks: bool = True) -> UserParts:
-        """What the user brings, checked together with what the backbone can do.
+        """Load the user's parts and check them against the backbone's capabilities.
 
         Args:
-            with_tasks: False leaves tasks out, which a companion may bring.
+            with_tasks: False skips the tasks, which may come from a companion.
 
         Raises:
-            AstuneError: something is wrong; several faults are reported together.
+            AstuneError: a part is invalid; several errors are reported together.
         """
         from astune.backbone.parts import load_parts
         from astune.trackers import load_trackers

@@ -1,4 +1,4 @@
-"""Importing, counting and exporting what users thought of the answers of a model."""
+"""Import, counts and export of users' feedback on a model's answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ What = Literal["labelled", "accepted", "preferences", "failures"]
 
 @dataclass
 class Taken:
-    """What an import found; `unknown` are the ids of ratings that no conversation has."""
+    """Result of an import; `unknown` are the ids of ratings without a conversation."""
 
     conversations: int = 0
     known: int = 0
@@ -32,7 +32,7 @@ class Taken:
     broken: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
-        """What a person wants to know of it."""
+        """Summarise the import for the user, line by line."""
         yield f"{self.conversations:,} new conversations, {self.known:,} that were there"
         yield f"{self.ratings:,} new ratings, {self.repeated:,} that were there; {self.implicit:,} implicit ones in all"
         if self.unknown:
@@ -43,10 +43,10 @@ class Taken:
 
 
 def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
-    """Read traces and ratings into a store; with None into one that is thrown away, to see what would come of it.
+    """Read traces and ratings into a store; with None into a temporary one, to preview the result.
 
     Raises:
-        TaskReaderError: a file is missing, or is of no kind that is known; nothing is written then.
+        TaskReaderError: a file is missing or of unknown format; nothing is written then.
     """
     for path in files:
         if not path.is_file():
@@ -61,7 +61,7 @@ def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
 
 
 def _read(path: Path) -> TraceFile:
-    """What a file holds; a file of ratings has no conversations."""
+    """Read a file; a file of ratings has no conversations."""
     if path.suffix == ".csv" or (path.suffix == ".jsonl" and not is_trace_file(path)):
         return TraceFile("ratings", ratings=list(read_ratings(path)))
     found = read_traces(path)
@@ -89,7 +89,7 @@ def _taken(files: Sequence[TraceFile], store: FeedbackStore) -> Taken:
 
 
 def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
-    """How much there is, by what it is and where it is from."""
+    """Count the feedback by kind and source."""
     counts = Counter(("conversations", each.source or "unknown") for each in store.interactions())
     for rating in store.ratings():
         counts["ratings", rating.kind] += 1
@@ -99,7 +99,7 @@ def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
 
 
 def exported(store: FeedbackStore, path: Path, what: What) -> int:
-    """Write what is asked for as JSON lines; the number of lines."""
+    """Write the requested records as JSON lines and return their number."""
     rows = [json.dumps(row, ensure_ascii=False) for row in _rows(store, what)]
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     return len(rows)

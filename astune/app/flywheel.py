@@ -1,6 +1,7 @@
-"""One turn of the flywheel: import, filter, train, evaluate, decide, report. Each stage is done once and kept.
+"""A turn of the flywheel: import, filter, train, evaluate, decide, report. Each stage runs once and its result is
+stored.
 
-`Flywheel.turn` is the order of things, top to bottom. What a stage does is in `flywheel_stages.py`.
+`Flywheel.turn` shows the sequence; the stages are in `flywheel_stages.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a turn; `turn` is None where there was nothing new to learn from."""
+    """Result of a turn; `turn` is None if there was no new feedback."""
 
     turn: Turn | None
     decision: Decision | None = None
@@ -36,10 +37,10 @@ class Flywheel:
     """The flywheel of one experiment.
 
     Args:
-        say: receives what a person wants to know, a line at a time.
+        say: receives progress messages, one line each.
 
     Raises:
-        ConfigError: the experiment is wrong.
+        ConfigError: the experiment is invalid.
     """
 
     def __init__(self, conf: Path, overrides: Sequence[str], console: Console, say: Callable[[str], None]) -> None:
@@ -50,10 +51,7 @@ class Flywheel:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """
-        Raises:
-            ConfigError, TaskReaderError: as `Inputs.of` says.
-        """
+        """Collect the inputs. Raises: ConfigError, TaskReaderError: see `Inputs.of`."""
         return Inputs.of(self._experiment)
 
     @property
@@ -61,12 +59,12 @@ class Flywheel:
         return History(self.folder, self._experiment.config.model.path)
 
     def turn(self) -> Outcome:
-        """Go on with the turn that is open, or begin one where there is new feedback, and bring it to its end.
+        """Resume the open turn, or start one if there is new feedback, and complete it.
 
         Raises:
-            AstuneError: a stage failed; the same command goes on there.
+            AstuneError: a stage failed; the same command resumes there.
         """
-        inputs = self._inputs  # what is wrong with the experiment is said before anything is written
+        inputs = self._inputs  # errors of the experiment are reported before anything is written
         with self._locked():
             self.history.relink()
             turn = self._open() or self._begin()
@@ -91,7 +89,7 @@ class Flywheel:
         self._say(f"the promoted model is {self.history.current}")
         open_turn = Turns(self.folder).open()
         if open_turn is not None:
-            self._say(f"turn {open_turn.name} is open and would go on")
+            self._say(f"turn {open_turn.name} is open and would be resumed")
             return
         with TemporaryDirectory() as temporary:
             copied = inputs.copied_store(Path(temporary))
@@ -126,7 +124,7 @@ class Flywheel:
             lock.release()
 
     def _open(self) -> Turn | None:
-        """The turn that was begun and is not over; one whose inputs are others now is abandoned."""
+        """Return the open turn; one whose inputs have changed is abandoned."""
         turn = Turns(self.folder).open()
         if turn is None:
             return None
@@ -151,7 +149,7 @@ class Flywheel:
         return None if inputs is None else turns.begin(inputs)
 
     def _end(self, turn: Turn, stages: Stages, decision: Decision) -> Decision:
-        """Promote, or do not; report; and close the turn. Each of these may be done a second time."""
+        """Promote or reject, report, and close the turn. Each of these is idempotent."""
         for reason in decision.reasons:
             self._say(f"  {reason}")
         if decision.promoted:

@@ -1,4 +1,4 @@
-"""What a turn begins with: the store of feedback, the sets that models are compared on, the settings, by content."""
+"""Inputs of a turn: the feedback store, the task sets for comparison and the settings, identified by content."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ class Inputs:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Inputs:
-        """
-        Raises:
-            ConfigError: no frozen set is named, or what answers is not the one model that a turn trains.
-            TaskReaderError: a file is not there.
+        """Collect the inputs. Raises: ConfigError: no frozen set is configured, or the serving model is not the one
+        model that a turn trains. TaskReaderError: a file is missing.
         """
         config = experiment.config
         if config.engine.base_url:
             raise ConfigError(
-                "engine.base_url: a turn of the flywheel measures the models that it trains, not what servers have",
+                "engine.base_url: the flywheel measures the models that it trains, not those of servers; remove this "
+                "key",
                 hint="leave engine.base_url empty; engine.type: vllm starts a server for each model",
             )
         if config.models:
@@ -49,7 +48,7 @@ class Inputs:
             )
         if not config.flywheel.held_out:
             raise ConfigError(
-                "flywheel.held_out names no file: nothing could prove a model better",
+                "flywheel.held_out is empty: set it to a file of tasks on which a model is proven better",
                 hint="write tasks with known answers into a JSONL file that no turn trains on, and name it",
             )
         reader = TaskReaderJsonl(config.task_reader, base_dir=experiment.base_dir)
@@ -61,7 +60,7 @@ class Inputs:
         return cls(config, experiment.base_dir, store.absolute(), files)
 
     def tasks(self, name: str) -> list[Task]:
-        """The tasks of a set; none where it is not named."""
+        """Return the tasks of a set; empty if it is not configured."""
         return [] if name not in self.files else read_tasks(self.files[name], self.base_dir)
 
     def sets(self) -> dict[str, dict[str, str]]:
@@ -88,10 +87,10 @@ def read_tasks(path: Path, base_dir: Path | None) -> list[Task]:
 
 
 def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
-    """Take in what `flywheel.imports` names; what a person wants to know of it.
+    """Import the files of `flywheel.imports` and summarise the result for the user.
 
     Raises:
-        TaskReaderError: a file is missing or of no known kind.
+        TaskReaderError: a file is missing or of unknown format.
     """
     reader = TaskReaderJsonl(experiment.config.task_reader, base_dir=experiment.base_dir)
     files = [reader.find(path, key="flywheel.imports") for path in experiment.config.flywheel.imports]
@@ -99,7 +98,7 @@ def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
 
 
 def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> dict[str, Any] | None:
-    """The inputs of a new turn, by content; None where no feedback is new since the `last` turn that came to its end.
+    """Identify the inputs of a new turn by content; None if there is no new feedback since the `last` completed turn.
 
     Raises:
         ConfigError: the frozen set has changed since.
@@ -157,7 +156,7 @@ def weights_digest(model: str) -> str:
 def _require_frozen(now: Mapping[str, str], before: Mapping[str, str] | None) -> None:
     if before is not None and now["path"] == before["path"] and now["sha256"] != before["sha256"]:
         raise ConfigError(
-            f"flywheel.held_out: {now['path']} is not what it was in the last turn, and is frozen",
+            f"flywheel.held_out: {now['path']} changed since the last turn, but the set must stay the same",
             hint="restore it; to compare on other tasks, write them into a file of another name",
         )
 

@@ -1,5 +1,5 @@
-"""The report of a turn as one page in the viewer's style: where data came from, what was taken out and why, old and new
-side by side, and what changed for which users."""
+"""Report of a turn as one page in the viewer's style: sources of the data, rejected feedback with reasons, old and new
+model side by side, and the changes for individual users."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SHOWN = 20
 def report_html(
     turn: Turn, decision: Decision, tried: Sequence[Tried], users: Mapping[str, str], history: History
 ) -> str:
-    """The whole page; it opens from disk and loads nothing.
+    """Render the whole page; it opens from disk and loads nothing.
 
     Args:
-        tried: every task that both models did.
-        users: whose each conversation is, by its id.
+        tried: every task that both models were run on.
+        users: user of each conversation, by its id.
     """
     return page(f"turn {turn.name}", "".join(_parts(turn, decision, tried, users, history)))
 
@@ -79,7 +79,7 @@ def _comparison(each: Comparison) -> list[str]:
 
 
 def _users(tried: Sequence[Tried], users: Mapping[str, str]) -> Iterable[str]:
-    """What changed for whom, on the tasks that were made of what they asked."""
+    """Render the changes per user, on the tasks made of their queries."""
     of_user: dict[str, list[Tried]] = defaultdict(list)
     for each in tried:
         if each.of == "fresh":

@@ -1,4 +1,4 @@
-"""The stages of a turn. Each writes what it found into the turn's folder, and is not done a second time."""
+"""Stages of a turn. Each stores its result in the turn's folder and is not repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
 
 @dataclass(frozen=True)
 class Filtered:
-    """What the filters left; `dropped` has a row for each rating and conversation that a rule took out."""
+    """Feedback after filtering; `dropped` has a row for each rating and conversation that a rule rejected."""
 
     result: Mapping[str, Any]
 
@@ -56,7 +56,7 @@ class Filtered:
 
 @dataclass(frozen=True)
 class Tried:
-    """One task as both models did it: whether each episode succeeded, and what was said last."""
+    """A task with the results of both models: success of each episode, and the last answer."""
 
     task: Task
     of: str
@@ -86,11 +86,11 @@ class Stages:
         self._store = store or inputs.store
 
     def filter(self) -> Filtered:
-        """Take out what is not believed, and make tasks of the rest: `train.jsonl` and `fresh.jsonl`."""
+        """Reject untrusted feedback, and create tasks from the rest: `train.jsonl` and `fresh.jsonl`."""
         return Filtered(self._turn.once("filtered", self._filter))
 
     def train(self) -> dict[str, Any]:
-        """Train the promoted model on the turn's tasks, in a run of its own; `why` says why there is no model."""
+        """Train the promoted model on the turn's tasks, in a separate run; `why` is the reason if there is no model."""
         return self._turn.once("trained", self._train)
 
     def decide(self, say: Callable[[str], None]) -> Decision:
@@ -98,7 +98,7 @@ class Stages:
         return Decision.read(self._turn.once("decision", lambda: self._decide(say).row()))
 
     def kept_model(self) -> Path:
-        """The new model's folder beside the turns, which is copied there once: runs may be cleaned."""
+        """Return the new model's folder beside the turns, where it is copied once, since runs may be cleaned."""
         kept = self._folder / "models" / self._turn.name
         if not kept.is_dir():
             partial = kept.with_name(f".{kept.name}.partial")
@@ -108,7 +108,7 @@ class Stages:
         return kept
 
     def tried(self) -> list[Tried]:
-        """Every task that both models were evaluated on; none where nothing was trained."""
+        """Return every task on which both models were evaluated; empty if nothing was trained."""
         if self._turn.result("trained")["model"] is None:
             return []
         found: list[Tried] = []
@@ -149,7 +149,7 @@ class Stages:
     def _tasks_of(
         self, interactions: Iterable[Interaction], ratings: Sequence[Rating]
     ) -> tuple[list[Task], list[Task]]:
-        """Training tasks and held-out ones, by session, of feedback that is believed."""
+        """Split trusted feedback into training and validation tasks, by session."""
         reader = self._experiment.config.task_reader
         with TemporaryDirectory() as temporary:
             path = Path(temporary) / "kept.sqlite3"
@@ -164,7 +164,7 @@ class Stages:
             config = TaskReaderConfig(type="feedback_tracing", feedback_tracing=feedback)
             try:
                 splits = open_task_reader(config).read()
-            except TaskReaderError:  # nothing is left that anybody accepted
+            except TaskReaderError:  # nothing accepted by a user is left
                 return [], []
         return splits.training, splits.validation
 
@@ -195,7 +195,7 @@ class Stages:
         trainer, n = self._experiment.config.trainer, self._turn.result("filtered")["training"]
         needed = trainer.tasks_per_step + trainer.dynamic_sampling.max_extra_tasks
         if n < needed:
-            return {"model": None, "why": f"not trained: {n} tasks, and a step takes {needed}"}
+            return {"model": None, "why": f"not trained: {n} tasks, but a step needs {needed}"}
         begun = self._begun()
         if begun is not None and RunDirectory.open(begun).info().status == "finished":
             run = Run(begun)
@@ -212,7 +212,7 @@ class Stages:
         return f"{self._experiment.config.experiment_name}-{self._turn.name}"
 
     def _begun(self) -> Path | None:
-        """The turn's run, where it was begun before; None where it was killed before it was a run."""
+        """Return the turn's run if it was started before; None if it was killed before its folder existed."""
         folder = self._experiment.config.record_dir.resolve() / self._run_name
         if not folder.is_dir():
             return None
@@ -268,10 +268,10 @@ class Stages:
     def _evaluated(
         self, role: str, name: str, tasks: Sequence[Task], say: Callable[[str], None]
     ) -> dict[str, dict[str, Any]]:
-        """What a model makes of each task: measured once a turn, and kept by what was measured.
+        """Measure the model on each task: once per turn, stored by the content measured.
 
         Raises:
-            WorkflowError: too few tasks of a set that decides could be measured; nothing is kept.
+            WorkflowError: too few tasks of a deciding set could be measured; nothing is stored.
         """
         inputs, trained = self._turn.inputs, self._turn.result("trained")
         model, weights = (
@@ -299,15 +299,12 @@ class Stages:
 
 
 def _require_measured(measured: Evaluation, n_tasks: int, what: str) -> None:
-    """
-    Raises:
-        WorkflowError: fewer tasks than a decision takes.
-    """
+    """Check the number of measured tasks. Raises: WorkflowError: fewer tasks than a decision needs."""
     if measured.n_tasks < MEASURED * n_tasks:
         why = "".join(f"; {n:,} times: {reason}" for reason, n in measured.dropped.most_common(3))
         raise WorkflowError(
             f"{what}: only {measured.n_tasks:,} of {n_tasks:,} tasks could be measured{why}",
-            hint="once the agent, its judge and its environment work, the same command measures once more",
+            hint="fix the agent, its judge or its environment, then repeat the command",
         )
 
 
@@ -334,7 +331,7 @@ def _question(task: Task) -> str:
 
 
 def _asked(task: Task) -> set[str]:
-    """Each question of a task and of the conversation that it brings, made `plain`."""
+    """Yield each question of a task and of its conversation, normalised by `plain`."""
     messages = [*task.init_messages, *(task.metadata.get("messages") or [])]
     asked = {plain(text_of(message)) for message in messages if message.get("role") == "user"}
     return asked | {plain(task.main_query)} if task.main_query else asked

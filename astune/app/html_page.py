@@ -1,4 +1,4 @@
-"""A page of HTML in the viewer's style: it opens from disk and loads nothing."""
+"""HTML page in the viewer's style that opens from disk and loads nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _curves(colours: Sequence[str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a column whose title begins with # holds numbers. Cells are HTML."""
+    """Render a table; a column whose title begins with # holds numbers. Cells are HTML."""
     kinds = [' class="number"' if column.startswith("#") else "" for column in columns]
     head = "".join(f"<th{kind}>{column.lstrip('#')}</th>" for column, kind in zip(columns, kinds, strict=True))
     body = "".join(

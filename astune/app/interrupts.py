@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends a run cleanly after what cannot be left half done, the second one at once."""
+"""Handling of Ctrl-C: the first ends a run cleanly, the second at once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Interrupts:
-    """SIGINT and SIGTERM while this is entered: the first raises KeyboardInterrupt, or cancels the work of `run`.
+    """Handler of SIGINT and SIGTERM while entered: the first raises KeyboardInterrupt, or cancels the work of `run`.
 
-    A second signal ends the process where it stands, whatever is being done: the run's records are written so that this
-    loses nothing that was acknowledged, and guardians end the companions. A notebook's kernel, whose event loop runs
-    already, is not ended: there it raises KeyboardInterrupt. Only a process's first thread receives signals: in others
-    this does nothing.
+    A second signal ends the process immediately: the run's records are crash-safe, and guardians end the companions. A
+    notebook's kernel, whose event loop is already running, is not ended: there it raises KeyboardInterrupt. Only the
+    main thread receives signals: in others this is a no-op.
     """
 
     def __init__(self) -> None:
@@ -62,7 +61,7 @@ class Interrupts:
             raise KeyboardInterrupt from None
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """In this thread, or, where a loop runs in it already, in one of its own."""
+        """Run in this thread, or in a new one if a loop is already running in it."""
         if self._has_loop:
             start_in_thread(lambda: asyncio.run(work), name="astune-run").result()
         else:
@@ -114,7 +113,7 @@ async def until_interrupted() -> None:
 
 
 def _at_prompt(frame: FrameType | None) -> bool:
-    """Return whether the thread that has the signal stands at pdb's prompt."""
+    """Return whether the thread that has the signal is at pdb's prompt."""
     return any(map(is_at_prompt, frames_from(frame)))
 
 

@@ -1,4 +1,4 @@
-"""Whether a judge can be trusted: probes, consistency, agreement with labels, and what it costs an episode."""
+"""Checks of a judge: probes, consistency, agreement with labels, and cost per episode."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TOLERANCE = 0.05
 
 @dataclass
 class JudgeCheck:
-    """What was seen of a judge.
+    """Measured behaviour of a judge.
 
-    `gained` are for each probe what it added to the bad answer's reward, task by task; `wavered` how far apart rewards
-    of the same episode were; `told_apart` whether the good answer had the higher reward.
+    `gained` is what each probe added to the bad answer's reward, by task; `wavered` is the spread of rewards of the
+    same episode; `told_apart` is whether the good answer had the higher reward.
     """
 
     gained: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PROBES})
@@ -39,7 +39,7 @@ class JudgeCheck:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong with the judge, in words; empty where it held."""
+        """Return the judge's failed checks in words; empty if it passed."""
         found = [f"an answer that {name} earns more" for name, gains in self.gained.items() if _most(gains) > TOLERANCE]
         if _most(self.wavered) > 2 * TOLERANCE:
             found.append(f"the same episode is rewarded {_most(self.wavered):.2f} apart")
@@ -52,12 +52,12 @@ class JudgeCheck:
 async def check_judge(
     config: AstuneConfig, base_dir: Path | None, tasks: Sequence[Task], labelled: Sequence[Example] = ()
 ) -> JudgeCheck:
-    """Try a judge on tasks, whose reference answers are the good ones; another task's is the bad one.
+    """Test a judge on tasks: the reference answer is the good one, another task's is the bad one.
 
-    The helper model's answers are not taken from disk: the same episode is really judged twice.
+    The helper model's cache is bypassed, so that the same episode is really judged twice.
 
     Raises:
-        ConfigError: there is no judge, or nothing to try it on.
+        ConfigError: there is no judge, or no task to test it on.
         AstuneError: the judge fails.
     """
     fresh = config.helper_model.model_copy(update={"cache": False})

@@ -1,4 +1,4 @@
-"""Comparing the engine's log-probabilities with the trainer's on real rollouts: `astune check numerics`."""
+"""Comparison of the engine's log-probabilities with the trainer's on real rollouts: `astune check numerics`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def check_numerics(
     steps: int,
     tasks: int,
 ) -> NumericsReport:
-    """Roll out `steps` steps of `tasks` tasks each and measure how far engine and trainer are apart; no file stays.
+    """Roll out `steps` steps of `tasks` tasks each and measure the difference of engine and trainer; leaves no files.
 
     Args:
-        observed: is entered when everything is ready; its value is told what happens.
+        observed: context entered when everything is ready; its value is the observer.
 
     Raises:
-        AstuneError: what the experiment needs is not there, or it could not be trained.
+        AstuneError: something that the experiment needs is missing, or it could not be trained.
     """
     from astune.backbone import local
     from astune.backbone.parts import load_parts

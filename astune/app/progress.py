@@ -1,4 +1,4 @@
-"""Progress of a run, as plain numbers: kept by callbacks, read by the display. Draws nothing."""
+"""Progress of a run as plain numbers, updated by callbacks and read by the display."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUEUED = "start"
 
 @dataclass(slots=True)
 class Measurement:
-    """One line of metrics, and when it came."""
+    """A line of metrics with its time."""
 
     step: int
     split: Split
@@ -29,9 +29,9 @@ class Measurement:
 
 @dataclass
 class Progress:
-    """A `RolloutObserver` and a `TrainingObserver`.
+    """Progress of a run, as a `RolloutObserver` and a `TrainingObserver`.
 
-    `episodes_of` says how many episodes the phases `rollout` and `validation` run, as far as that is known before.
+    `episodes_of` is the expected number of episodes of the phases `rollout` and `validation`.
     """
 
     total_steps: int
@@ -136,7 +136,7 @@ class Progress:
         return {name: metrics[key] for name in PHASES if (key := f"time/{name}_s") in metrics}
 
     def waits(self) -> Counter[str]:
-        """Count the running episodes by what they wait for; a copy, since the display asks from its own thread."""
+        """Count the running episodes by what they wait for; a copy, since the display reads it from its own thread."""
         return Counter(list(self.doing.values()))
 
     def tokens_per_s(self) -> tuple[float, float] | None:
@@ -147,5 +147,5 @@ class Progress:
         return newest.get("engine/tokens_per_s_in"), newest.get("engine/tokens_per_s_out")
 
     def balance(self) -> TokenBalance | None:
-        """The books of the last step; None before it."""
+        """Return the token accounting of the last step; None before it."""
         return balance_of(self.train[-1].metrics) if self.train else None

@@ -1,4 +1,4 @@
-"""Learning rubrics, and measuring how well they agree with labels beside a plain judge."""
+"""Learning rubrics, and comparing their agreement with labels with that of a plain judge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Measured:
 async def learn(
     config: AstuneConfig, examples: Sequence[Example], description: str, on_progress: OnProgress
 ) -> tuple[Rubrics, Usage]:
-    """Rubrics from labelled answers, or from the description where there are none.
+    """Learn rubrics from labelled answers, or from the description if there are none.
 
     Raises:
         AstuneError: the helper model does not answer, or nothing can be learned.

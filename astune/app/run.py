@@ -1,4 +1,4 @@
-"""A run as Python sees it: its numbers as plain rows, its episodes, its best model. Reads what the run recorded."""
+"""A run in the Python API: metrics as plain rows, episodes, best model. Reads the run's records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from astune.schema import ConfigError, Episode, RunStoreError, Split
 
 
 class Run:
-    """A run that is over, or still being written.
+    """A run, finished or still being written.
 
     Args:
-        path: a run's folder, or an experiment's folder or name for its newest run; None is the newest run of all.
+        path: a run's folder, or an experiment's folder or name for its newest run; None is the newest run overall.
 
     Raises:
         RunStoreError: there is no such run.
@@ -43,10 +43,10 @@ class Run:
         return load_config(self._directory.config_path)
 
     def metrics(self, split: Split | None = None) -> list[Row]:
-        """One row a step and split, with `step`, `split`, `elapsed_s` and every metric under its name.
+        """Return one row per step and split, with `step`, `split`, `elapsed_s` and every metric under its name.
 
         Args:
-            split: `train` or `validation`; None gives both.
+            split: `train` or `validation`; None returns both.
         """
         return rows_of(line for line in self._directory.metrics() if split in (None, line.kind))
 
@@ -97,7 +97,7 @@ def whole_model(checkpoint: Checkpoint) -> Path:
     policies = policies_in(checkpoint.model)
     if policies:
         raise RunStoreError(
-            f"{checkpoint.path} has the policies {', '.join(policies)}, and one model is asked for",
+            f"{checkpoint.path} has the policies {', '.join(policies)}, but one model is needed",
             hint=f"`astune export RUN --policy {policies[0]} --to DIR` makes a model of one, with the adapter merged",
         )
     return checkpoint.model

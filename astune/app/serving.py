@@ -1,4 +1,4 @@
-"""Serving models to people: keys for clients, shares of traffic, a log of conversations, and feedback on them."""
+"""Serving models to users: client keys, traffic shares, a log of conversations, and feedback on them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from astune.workflow import AgentModel, EpisodeModel
 from astune.workflow.agent_model import DEFAULT_AGENT
 
 _RENEWED_AFTER = 1_000
-"""Calls after which a model's memory of conversations begins anew; those that go on are then read from their start."""
+"""Calls after which a model's cached conversations are discarded; ongoing ones are then re-read from their start."""
 _LOOKS_EVERY_S = 5.0
 _MINUTE_S = 60.0
 
 
 @dataclass
 class Client:
-    """Somebody with a key, what was used, and when it was asked lately."""
+    """A client with its key, its usage, and the times of its recent requests."""
 
     name: str
     requests: int = 0
@@ -63,13 +63,13 @@ class Client:
         self.lately.append(now)
 
     def usage(self) -> dict[str, Any]:
-        """What the client used since the server started."""
+        """Return the client's usage since the server started."""
         tokens = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
         return {"client": self.name, "requests": self.requests, **tokens}
 
 
 class Version:
-    """One model that is served. Its agent is renewed from time to time, so that memory does not grow without end."""
+    """A served model. Its agent is renewed periodically to bound memory."""
 
     def __init__(self, name: str, share: float, opened: OpenModel) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class Version:
         return agent_of(self._opened, session)
 
     async def renew(self) -> None:
-        """Begin anew where the agent has answered often; calls on their way end first."""
+        """Replace the agent after many answers; calls in progress finish first."""
         old = self.agent
         if old.n_calls < _RENEWED_AFTER:
             return
@@ -218,7 +218,7 @@ class ModelServer:
 
 
 def agent_of(opened: OpenModel, session: str) -> AgentModel:
-    """An agent's model on `opened` that lives as long as somebody asks it, in the engine's `session`."""
+    """Return an agent's model on `opened`, in the engine's `session`, that lives while it is in use."""
     rollout = opened.config.rollout
     model = EpisodeModel(
         opened.engine,

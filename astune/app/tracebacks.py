@@ -1,4 +1,4 @@
-"""What an episode failed of, as Python shows it, from the user's code on: here the reader wrote what failed."""
+"""Tracebacks of failed episodes, starting at the user's code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from astune.schema import AstuneError, causes_of, is_users
 
 
 def users_traceback(failure: BaseException) -> str:
-    """The traceback of what the user's code raised, without the frames that lead there; empty where it was not that."""
+    """Format the traceback of an exception of the user's code, without outer frames; empty if it was raised
+    elsewhere."""
     for cause in causes_of(failure):
         trace = cause.__traceback__
         while trace is not None and not is_users(trace.tb_frame.f_code.co_filename):

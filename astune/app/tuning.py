@@ -17,7 +17,7 @@ from astune.schema import ConfigError
 from astune.task_reader.two_datasets import TwoDatasets
 
 _GRPO = "multi_step_grpo"
-"""What AgentScope calls GRPO over all calls of an episode."""
+"""AgentScope's names for GRPO over all calls of an episode."""
 
 
 class Dataset(Protocol):
@@ -70,18 +70,18 @@ def tune(
 
     Args:
         workflow_func: `async def (task, model, ...)`, at the top level of a file or notebook.
-        judge_func: `async def (task, response, ...)`; None where the workflow returns the reward.
+        judge_func: `async def (task, response, ...)`; None if the workflow returns the reward.
         train_dataset: rows to train on; each is the `task` of an episode.
-        eval_dataset: rows that are held out and measured.
+        eval_dataset: validation rows, which are measured and not trained on.
         model: the model that is trained.
-        auxiliary_models: none are started; a second model is a client that the function makes.
+        auxiliary_models: must be empty; for a second model the function creates its own client.
         algorithm: the algorithm, its group and batch size, learning rate and intervals.
         monitor_type: the tracker.
         config_path: an experiment's YAML file, which the other arguments override.
         overrides: values by key, as in `astune.train`; they win.
 
     Raises:
-        ConfigError: something is asked for that ASTuner does not do.
+        ConfigError: an argument is not supported by ASTuner.
         AstuneError: the run could not start, or failed.
     """
     _require_ours(model, auxiliary_models)
@@ -142,11 +142,11 @@ def _require_ours(model: TunedModel | None, auxiliary_models: Mapping[str, Any] 
     if auxiliary_models:
         raise ConfigError(
             f"auxiliary_models: {', '.join(auxiliary_models)} would have to be served, which astune.tune does not do",
-            hint="let the function make a client of a served model, or set helper_model",
+            hint="create a client of a served model in the function, or set helper_model",
         )
     if getattr(model, "tinker_config", None) is not None:
         raise ConfigError(
-            "model.tinker_config asks for training by Tinker's service, which is none of astune's backbones",
+            "model.tinker_config requests training by Tinker's service, which astune does not support",
             hint='leave it out; LoRA is model={"lora": {"rank": 16}} among the overrides of astune.train',
         )
     if getattr(model, "enable_thinking", None) is not None:

@@ -1,6 +1,7 @@
-"""A worker: claims episodes of a run on another machine, plays each with its own command, and gives the results back.
+"""A worker that claims episodes of a run on another machine, runs each with its own command, and returns the results.
 
-It comes and goes as it likes. What it leaves undone, or does not speak of in time, another worker plays again.
+Workers may join and leave at any time. Episodes that are unfinished, or without a heartbeat in time, are retried by
+another worker.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _HEARTBEATS = 3
 
 @dataclass(frozen=True)
 class Worker:
-    """Plays `parallel` episodes at once.
+    """Worker that runs `parallel` episodes concurrently.
 
     Args:
-        root: the address of the run's gateway, without `/v1`.
-        command: the agent, its files found.
+        root: the URL of the run's gateway, without `/v1`.
+        command: the agent's command with resolved file paths.
         memory: bytes that one program may hold; 0 is no limit.
-        tell: gets a line about what happens.
+        tell: receives progress messages.
     """
 
     root: str
@@ -73,7 +74,7 @@ class Worker:
                 answer = await client.post("/v1/episodes", json={"wait_s": _WAIT_S}, timeout=_WAIT_S + _CALL_S)
             except httpx.HTTPError as cause:
                 if not lonely:
-                    self.tell(f"nobody answers at {self.root} ({type(cause).__name__}); trying on")
+                    self.tell(f"no answer from {self.root} ({type(cause).__name__}); retrying")
                 lonely = True
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -91,22 +92,24 @@ def require_worker_gateway(answer: httpx.Response, root: str) -> None:
         raise ConfigError(f"{root} refuses the token", hint="pass the run's ASTUNE_WORKER_TOKEN")
     if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
         raise ConfigError(
-            f"{root} takes no workers: it answered with status {answer.status_code}",
+            f"{root} accepts no workers: it answered with status {answer.status_code}",
             hint="pass the address of rollout.workflow.workers, as http://trainer:8183",
         )
 
 
 def _claim_of(answer: httpx.Response, root: str) -> dict[str, Any]:
-    """The claimed episode. Raises ConfigError where somebody else answers at that address."""
+    """Parse the claimed episode. Raises ConfigError if the server at that address is not a run's gateway."""
     try:
         claim = answer.json()
         return {name: claim[name] for name in ("episode_id", "task", "api_key", "model", "lease", "lease_s")}
     except (ValueError, TypeError, KeyError) as cause:
-        raise ConfigError(f"{root} is no gateway of a run", hint="is there another server in between?") from cause
+        raise ConfigError(
+            f"{root} is not the gateway of a run", hint=("check for another server or a proxy at this address")
+        ) from cause
 
 
 class _Lease:
-    """One episode, from its claim to its result."""
+    """An episode, from its claim to its result."""
 
     def __init__(self, worker: Worker, client: httpx.AsyncClient, claim: dict[str, Any]) -> None:
         self._worker = worker
@@ -183,17 +186,17 @@ class _Lease:
 
 
 def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_id: str) -> tuple[str, dict[str, Any]]:
-    """The path and the body of what is to be said."""
+    """Return the path and the body of the report on a finished episode."""
     try:
         ended = running.result()
         if ended.memory:  # whether the model had been asked is known where the episode is
             held = f"it held {ended.memory >> 20} MiB of memory and was ended"
             ended = replace(ended, status=_TOO_MUCH_MEMORY, stderr=f"{ended.stderr}\n{held}")
         if ended.status is None:
-            raise WorkflowError(f"the program {command[0]} ended on task {task_id}, and nobody knows how")
+            raise WorkflowError(f"the program {command[0]} ended on task {task_id} with unknown status")
     except WorkflowError as failure:
         return "/abort", {"error": f"{failure.message}: {failure.hint}" if failure.hint else failure.message}
-    except Exception as failure:  # such as a full disk: this episode fails, and the worker goes on
+    except Exception as failure:  # such as a full disk: this episode fails, and the worker continues
         return "/abort", {"error": f"the worker failed: {described(failure)}"}
     values = AgentResult.printed(ended.stdout).values
     kept = {name: values[name] for name in ("reward", "is_success", "metrics") if name in values}
@@ -203,7 +206,7 @@ def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_i
 
 
 def _sendable(answer: Any) -> Any:
-    """The final answer; as text where it is no strict JSON, since a model may have written it."""
+    """Return the final answer; as text if it is not strict JSON, since a model may have written it."""
     try:
         return read_json(encoded(answer))
     except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ _IMPORT_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the table; `fix` is the line to run or write, for a problem."""
+    """A line of the table; `fix` is the line to run or write, for a problem."""
 
     what: str
     state: Literal["ok", "note", "problem"]

@@ -182,7 +182,7 @@ def separate_memory(config: AstuneConfig, shape: ModelShape, *, devices: int, on
 
 
 def _cluster_trainer(config: AstuneConfig, shape: ModelShape, devices: int, *, on_gpu: bool) -> dict[str, float]:
-    """One device of verl's trainer, which Trinity trains with as well, as `default_config` sets it up."""
+    """A device of verl's trainer, which Trinity trains with as well, as `default_config` sets it up."""
     rank = config.model.lora.rank
     trained = shape.adapters(rank) if rank else shape.parameters
     width = _BFLOAT16 if on_gpu else _FLOAT32

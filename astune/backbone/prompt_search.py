@@ -147,7 +147,7 @@ class _Player:
             self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
 
     async def try_out(self, prompts: Prompts, tasks: Sequence[Task]) -> list[Episode]:
-        """One episode a task, as a step of the run.
+        """An episode a task, as a step of the run.
 
         Raises:
             WorkflowError: one of them could not be played.

@@ -54,7 +54,7 @@ def exit_status(error: AstuneError) -> int:
 
 
 def show_error(error: AstuneError) -> None:
-    """One line that says what is wrong, where in the user's code it comes from, and the fix; for each of several."""
+    """A line that says what is wrong, where in the user's code it comes from, and the fix; for each of several."""
     from astune.schema import SeveralFaults
 
     if isinstance(error, SeveralFaults):

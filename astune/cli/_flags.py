@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _Command(TyperCommand):
-    """One whose help says nothing of the type of `--help`."""
+    """A whose help says nothing of the type of `--help`."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return _plain(super().get_help_option(ctx))

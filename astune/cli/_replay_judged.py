@@ -157,7 +157,7 @@ def _trained(episode: Episode) -> int:
 
 
 def _differences(old: Episode, new: Episode, was: Advantage, now: Advantage) -> Iterator[str]:
-    """One line for an episode that comes out differently."""
+    """A line for an episode that comes out differently."""
     pairs = {
         "reward": (f"{old.raw_reward:g}", f"{new.raw_reward:g}"),
         "status": (old.status, new.status),

@@ -28,7 +28,7 @@ NAME = "NAME"
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the configuration; `path` is dotted and excludes the root key."""
+    """A key of the configuration; `path` is dotted and excludes the root key."""
 
     path: str
     field: FieldInfo

@@ -10,7 +10,7 @@ from astune.config.strict import StrictModel
 
 
 class FlywheelConfig(StrictModel):
-    """One cycle from feedback to a decision: `astune flywheel`. The store is `task_reader.feedback_tracing.path`."""
+    """A cycle from feedback to a decision: `astune flywheel`. The store is `task_reader.feedback_tracing.path`."""
 
     folder: str = "flywheel"
     """Folder of the cycles, promoted models and their history; relative to the working directory."""

@@ -10,7 +10,7 @@ from astune.config.strict import StrictModel
 
 
 class WeightedJudgeConfig(StrictModel):
-    """One of several judges."""
+    """A judge of a list of judges."""
 
     shorthand: ClassVar[str] = "judge"
 

@@ -106,7 +106,7 @@ def dump(config: AstuneConfig) -> str:
 
 
 class _Layer:
-    """One document to be merged: aliases are renamed, unknown keys are collected."""
+    """A document to be merged: aliases are renamed, unknown keys are collected."""
 
     def __init__(self, document: Document, problems: list[_Problem], places: dict[str, str]) -> None:
         self._document = document

@@ -27,15 +27,15 @@ set_submodule share_memory smart_apply state_dict to to_empty train training typ
 
 
 class PolicyConfig(StrictModel):
-    """One of several policies: its own adapter on the shared model of `model.path`."""
+    """A policy of several: its own adapter on the shared model of `model.path`."""
 
     path: str | None = None
     """Folder of its initial adapter, such as `model/NAME` of a run's checkpoint. Null starts a new one; for a frozen
     policy null is the base model."""
     lora: LoraConfig = LoraConfig()
-    """Its LoRA adapter; a trained policy needs a rank above 0."""
+    """LoRA adapter of the policy; a trained policy needs a rank above 0."""
     optim: OptimConfig | None = None
-    """Its optimiser; null uses `trainer.optim`."""
+    """Optimiser of the policy; null uses `trainer.optim`."""
     train: bool = True
     """False freezes it, for an opponent, an older version or a helper. Its output is recorded but not trained."""
     targets: list[str] = Field(default_factory=list[str])

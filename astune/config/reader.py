@@ -11,7 +11,7 @@ from astune.config.strict import StrictModel
 
 
 class FileConfig(StrictModel):
-    """One file of tasks."""
+    """A file of tasks."""
 
     file_path: str
     """A JSONL file, one task a line; relative to the working directory, then to the configuration's folder."""

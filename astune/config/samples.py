@@ -10,7 +10,7 @@ from astune.config.strict import StrictModel
 
 
 class SampleRule(StrictModel):
-    """One rule of `trainer.samples`: an action and the messages that it applies to, by default all.
+    """A rule of `trainer.samples`: an action and the messages that it applies to, by default all.
 
     Rules apply in order, each to the messages that the previous ones left in training.
     """

@@ -85,7 +85,7 @@ __all__ = [
 
 
 class TrackerConfig(StrictModel):
-    """One metrics tracker."""
+    """A metrics tracker."""
 
     shorthand: ClassVar[str] = "type"
 
@@ -139,7 +139,7 @@ _BACKBONES = ("debug", "local", *get_args(ClusterEngine))
 
 
 class AstuneConfig(StrictModel):
-    """One experiment."""
+    """An experiment."""
 
     project_name: str = "astune"
     """Name under which trackers group experiments."""
@@ -228,7 +228,7 @@ class AstuneConfig(StrictModel):
 
     @property
     def constrained_tokens(self) -> ConstrainedTokens:
-        """How the loss treats tokens that were sampled under a grammar."""
+        """Treatment of tokens that were sampled under a grammar."""
         ours = self.engine.type == "in_process" and self.cluster_engine is None
         return self.trainer.loss.constrained_tokens or ("replay" if ours else "mask")
 

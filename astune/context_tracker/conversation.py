@@ -1,4 +1,4 @@
-"""One call's conversation: an agent's messages as it sent them and in canonical form, with the tools that it offered.
+"""A call's conversation: an agent's messages as it sent them and in canonical form, with the tools that it offered.
 
 It knows whether later messages go on from it, and nothing of tokens.
 """

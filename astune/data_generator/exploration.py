@@ -59,7 +59,7 @@ class ExplorationSource:
             yield from (Explore(world, number) for world in worlds)
 
     async def drafts(self, ask: Explore) -> list[Draft]:
-        """One objective, from one walk."""
+        """An objective, from one walk."""
         beginning, walked = await self._walked(ask)
         if not walked:
             return []

@@ -1,4 +1,4 @@
-"""One environment held to its contract: the right types, nothing before `create`, no step after the end.
+"""An environment held to its contract: the right types, nothing before `create`, no step after the end.
 
 Used wherever an instance lives, in this process or in one of a service. Calls are synchronous and do not overlap; what
 the environment raises passes through.

@@ -39,7 +39,7 @@ class Refusal(Exception):
 
 @dataclass
 class Instance:
-    """One live instance; `lock` is held while its process works for it."""
+    """A live instance; `lock` is held while its process works for it."""
 
     instance_id: str
     task: Task

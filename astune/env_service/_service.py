@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """One method for each endpoint; any of them may raise a `Refusal`.
+    """A method for each endpoint; any of them may raise a `Refusal`.
 
     Args:
         env: what `--env` says.

@@ -32,7 +32,7 @@ class EnvStep:
 
 
 class Environment(ABC):
-    """One instance for one episode. `step` is called until it says `is_terminated`, then `evaluate`, then `close`."""
+    """An instance for one episode. `step` is called until it says `is_terminated`, then `evaluate`, then `close`."""
 
     quick: ClassVar[bool] = False
     """True where every method answers within a millisecond: it is then called on the event loop, without a thread."""

@@ -133,7 +133,7 @@ class EnvServiceClient:
 
 
 class ServiceHandle(EnvironmentHandle):
-    """One instance in a service. Its id is chosen here, so that a repeated `create` makes no second one."""
+    """An instance in a service. Its id is chosen here, so that a repeated `create` makes no second one."""
 
     def __init__(self, url: str, env_type: str, task: Task, seed: int, *, timeout_s: float) -> None:
         self._url = url

@@ -25,7 +25,7 @@ CALL_TIMEOUT_S = 300.0
 
 
 class EnvironmentHandle(ABC):
-    """One environment instance, from `create` to `release`. Calls on one handle do not overlap."""
+    """An environment instance, from `create` to `release`. Calls on one handle do not overlap."""
 
     @property
     def quick(self) -> bool:

@@ -183,7 +183,7 @@ def can_confine() -> bool:
 
 
 class World:
-    """One task's world. This process makes its root and removes it; all else is done in one that was forked for it.
+    """A task's world. This process makes its root and removes it; all else is done in one that was forked for it.
 
     Args:
         settings: of the shell, as `prepare` returned them.

@@ -1,4 +1,4 @@
-"""One answer of a model with the conversation that led to it, and one opinion of it."""
+"""An answer of a model with the conversation that led to it, and one opinion of it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def rating_of(row: Mapping[str, Any], where: str) -> Rating:
-    """One row as a rating.
+    """A row as a rating.
 
     Raises:
         TaskReaderError: it names nothing, or says nothing; begins with `where`.

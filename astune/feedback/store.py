@@ -54,7 +54,7 @@ class Opinion:
 
 
 class FeedbackStore:
-    """One file, which several threads and processes may use.
+    """A file, which several threads and processes may use.
 
     Raises:
         RunStoreError: it cannot be opened.

@@ -18,7 +18,7 @@ MEASURED = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One set of tasks. Success rates are means over tasks; `low` and `high` bound new - old, each with `confidence`.
+    """A set of tasks. Success rates are means over tasks; `low` and `high` bound new - old, each with `confidence`.
 
     `low` counts what was lost and no gain, and `high` the other way: they hold whatever the models are, and are wide.
     `n_lost` of the `n_compared` tasks could be measured of the old model alone, and count as failed by the new one.

@@ -26,7 +26,7 @@ _INPUTS, _DONE, _ABANDONED = "turn", "done", "abandoned"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of the flywheel; `folder` holds all that it wrote but its run."""
+    """A turn of the flywheel; `folder` holds all that it wrote but its run."""
 
     folder: Path
 

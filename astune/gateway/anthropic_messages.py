@@ -155,7 +155,7 @@ def error_of(failure: Exception, status: int) -> dict[str, Any]:
 
 
 def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
-    """One message of Anthropic's as one or several of OpenAI's: results of tools first, then what the user says."""
+    """A message of Anthropic's as one or several of OpenAI's: results of tools first, then what the user says."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant") or message.keys() - {"role", "content"}:
         raise Refused(f"{place}: a message has a role, user or assistant, and content", key=place)

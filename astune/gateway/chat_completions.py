@@ -135,7 +135,7 @@ class ChatRequest(_Body):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One answer of the model, and what its tokens were."""
+    """An answer of the model, and what its tokens were."""
 
     message: Message
     token_texts: Sequence[str]

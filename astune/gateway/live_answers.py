@@ -9,7 +9,7 @@ from astune.renderers.settled import Settled
 
 
 class LiveAnswer:
-    """One answer on its way.
+    """An answer on its way.
 
     Args:
         on_change: called, on any thread, when there is more of it.

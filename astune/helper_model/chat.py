@@ -46,7 +46,7 @@ class Answered:
 
 
 class Chat(Protocol):
-    """One model that answers."""
+    """A model that answers."""
 
     async def name(self) -> str:
         """Who it is: the address, and the model there."""

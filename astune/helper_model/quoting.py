@@ -28,7 +28,7 @@ def quoted(text: str, longest: int = _LONGEST) -> str:
 
 
 def data(**values: Any) -> str:
-    """One JSON object of what a question is about; texts in it are `quoted`, so that none of them can end it."""
+    """A JSON object of what a question is about; texts in it are `quoted`, so that none of them can end it."""
     return json.dumps({name: _quoted_in(value) for name, value in values.items()}, ensure_ascii=False)
 
 

@@ -12,7 +12,7 @@ from astune.trainer.samples import ConstrainedRun, WeightedTimeline
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
+    """A call that is trained: the conversation, the tokens that stand for it in the record, and the answer."""
 
     messages: list[Message]
     prompt_ids: list[int]

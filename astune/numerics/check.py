@@ -41,7 +41,7 @@ LARGEST_NOISE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StepNumerics:
-    """One step: `version` is that of the trainer's weights, `mismatch` holds those that the engine recorded.
+    """A step: `version` is that of the trainer's weights, `mismatch` holds those that the engine recorded.
 
     `limits` are those of the step's own weights and tokens; `evidence` against the draws is that of `Draws.evidence`.
     """

@@ -33,7 +33,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One assumption about the engine, and what became of the measure under it.
+    """An assumption about the engine, and what became of the measure under it.
 
     `measure` names it: the mean absolute difference, or the evidence against honest draws; less is better.
     """

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process; `start` is as `started_at` has it."""
+    """A process; `start` is as `started_at` has it."""
 
     pid: int
     start: str

@@ -83,7 +83,7 @@ class Ties:
 
 
 class Worker:
-    """One process. Calls do not overlap; after a lost one only `end` is of use.
+    """A process. Calls do not overlap; after a lost one only `end` is of use.
 
     Args:
         exited: the process's exit status once it has ended, None where only its parent knows.

@@ -92,7 +92,7 @@ CONVERSATIONS: dict[str, list[Message]] = {
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """One way to go on behind one answer.
+    """A way to go on behind one answer.
 
     `again` are tokens so far that have to be read anew because the template writes them differently by now.
     """

@@ -1,4 +1,4 @@
-"""Running one episode, and many at once: deadlines, retries, failure policy."""
+"""Execution of one episode, and of many concurrently: deadlines, retries, failure policy."""
 
 from astune.rollout.balance import token_balance
 from astune.rollout.demonstrations import DEMONSTRATIONS, PREFERENCES, DemonstrationPool

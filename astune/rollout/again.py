@@ -1,4 +1,4 @@
-"""Recorded episodes judged and merged anew, without a model: what a changed judge or policy would have made of them."""
+"""Rejudging and re-merging recorded episodes without a model, to see the effect of a changed judge or policy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from astune.schema import AstuneError, Episode, EpisodeStatus, Reward
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """An episode as it would be recorded now; `kept` says why its recorded reward stands, where it was not judged."""
+    """An episode with its new reward; `kept` is why the recorded reward stays if it could not be rejudged."""
 
     episode: Episode
     kept: str | None = None
 
 
 async def again(episode: Episode, renderer: Renderer, judge: Judge | None, config: AstuneConfig) -> Again:
-    """Merge an episode anew and judge it anew.
+    """Re-merge and rejudge a recorded episode.
 
-    Its environment is gone, so a judge that asks it cannot judge; the recorded reward then stands, as it does where
-    the workflow gave it itself.
+    Its environment no longer exists, so a judge that needs it cannot judge; the recorded reward is then kept, as is a
+    reward of the workflow itself.
 
     Raises:
         WorkflowError: a recorded conversation cannot be rendered any more.

@@ -1,4 +1,4 @@
-"""One attempt at an episode: a fresh environment, the workflow, the judge, and what is recorded of it."""
+"""An attempt at an episode: a fresh environment, the workflow, the judge, and the record of it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _RELEASE_S = 30.0
 """Seconds to wait for an environment to close; one that is stuck in a step never will."""
 
 _REFUSED_CALLS = 100
-"""An agent that asked this often for what does not fit asks for ever."""
+"""Refused calls after which an agent that repeats a prompt that does not fit is stopped."""
 
 
 class Attempt:
-    """One attempt's steps in order: `play`, then always `release`, then `record`."""
+    """Steps of one attempt: `play`, then always `release`, then `record`."""
 
     def __init__(self, setting: RolloutSetting, request: EpisodeRequest) -> None:
         config = setting.config
@@ -124,7 +124,7 @@ class Attempt:
         self._reward = await self._judge(self._proxy)
 
     async def release(self) -> str | None:
-        """Give the environment back; says what went wrong, for an episode that is otherwise fine."""
+        """Release the environment; return the error, if any, of an otherwise successful episode."""
         if self._environment is None:
             return None
         what = f"releasing the environment of task {self._task.task_id}"
@@ -136,7 +136,7 @@ class Attempt:
         return None
 
     def record(self, error: str | None) -> Episode:
-        """The episode as it is now."""
+        """Return the episode in its present state."""
         reward = self._reward if error is None else None
         status = "error" if reward is None else "success" if reward.is_success else "failed"
         truncated = self._proxy is not None and (self._proxy.cut or self._proxy.turns_exhausted)
@@ -201,7 +201,7 @@ class Attempt:
 
     @property
     def _forest(self) -> Forest:
-        """What the episode's agents read and wrote so far; with `deterministic`, in an order that no timing decides."""
+        """Return the forest recorded so far; with `deterministic`, in an order independent of timing."""
         forest = self._tracker.forest
         return forest.by_tokens() if self._config.deterministic else forest
 
@@ -211,7 +211,8 @@ class Attempt:
         self._consequences.append(failure)
 
     def ends_as_overflow(self, failure: AstuneError) -> bool:
-        """Whether the deadline met an agent that asked again and again what does not fit: the attempt is truncated."""
+        """Return whether the agent kept repeating a prompt that does not fit until the deadline: the attempt is
+        truncated."""
         in_vain = self.model.n_overflows >= _REFUSED_CALLS and self.phase == "workflow"
         if not (in_vain and isinstance(failure, DeadlineExceeded)):
             return False
@@ -220,7 +221,7 @@ class Attempt:
         return True
 
     def _ended_by(self) -> list[AstuneError]:
-        """What cut the episode, and what followed from it; empty where nothing did."""
+        """Return what cut the episode, and its consequence; empty if nothing did."""
         return [] if self.model.cut is None else [self.model.cut, *self._consequences]
 
     def _metrics(self) -> dict[str, float]:

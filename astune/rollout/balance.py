@@ -1,4 +1,4 @@
-"""The account of a step's sampled tokens, from what became of its episodes (law 3)."""
+"""Token accounting of a step's episodes (law 3)."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: En
             account = INTERRUPTED if episode.error == INTERRUPTED else "attempt failed"
             balance.dropped[account] += episode.forest.sampled_tokens()
     balance.dropped["cancelled call"] += after.cancelled_tokens - before.cancelled_tokens
-    balance.dropped += type(balance.dropped)()  # leaves out accounts of zero tokens
+    balance.dropped += type(balance.dropped)()  # omits accounts of zero tokens
     return balance

@@ -1,8 +1,9 @@
-"""Code of an agent or a judge that blocks the event loop, on which all episodes run: named, and ended at its deadline.
+"""Detection of agent or judge code that blocks the event loop of all episodes; it is named, and stopped at its
+deadline.
 
-No deadline of asyncio's comes while the loop is blocked. A thread asks the loop every second whether it still answers;
-where it does not, a signal interrupts the first thread, also in a `time.sleep`, and its handler raises in the user's
-code, which the stack shows to be running. A loop in another thread cannot be interrupted, and is only named.
+asyncio's deadlines do not fire while the loop is blocked. A thread checks every second whether the loop responds; if
+not, a signal interrupts the main thread, even in a `time.sleep`, and its handler raises in the user's code that is on
+the stack. A loop in another thread cannot be interrupted, and is only named.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from astune.schema import DeadlineExceeded, frames_from, is_users, place_in
 _LOOKS_S = 1.0
 _NAMED_AFTER_S = 5.0
 _SIGNAL = getattr(signal, "SIGURG", None)
-"""Ignored by whoever does not ask for it."""
-_HINT = "await what takes long, or write the function without async: it then runs in a thread of its own"
+"""Signal that is ignored by default."""
+_HINT = "await slow calls, or write the function without async so that it runs in its own thread"
 _OURS = str(Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 _one = threading.Lock()
@@ -33,7 +34,7 @@ _one = threading.Lock()
 
 @contextmanager
 def watched_loop(deadline_s: float) -> Iterator[None]:
-    """Watch this thread's running loop; where somebody watches already, that one does."""
+    """Watch this thread's running loop, unless a watcher is already active."""
     if not _one.acquire(blocking=False):
         yield
         return
@@ -50,7 +51,7 @@ class _Watch:
         self._deadline_s = deadline_s
         self._thread = threading.get_ident()
         self._signal = _SIGNAL if threading.current_thread() is threading.main_thread() else None
-        """What interrupts the thread; None where nothing can."""
+        """Signal that interrupts the thread; None if it cannot be interrupted."""
         self._over = threading.Event()
         self._answered_at = time.monotonic()
         self._named = False
@@ -95,12 +96,13 @@ class _Watch:
         place = users_place(frame)
         if place is None or self._over.is_set() or not _in_users_code(frame):
             return
-        self._answered_at = time.monotonic()  # it gets as long again for what it does about this
+        self._answered_at = time.monotonic()  # it gets the same time again to handle the exception
         raise DeadlineExceeded(f"{place} blocked the event loop for more than {self._deadline_s:g} s", hint=_HINT)
 
 
 def users_place(frame: FrameType | None) -> str | None:
-    """`agent.py:12, in execute`: where the loop runs code of the user's; None where it does not, or is debugged."""
+    """Format the location of the user's code that the loop runs, as `agent.py:12, in execute`; None if there is none,
+    or in a debugger."""
     place = None
     for each in frames_from(frame):
         if _is_loops(each):
@@ -113,7 +115,7 @@ def users_place(frame: FrameType | None) -> str | None:
 
 
 def _in_users_code(frame: FrameType | None) -> bool:
-    """Whether the user's code runs, or a library that it called, and not ours, which nothing may interrupt."""
+    """Return whether the user's code runs, or a library called by it, and not ours, which must not be interrupted."""
     for each in frames_from(frame):
         if is_users(each.f_code.co_filename):
             return True

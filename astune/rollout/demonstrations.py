@@ -1,7 +1,7 @@
-"""Episodes that nobody sampled: the answers that tasks bring, tokenised as the model would have written them.
+"""Episodes that were not sampled: the tasks' answers, tokenised as if the model had written them.
 
-A demonstration is a task's `metadata.messages`, a whole conversation, with `metadata.tools`; without one the task's
-opening with its reference answer. A preference is two answers to a task's opening: `metadata.chosen`, or else the
+A demonstration is the conversation in a task's `metadata.messages`, with `metadata.tools`; without it, the task's
+prompt with its reference answer. A preference pair is two answers to a task's prompt: `metadata.chosen`, or else the
 reference answer, and `metadata.rejected`. The assistant's tokens are trained, the others are read.
 """
 
@@ -41,14 +41,14 @@ _BAD = Reward(raw_reward=0.0, is_success=False, metadata={"demonstration": True}
 
 @dataclass(frozen=True, slots=True)
 class GivenEpisodes:
-    """How a task's answers become the episodes of its group, and what such a group is called."""
+    """Conversion of a task's answers to the episodes of its group, and the name of such a group."""
 
     name: str
     of: Callable[[EpisodeRequest, Renderer, AstuneConfig], list[Episode]]
 
 
 class DemonstrationPool:
-    """Makes training episodes of the answers that tasks bring, and runs held-out tasks as `pool` does."""
+    """Pool that creates training episodes from the tasks' answers, and runs validation tasks like `pool`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class DemonstrationPool:
     async def run_groups(
         self, tasks: Sequence[Task], *, step: int, split: Split, num_repeat: int, temperature: float
     ) -> list[EpisodeGroup]:
-        """One demonstration, or one pair, a training task; `num_repeat` counts for held-out tasks alone."""
+        """Return one demonstration or one pair per training task; `num_repeat` applies to validation tasks only."""
         if split != "train":
             return await self._pool.run_groups(
                 tasks, step=step, split=split, num_repeat=num_repeat, temperature=temperature
@@ -75,7 +75,7 @@ class DemonstrationPool:
         return [self._group(EpisodeRequest(task, split, step, at, temperature)) for at, task in enumerate(tasks)]
 
     def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-        """The assistant's tokens of given answers stand for those that an engine samples."""
+        """Count the assistant's tokens of given answers in place of sampled ones."""
         balance = token_balance(groups, before, after)
         balance.sampled += sum(_tokens_in(group) for group in groups if _is_given(group))
         return balance
@@ -104,11 +104,11 @@ def demonstration(request: EpisodeRequest, renderer: Renderer, config: AstuneCon
 
 
 def preference(request: EpisodeRequest, renderer: Renderer, config: AstuneConfig) -> list[Episode]:
-    """A task's chosen and its rejected answer as episodes, in this order.
+    """Return a task's chosen and rejected answer as episodes, in this order.
 
     Raises:
         TaskReaderError: one of them is missing, or they are the same.
-        WorkflowError, ContextOverflow: as `demonstration` says.
+        WorkflowError, ContextOverflow: see `demonstration`.
     """
     task = request.task
     opening = opening_of(task)
@@ -134,7 +134,7 @@ def _given(
     renderer: Renderer,
     config: AstuneConfig,
 ) -> Episode:
-    """An episode whose assistant said what stands in `messages`; the first `n_read` of them are read, not trained."""
+    """Create an episode from `messages`; the first `n_read` of them are read, not trained."""
     tools: list[dict[str, Any]] = list(request.task.metadata.get("tools") or ())
     tracker = ContextTracker(renderer, config.rollout.max_model_len, Comparison("text", ignore_tools=False))
     for at, message in enumerate(messages):
@@ -175,7 +175,7 @@ def messages_of(task: Task, reference_field: str) -> tuple[list[Message], int]:
 
 
 def _answer(task: Task, field: str) -> list[Message]:
-    """What a field of the metadata answers: a text, or messages that follow the opening; empty where there is none."""
+    """Return the answer in a metadata field: a text, or messages that follow the prompt; empty if there is none."""
     value = task.metadata.get(field)
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         return value

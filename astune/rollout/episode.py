@@ -1,6 +1,6 @@
-"""One episode, whatever happens: it ends in an `Episode` with a reward, or in error with a cause and no reward.
+"""Execution of one episode: it ends in an `Episode` with a reward, or in error with a cause and no reward.
 
-Retrying is the pool's business.
+Retries are up to the pool.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class EpisodeInterrupted(asyncio.CancelledError):
-    """The cancellation of an episode, with what was recorded of it until then.
+    """Cancellation of an episode, with its record so far.
 
-    `by_debugger` says that nobody cancelled it from outside: its debugger was quit.
+    `by_debugger` is True if its debugger was quit, and it was not cancelled from outside.
     """
 
     def __init__(self, episode: Episode, *, by_debugger: bool) -> None:
@@ -32,10 +32,10 @@ class EpisodeInterrupted(asyncio.CancelledError):
 
 
 async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waited_s: float) -> Episode:
-    """One attempt. Its engine session, named as the episode, is opened before and closed after by the caller.
+    """Run one attempt. The caller opens and closes its engine session, which has the episode's name.
 
     Args:
-        waited_s: seconds that the request waited for its turn, for the record.
+        waited_s: seconds that the request waited in the queue, for the record.
 
     Raises:
         EpisodeInterrupted: the running task was cancelled, or a debugger in it was quit; nothing of

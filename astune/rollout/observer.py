@@ -1,4 +1,4 @@
-"""Observers of episodes: the run store and the live display are observers."""
+"""Observers of episodes, such as the run store and the live display."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RolloutObserver(Protocol):
         ...
 
     def on_attempt_failed(self, episode: Episode) -> None:
-        """The attempt ended in an error, or was interrupted; `episode.error` says why."""
+        """The attempt ended in an error, or was interrupted; `episode.error` is the reason."""
         ...
 
 

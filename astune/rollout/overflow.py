@@ -1,8 +1,8 @@
-"""An attempt that was cut, by a prompt that did not fit or by an answer that ends the episode.
+"""Handling of an attempt that was cut, by a prompt that did not fit or by an answer that ends the episode.
 
-What fails since an answer is missing is no failure of its own: the attempt ends as truncated, with the judge's reward
-where there is one and else 0. What fails for another reason, as an environment or a service that the agent or the judge
-calls, stays an error.
+A failure caused by the missing answer is not counted separately: the attempt ends as truncated, with the judge's reward
+if there is one, else 0. A failure for another reason, such as an environment or a service that the agent or the judge
+calls, remains an error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from astune.schema import (
 )
 
 _OF_A_MISSING_ANSWER = (LookupError, AttributeError, TypeError, ValueError, AssertionError)
-"""What code raises that reads an answer which is not there."""
+"""Exceptions raised by code that reads a missing answer."""
 
 UNJUDGED = Reward(raw_reward=0.0, is_success=False)
-"""The reward of an episode whose judge misses the answer that did not fit."""
+"""Reward of an episode whose judge lacks the answer that did not fit."""
 
 
 def is_overflow(episode: Episode) -> bool:
@@ -31,7 +31,7 @@ def is_overflow(episode: Episode) -> bool:
 
 
 def require_consequence(failure: AstuneError, cut: EpisodeCut | None) -> None:
-    """Return where `failure` of an agent or judge follows from what cut the episode before it.
+    """Return if `failure` of an agent or judge is a consequence of the cut.
 
     Raises:
         AstuneError: `failure`, where nothing cut the episode or a debugger was quit.

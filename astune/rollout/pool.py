@@ -1,7 +1,7 @@
-"""Many episodes at once: groups of tasks on one event loop, with a limit, deadlines and retries.
+"""Concurrent episodes: groups of tasks on one event loop, with a limit, deadlines and retries.
 
-A failed episode is run again in a fresh environment; when that does not help, its group is dropped and counted.
-It never aborts a step, and it never becomes a reward of 0.
+A failed episode is retried in a fresh environment; if retries fail, its group is dropped and counted. It never aborts a
+step, and never becomes a reward of 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from astune.workflow import Workflow
 
 _ENGINE_SETTLES_S = 120.0
 _LOST_ATTEMPTS = 20
-"""Attempts at an episode that may be lost with their machines, which are no attempts of `rollout.max_attempts`."""
+"""Attempts that may be lost with their machines; they do not count towards `rollout.max_attempts`."""
 
 
 @dataclass
@@ -103,19 +103,21 @@ class RolloutPool:
         temperature: float,
         first_repeat: int = 0,
     ) -> list[EpisodeGroup]:
-        """One group a task, in the order of `tasks`; a group that could not be completed says why in `dropped`.
+        """Run one group per task, in the order of `tasks`; `dropped` is the reason of a group that could not be
+        completed.
 
-        `first_repeat` is above 0 where another pool runs earlier episodes of the same task and step.
+        `first_repeat` is above 0 if another pool runs earlier episodes of the same task and step.
 
         Cancelling ends every running episode, reports each to the observer as interrupted, and leaves nothing running.
 
         Raises:
-            BudgetSpent: the judge's helper model may be asked nothing more; the others ended as if cancelled.
-            DebuggerLeft: one that stood in an episode was quit; the others ended as if cancelled.
+            BudgetSpent: the token budget of the judge's helper model is used up; the other episodes were cancelled.
+            DebuggerLeft: the debugger in an episode was quit; the other episodes were cancelled.
         """
         if split == "train" and self._config.rollout.top_p < 1:
             raise ConfigError(
-                f"rollout.top_p {self._config.rollout.top_p:g} cuts off tokens, whose probabilities training needs",
+                f"rollout.top_p {self._config.rollout.top_p:g} excludes tokens, whose probabilities training needs; "
+                "set it to 1",
                 hint="train with rollout.top_p: 1.0; other values are for evaluation",
             )
         slots: list[_Slot] = []
@@ -196,7 +198,7 @@ class RolloutPool:
             self._engine.close_session(request.episode_id)
 
     async def _run(self, slot: _Slot, request: EpisodeRequest, waited_s: float) -> EpisodeRequest | None:
-        """One attempt, put where it belongs; the request to try again with, where there is reason to."""
+        """Run one attempt and store its result; return the request to retry, if any."""
         try:
             episode = await run_episode(self._setting, request, waited_s=waited_s)
         except EpisodeInterrupted as interruption:
@@ -219,7 +221,7 @@ class RolloutPool:
         return request.retried(lost=lost)
 
     async def _rank(self, slot: _Slot) -> None:
-        """Have a complete group judged, where its episodes wait for that."""
+        """Judge a complete group if its episodes wait for a group judge."""
         waiting = [episode for episode in slot.finished.values() if is_unranked(episode)]
         if not waiting or not isinstance(self._setting.judge, GroupJudgeBase):
             return
@@ -252,7 +254,7 @@ class RolloutPool:
                 raise EngineError(
                     f"{_ENGINE_SETTLES_S:g} s after every episode ended the engine still has {stats.running} calls "
                     f"running and {stats.waiting} waiting: its tokens cannot be accounted for",
-                    hint="it hangs, or one forward pass takes longer than that; resume with --resume",
+                    hint="the engine hangs, or one forward pass takes longer; continue with --resume",
                 )
             await asyncio.sleep(0.01)
 

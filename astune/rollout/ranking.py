@@ -1,4 +1,4 @@
-"""Episodes that wait for their group: a group judge sees all of them together."""
+"""Ranking of a task's episodes by a judge that sees the whole group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_unranked(episode: Episode) -> bool:
 
 
 async def rank(judge: GroupJudgeBase, episodes: Sequence[Episode], *, timeout_s: float) -> None:
-    """Give the episodes of one task the rewards that the judge gives them; an error to all of them where it fails."""
+    """Assign the group judge's rewards to the episodes of one task; if it fails, all of them end in error."""
     try:
         rewards = await ask_group_judge(judge, episodes, timeout_s=timeout_s)
     except AstuneError as failure:

@@ -1,4 +1,4 @@
-"""Which episode is wanted: a task, the place in the run, and the attempt."""
+"""Request for an episode: the task, the position in the run, and the attempt."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from astune.schema import Episode, EpisodeStatus, Forest, Split, Task
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """One attempt at one of the K episodes of a task; `attempt` counts from 1.
+    """An attempt at one of the K episodes of a task; `attempt` counts from 1.
 
-    `lost` of the attempts before it were lost with the machine that they ran on.
+    `lost` earlier attempts were lost with their machines.
     """
 
     task: Task
@@ -24,7 +24,7 @@ class EpisodeRequest:
 
     @property
     def episode_id(self) -> str:
-        """Also the name of the engine session; unique within a run."""
+        """Episode id, also the name of the engine session; unique within a run."""
         return f"{self.split}-{self.step:06d}-{self.task.task_id}-{self.repeat:03d}-{self.attempt}"
 
     def retried(self, *, lost: bool = False) -> EpisodeRequest:

@@ -1,4 +1,4 @@
-"""Settings that all episodes of a pool share."""
+"""Settings shared by all episodes of a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running somebody else's coroutine to its end or to a deadline, and being sure that it has ended."""
+"""Running a coroutine of others until it ends or reaches a deadline, with certainty that it has ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BETWEEN_CANCELLATIONS_S = 0.5
 async def supervise(
     work: Coroutine[Any, Any, T], *, timeout_s: float, deadline: Callable[[], str], stop: Callable[[], None], hint: str
 ) -> T:
-    """The result of `work`, which runs as a task of its own.
+    """Return the result of `work`, which runs as a separate task.
 
-    Agent frameworks swallow cancellations (AgentScope takes one for an interruption by its user and talks on), so
-    the task is stopped by `stop()`, which makes what it uses refuse, and by cancelling it until it ends.
+    Agent frameworks swallow cancellations (AgentScope treats one as an interruption by its user and continues), so the
+    task is stopped by `stop()`, which disables what it uses, and by cancelling it until it ends.
 
     Args:
-        deadline: names the wait, for the error; called when it is over.
+        deadline: returns the name of the wait, for the error.
 
     Raises:
         DeadlineExceeded: `timeout_s` seconds were not enough.
@@ -46,7 +46,7 @@ async def supervise(
 
 
 async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel until it is over; one that resists for ten seconds is given up, cut off from everything by `stop`."""
+    """Cancel the task until it ends; one that resists for ten seconds is abandoned, disconnected by `stop`."""
     for _ in range(_CANCELLATIONS):
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=_BETWEEN_CANCELLATIONS_S)

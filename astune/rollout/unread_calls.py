@@ -1,4 +1,4 @@
-"""Whether the model's tool calls are read at all: a parser of another family reads none, and nothing else tells."""
+"""Detection of unparsed tool calls: a parser of another model family finds none, without any error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def warn_of_unread_calls(groups: Sequence[EpisodeGroup]) -> bool:
     answers = [node for episode in episodes for node in _answers_with_tools(episode)]
     if answers and not any(node.tool_calls for node in answers):
         _log.warning(
-            "tools were offered to %d answers of the first step, and none of them was read as a tool call. The model "
-            "may not call tools yet, or writes them as its chat template does not show. The first answer: %r",
+            "tools were offered for %d answers of the first step, but no tool call was parsed. The model may not "
+            "call tools yet, or uses another format than its chat template. The first answer: %r",
             len(answers),
             str(answers[0].content)[:_SHOWN_CHARACTERS],
         )

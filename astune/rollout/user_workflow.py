@@ -1,4 +1,4 @@
-"""The user's workflow, made and called: whatever it raises or returns becomes an output or a named error."""
+"""Construction and call of the user's workflow: results become an output, failures a named error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
             workflow.execute, task, proxy, name=f"astune-workflow-{task.task_id}", calls_back=True
         )
     except EpisodeCut:
-        if proxy.cut is None:  # an answer that the agent alone is told of
+        if proxy.cut is None:  # an answer that only the agent receives
             raise
         return None
     except WorkflowError as cause:
@@ -107,14 +107,14 @@ def require_something_to_train(
     *,
     free_answer: bool,
 ) -> None:
-    """Refuse an episode without a trainable token, and say how it came to that.
+    """Refuse an episode without a trainable token, and report the reason.
 
     Args:
-        free_answer: whether one has to be sampled without a grammar, since others are masked.
+        free_answer: whether an answer without a grammar is required, since others are masked.
 
     Raises:
         EpisodeCut: what the model wrote ended the episode before there was one.
-        WorkflowError: the model was never called, or by nobody who is trained, or only under grammars that are masked.
+        WorkflowError: the model was never called, or not by a trained agent, or only under grammars that are masked.
     """
     name = type(workflow).__name__
     if forest.sampled_tokens() == 0:
@@ -128,8 +128,10 @@ def require_something_to_train(
         trained = "all agents" if targets is None else sorted(targets)
         raise cut or WorkflowError(
             f"{name} trains {trained}, but the model was called by {agents}, for whom no trained policy answers",
-            hint="name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all; "
-            "where there are `models`, one that is trained has to answer for a target",
+            hint=(
+                "name the agents with proxy.as_agentscope_model(agent_name, target_tag), or train them all; with "
+                "`models`, a trained policy must serve one of the targets"
+            ),
         )
     if free_answer and all(node.constraint is not None for node in forest.nodes if node.trainable):
         raise cut or WorkflowError(

@@ -1,4 +1,4 @@
-"""Turn the result of a workflow or a judge into a reward that can be trained on, or into an error with the reason."""
+"""Conversion of a workflow's or a judge's result to a valid reward, or to an error with the reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HINT = f"return (raw_reward, is_success) or a Reward, with a number between -{_
 
 
 class Judge(Protocol):
-    """Anything with `compute_reward`; users derive theirs from `astune.task_judge.JudgeBase`."""
+    """Object with `compute_reward`; users derive theirs from `astune.task_judge.JudgeBase`."""
 
     def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any: ...
 
@@ -58,12 +58,12 @@ async def ask_judge(
     registered: dict[str, Any],
     timeout_s: float,
 ) -> Reward:
-    """The judge's reward for one episode, whose agents have the tags `targets`.
+    """Return the judge's reward for one episode, whose agents have the tags `targets`.
 
-    A judge that is an ordinary function gets an environment that it need not await.
+    A synchronous judge gets an environment with synchronous methods.
 
     Raises:
-        JudgeError: it failed, or gave nothing that is a reward.
+        JudgeError: it failed, or returned no valid reward.
         DeadlineExceeded: it took too long.
     """
     asynchronous = inspect.iscoroutinefunction(judge.compute_reward)
@@ -107,7 +107,7 @@ def _inputs(task: Task, env: Any, forest: Forest, registered: Mapping[str, Any])
 
 
 async def _called(method: Callable[[Any], Any], inputs: Any, what: str, timeout_s: float) -> Any:
-    """What a judge's method returns; what it raises is a JudgeError that names its line."""
+    """Return the result of a judge's method; exceptions become a JudgeError with the line."""
     hint = "raise rollout.call_timeout_s if the judge needs that long"
     async with boundary(JudgeError, what, timeout_s=timeout_s, hint=hint):
         try:
@@ -129,10 +129,10 @@ def _in_one_line(cause: Exception) -> str:
 
 
 def workflow_reward(output: WorkflowOutput, forest: Forest, targets: Mapping[str, str], workflow: str) -> Reward | None:
-    """The reward that a workflow gave itself; None where it leaves that to a judge.
+    """Return the workflow's own reward; None if it leaves that to a judge.
 
     Raises:
-        WorkflowError: it is no finite number, or names targets that nobody has.
+        WorkflowError: it is not a finite number, or has targets of no agent.
     """
     if output.reward is None:
         if output.per_target is not None:
@@ -170,9 +170,9 @@ def _reward(verdict: Any, what: str) -> Reward:
 def _require_fit(
     reward: Reward, forest: Forest, targets: Mapping[str, str], what: str, error: type[JudgeError | WorkflowError]
 ) -> None:
-    """Rewards per turn are one for each trained message; of those per target at least one is of a trained target.
+    """Check that rewards per turn match the trained messages, and that rewards per target include a trained target.
 
-    A target that nobody knows while a trained one has no reward is a name written wrongly.
+    An unknown target while a trained one has no reward is a misspelled name.
     """
     numbers = [reward.raw_reward, *(reward.per_target or {}).values(), *(reward.per_turn or ())]
     if (largest := max(numbers, key=abs)) and abs(largest) > _MOST:

@@ -14,7 +14,7 @@ _HEAD = "# Rubrics. Edit, reweight or remove them as you like; `astune rubrics c
 
 
 class Rubric(BaseModel):
-    """One statement that an answer meets, meets in part, or does not meet."""
+    """A statement that an answer meets, meets in part, or does not meet."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -37,7 +37,7 @@ _PLACEHOLDER = re.compile(r"<(\w+)>")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One entry. `unit` is empty for dimensionless metrics; `share` is a fraction of 1. `*_zh` are the same in
+    """An entry. `unit` is empty for dimensionless metrics; `share` is a fraction of 1. `*_zh` are the same in
     Chinese."""
 
     name: str

@@ -50,7 +50,7 @@ _NAME_BYTES = 200
 
 
 class RunDirectory:
-    """One run's folder, from `create` or `open`. A writer must close it to let another process continue."""
+    """A run's folder, from `create` or `open`. A writer must close it to let another process continue."""
 
     def __init__(self, path: Path, lock: RunLock) -> None:
         self.path = path

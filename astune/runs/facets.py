@@ -12,7 +12,7 @@ from astune.runs.episodes import EpisodeReader
 
 _BINS = 12
 _MOST_VALUES = 50
-"""Of agents and errors, the most frequent ones."""
+"""Maximum number of agents and errors, the most frequent ones."""
 
 _NAMED = ("split", "status", "error_type", "agent")
 _MEASURED: dict[str, tuple[str, dict[str, None]]] = {
@@ -26,7 +26,7 @@ TaskSort = Literal["task", "change", "last"]
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """One task: its episodes and successes at each step, in order; attempts that failed are left out.
+    """A task: its episodes and successes at each step, in order; attempts that failed are left out.
 
     0 of 4, then 3 of 4   has   first 0, last 0.75, and turned to solved: from less than half to half or more
     """

@@ -1,4 +1,4 @@
-"""What people say of a run, in its `notes.json`: tags, a note, and whether it is put away. Training never reads it."""
+"""Users' notes on a run, in its `notes.json`: tags, a note, and whether it is archived. Training never reads it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One episode from the question on. `left_out` counts the omitted messages before it: instructions and examples.
+    """An episode from the question on. `left_out` counts the omitted messages before it: instructions and examples.
 
     With several `timelines` it shows the one in which the model wrote most.
     """

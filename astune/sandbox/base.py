@@ -30,7 +30,7 @@ class SandboxResult:
 
 
 class Backend(Protocol):
-    """One way to run code. It is started before its first call; calls may come at once, from any event loop."""
+    """A way to run code. It is started before its first call; calls may come at once, from any event loop."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""One sandbox a process and configuration, opened when it is first needed; it ends with the process."""
+"""A sandbox a process and configuration, opened when it is first needed; it ends with the process."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ has no reward."""
 
 @dataclass
 class Episode:
-    """One attempt at a task. `status` is the judge's verdict (success, failed), truncated when the context or the turns
+    """An attempt at a task. `status` is the judge's verdict (success, failed), truncated when the context or the turns
     ran out, or error when something other than the agent failed; only an error has no reward. `error` is the cause of
     an error, and of a truncation by the context.
 
@@ -50,7 +50,7 @@ class Episode:
     targets: dict[str, str] = field(default_factory=dict)
     """Target tag of each agent whose tag differs from its name."""
     constrained_tokens: ConstrainedTokens = "replay"
-    """How its timelines treat tokens that were sampled under a grammar."""
+    """Treatment, in its timelines, of tokens that were sampled under a grammar."""
 
     left_out: dict[int, str] = field(default_factory=dict[int, str])
     """Sampled messages that `trainer.samples` excludes from training, by node id, with the reason; not recorded."""

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class SeveralFaults(ConfigError):
-    """At least two errors; the message contains each with its hint."""
+    """Two or more errors; the message contains each with its hint."""
 
     def __init__(self, faults: Sequence[AstuneError]) -> None:
         lines = [f"  {fault.kind}: {fault.message}" + (f" ({fault.hint})" if fault.hint else "") for fault in faults]

@@ -43,7 +43,7 @@ def number_of_call(call_id: str) -> int:
 
 @dataclass(slots=True)
 class MessageNode:
-    """One message as the model read or wrote it.
+    """A message as the model read or wrote it.
 
     `token_ids` is the delta to the parent's path. For a sampled message it begins with the template's
     generation prompt, and its last `len(logprobs)` tokens are the sampled ones.

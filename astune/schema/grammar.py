@@ -7,7 +7,7 @@ from typing import Literal
 
 GrammarKind = Literal["json_schema", "regex", "lark", "call"]
 ConstrainedTokens = Literal["replay", "mask"]
-"""How the loss treats tokens that were sampled under a grammar; see `trainer.loss.constrained_tokens`."""
+"""Treatment of tokens that were sampled under a grammar, in the loss; see `trainer.loss.constrained_tokens`."""
 ONE_LINE_JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """llguidance options for JSON: free whitespace costs tokens, and a small model may emit it without end."""
 

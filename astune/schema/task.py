@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Message: TypeAlias = dict[str, Any]
-"""One chat message in the OpenAI format: `role`, `content`; `name`, `tool_calls`, `tool_call_id` where they apply."""
+"""A chat message in the OpenAI format: `role`, `content`; `name`, `tool_calls`, `tool_call_id` where they apply."""
 
 _KINDS: dict[str, tuple[type, str]] = {
     "task_id": (str, "text"),
@@ -25,7 +25,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task. Ids are unique within a split; `metadata` is never shown to the agent.
+    """A task. Ids are unique within a split; `metadata` is never shown to the agent.
 
     Raises:
         ValueError: a field has the wrong type, or there is no query.

@@ -81,7 +81,7 @@ class GroupJudge(GroupJudgeBase):
         return [self._scale.reward([at.score for at in own], share, [at.reason for at in own]) for own in of_each]
 
     async def _vote(self, inputs: list[Inputs], order: list[int], number: int) -> list[_Place]:
-        """One vote on the attempts, shown in `order`; the places by the attempts' own order."""
+        """A vote on the attempts, shown in `order`; the places by the attempts' own order."""
         attempts = [{"attempt": at + 1} | shown(inputs[i], self._sees) for at, i in enumerate(order)]
         question = data(**asked(inputs[0], self.config), attempts=attempts)
         ranking = await self._model.ask_json(

@@ -16,7 +16,7 @@ Verdict: TypeAlias = tuple[float, bool] | Reward
 
 
 class JudgeBase(ABC):
-    """One instance judges every episode of a run, several at once.
+    """An instance judges every episode of a run, several at once.
 
         class LengthJudge(JudgeBase):
             def compute_reward(self, judge_input_dictionary):

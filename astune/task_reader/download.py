@@ -106,7 +106,7 @@ def _complete(part: Path, file: RemoteFile, hub: Hub, on_bytes: Callable[[int], 
 
 
 def _append(part: Path, file: RemoteFile, hub: Hub, on_bytes: Callable[[int], object]) -> None:
-    """One connection's worth of the rest."""
+    """A connection's worth of the rest."""
     there = part.stat().st_size
     headers = {"Range": f"bytes={there}-"} if there else {}
     with hub.client.stream("GET", file.url, headers=headers) as answer:

@@ -31,7 +31,7 @@ class HubUnreachable(TaskReaderError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a data set. A checksum that the hub does not report is empty."""
+    """A file of a data set. A checksum that the hub does not report is empty."""
 
     name: str
     size: int
@@ -42,7 +42,7 @@ class RemoteFile:
 
 
 class Hub(ABC):
-    """One hub at one address; a context manager that holds its connections."""
+    """A hub at one address; a context manager that holds its connections."""
 
     setting: ClassVar[str]
     """The environment variable that names another address."""

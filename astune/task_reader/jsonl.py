@@ -18,7 +18,7 @@ _PREFERENCE = {"prompt", "chosen", "rejected", "tools"}
 
 
 class TaskReaderJsonl(TaskReaderBase):
-    """One JSON object a line: a task, or, where `query_field` names another field, a row that becomes metadata."""
+    """A JSON object a line: a task, or, where `query_field` names another field, a row that becomes metadata."""
 
     def training_tasks(self) -> list[Task]:
         if self.config.jsonl.training is None:

@@ -51,7 +51,7 @@ def counted_rows(path: Path) -> int:
 
 
 def json_object(line: bytes, where: str) -> Row:
-    """One line of JSON that has to be an object.
+    """A line of JSON that has to be an object.
 
     Raises:
         TaskReaderError: it is not UTF-8, no JSON, or no object; begins with `where`.

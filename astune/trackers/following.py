@@ -64,7 +64,7 @@ class Trackers:
 
 
 class _Follower:
-    """One tracker in its thread. Where it does not start, it is left out; what else fails is reported once."""
+    """A tracker in its thread. Where it does not start, it is left out; what else fails is reported once."""
 
     def __init__(
         self, named: NamedTracker, run: TrackedRun, config: AstuneConfig, note: Callable[[str], object]

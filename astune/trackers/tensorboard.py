@@ -39,7 +39,7 @@ class TensorBoardTracker(Tracker):
 
 
 class _EventFile:
-    """One event file. Events of `purge_step` + 1 and later in earlier files are hidden by TensorBoard."""
+    """An event file. Events of `purge_step` + 1 and later in earlier files are hidden by TensorBoard."""
 
     def __init__(self, folder: Path, *, purge_step: int) -> None:
         event_proto: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")

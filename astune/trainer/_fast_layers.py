@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ELEMENTS_PER_BLOCK = 1 << 18
-"""One float32 temporary of a block is 1 MiB."""
+"""A float32 temporary of a block is 1 MiB."""
 
 
 def use_fast_layers(model: nn.Module) -> int:

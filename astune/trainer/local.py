@@ -92,7 +92,7 @@ class LocalTrainer:
                 self._save()
 
     async def _train_step(self, step: int) -> None:
-        """One step of GRPO (Shao et al. 2024, arXiv 2402.03300), from tasks to new weights."""
+        """A step of GRPO (Shao et al. 2024, arXiv 2402.03300), from tasks to new weights."""
         self._clock.restart()
         before = self._engine.stats()
         with self._clock.phase("rollout"):

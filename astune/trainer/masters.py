@@ -95,7 +95,7 @@ class Masters:
 
     @torch.no_grad()
     def step(self, optim: OptimConfig, lr: float) -> float:
-        """One AdamW step with clipped gradients; clears them and returns their norm before clipping.
+        """An AdamW step with clipped gradients; clears them and returns their norm before clipping.
 
         Raises:
             TrainerError: the norm is not finite; no weight has changed.

@@ -160,7 +160,7 @@ def _require_starts(config: AstuneConfig, trained: Mapping[str, PolicyConfig]) -
 
 
 def _together(batch: TrainingBatch, reports: Mapping[str, StepReport]) -> StepReport:
-    """One report of all policies: sums, means over trained tokens of what all have, and each one's own by its name."""
+    """A report of all policies: sums, means over trained tokens of what all have, and each one's own by its name."""
     accounts = account(batch)
     logprobs: OwnLogprobs = {}
     metrics: dict[str, float] = {}

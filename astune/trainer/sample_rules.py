@@ -22,7 +22,7 @@ NAN = float("nan")
 
 @dataclass(slots=True)
 class Sample:
-    """One message. `call` counts the messages of its agent in its episode from 0; `n_calls` are all of them."""
+    """A message. `call` counts the messages of its agent in its episode from 0; `n_calls` are all of them."""
 
     episode: Episode
     node: MessageNode

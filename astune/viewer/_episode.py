@@ -1,4 +1,4 @@
-"""One episode as the page reads it: everything but its tokens."""
+"""An episode as the page reads it: everything but its tokens."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Pulse:
 
 
 class _Watch:
-    """One task that looks; it begins with what is there already, of which nobody is told."""
+    """A task that looks; it begins with what is there already, of which nobody is told."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

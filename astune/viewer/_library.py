@@ -25,7 +25,7 @@ class Library:
             return {name: self._known(name, path) for name, path in found.items()}
 
     def run(self, name: str) -> ViewedRun:
-        """One run, which has one name however it is written: `./demo//x` is `demo/x`.
+        """A run, which has one name however it is written: `./demo//x` is `demo/x`.
 
         Raises:
             Refusal: there is none of this name in the folder.

@@ -33,7 +33,7 @@ class TasksAsked:
 def page_of(
     run: ViewedRun, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
 ) -> dict[str, Any]:
-    """One page of the episodes that are wanted, and how many there are in all."""
+    """A page of the episodes that are wanted, and how many there are in all."""
     wanted = searched(run, wanted, text)
 
     def read(reader: EpisodeReader) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def searched(run: ViewedRun, wanted: EpisodeFilter, text: str | None) -> Episode
 def tasks_of(
     run: ViewedRun, wanted: EpisodeFilter, asked: TasksAsked, *, text: str | None, offset: int, limit: int
 ) -> dict[str, Any]:
-    """One page of the tasks that the wanted episodes played, each with its success from step to step."""
+    """A page of the tasks that the wanted episodes played, each with its success from step to step."""
     wanted = searched(run, wanted, text)
 
     def read(reader: EpisodeReader) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _MANY_FAILED = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunWarning:
-    """One warning. `step` is where it shows first or most, None where it is of the whole run.
+    """A warning. `step` is where it shows first or most, None where it is of the whole run.
 
     `value` is what was measured: a correlation, NaN where it was no number, a sign of reward hacking, or a part of 1.
     `before` is the sign's mean in the first steps.

@@ -150,7 +150,7 @@ class EpisodeModel:
         return agent in self._callers
 
     async def call(self, asked: ModelCall) -> Answer:
-        """One tracked model call.
+        """A tracked model call.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.

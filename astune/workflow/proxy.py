@@ -45,7 +45,7 @@ _ENV_HINT = "the environment is stuck or too slow; raise rollout.call_timeout_s 
 
 
 class AstuneProxy(AgentModel):
-    """One episode's model and environment.
+    """An episode's model and environment.
 
     Args:
         trainable_targets: tags of the agents to train; None trains all.

@@ -10,7 +10,7 @@ from astune.renderers import Tool
 from astune.schema import WorkflowError
 
 ToolChoice = str | dict[str, Any]
-"""One of
+"""An of
 
     "auto"                 the model may call tools, or not
     "none"                 no tools are offered

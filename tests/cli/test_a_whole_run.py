@@ -36,7 +36,7 @@ def settings(tiny_folder: Path) -> list[str]:
 def interrupted(folder: Path, settings: list[str]) -> Path:
     """The folder of a run that Ctrl-C ended after its first steps."""
     lines, rest, err = interrupted_at(start(folder, "demo", *settings), "step 2/60")
-    match = re.search(r"go on with: astune --resume (\S+)", rest)
+    match = re.search(r"continue with: astune --resume (\S+)", rest)
     assert match is not None, "".join(lines) + rest + err
     assert "Traceback" not in err
     return Path(match[1])

@@ -285,7 +285,7 @@ def test_a_real_run_with_a_companion_from_start_to_ctrl_c(tiny_folder, tmp_path,
     lines, rest, _ = interrupted_at(process, "step 1/60")
     assert lines[0].startswith("PHONE_NUMBERS is set but ASTUNE_SMS_URL")
     assert any('"Starting server on" was written' in line for line in lines[1:3])  # perhaps after one that waits
-    assert "go on with: astune --resume" in rest
+    assert "continue with: astune --resume" in rest
     (log,) = tmp_path.glob("launcher_record/calculator/*/companions/tools.log")
     assert "Starting server on 0" in log.read_text()
     assert with_marker(marker) == []

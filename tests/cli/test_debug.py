@@ -200,9 +200,7 @@ def test_when_every_episode_fails_it_says_where_and_exits_with_1(folder):
     assert shown.count("  File ") == 1
     line = next(n for n, text in enumerate(AGENT.splitlines(), 1) if "raise KeyError" in text)
     assert f"agent.py:{line}" in out
-    assert out.endswith(
-        "error: AstuneError: every episode ended in an error\nhint: what each one failed with stands above\n"
-    )
+    assert out.endswith("error: AstuneError: every episode ended in an error\nhint: the error of each is shown above\n")
     assert resolved_run(folder).info().status == "failed"
 
 

@@ -128,13 +128,13 @@ def test_a_turn_whose_inputs_are_others_now_is_abandoned_by_name(half: Path, tmp
 
 
 def test_a_frozen_set_stays_frozen(world: Path) -> None:
-    assert "names no file" in astune(world, "flywheel", "wheel.yaml", "--set", "flywheel.held_out=''", status=2)
+    assert "is empty" in astune(world, "flywheel", "wheel.yaml", "--set", "flywheel.held_out=''", status=2)
     few = ("--set", "trainer.total_steps=1")
     astune(world, "flywheel", "wheel.yaml", *few)
     give_feedback(world, seed=1)
     with (world / "frozen.jsonl").open("a") as file:
         file.write('{"main_query": "An easy one?"}\n')
-    assert "is not what it was in the last turn" in astune(world, "flywheel", "wheel.yaml", *few, status=2)
+    assert "changed since the last turn" in astune(world, "flywheel", "wheel.yaml", *few, status=2)
 
 
 def test_a_killed_turn_goes_on_and_decides_the_same(world: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -82,5 +82,5 @@ async def test_a_first_step_without_a_call_that_was_read_is_a_warning_once(
     with caplog.at_level(logging.WARNING):
         await stage.play([task_of()])
         await stage.play([task_of()], step=2)
-    (warning,) = [record for record in caplog.records if "read as a tool call" in record.getMessage()]
+    (warning,) = [record for record in caplog.records if "no tool call was parsed" in record.getMessage()]
     assert '"name": "add"' in warning.getMessage()

@@ -81,7 +81,7 @@ class Groups:
         await asyncio.to_thread(self._reports.send, RunFailed(error=f"{type(error).__name__}: {error}"))
 
     def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
-        """One that stands for it, of a group that teaches nothing or could not be completed."""
+        """A that stands for it, of a group that teaches nothing or could not be completed."""
         drop_without_variance([group], self._parts.algorithm)
         if group.dropped is not None:
             return [self._standing(step, dropped=group.dropped != NO_VARIANCE)]

@@ -156,7 +156,7 @@ def _model_in(actor: Path) -> Path:
 
 
 def _rows(tasks: Sequence[Task], num_repeat: int) -> list[dict[str, Any]]:
-    """One row a group; a task that comes again within the steps has its episodes numbered on."""
+    """A row a group; a task that comes again within the steps has its episodes numbered on."""
     seen: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     for task in tasks:

@@ -31,7 +31,7 @@ _RAY = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
 class Reports:
-    """One connection; calls wait for the answer, so that what was reported is on its way to the disk."""
+    """A connection; calls wait for the answer, so that what was reported is on its way to the disk."""
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address

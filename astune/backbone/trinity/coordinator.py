@@ -21,7 +21,7 @@ from astune.backbone.cluster.hooks import hook, hooks, replace
 
 @hooks
 class LastingRunner(theirs.RunnerWrapper):
-    """One that is dead is made anew before it is given a group."""
+    """A that is dead is made anew before it is given a group."""
 
     @hook
     async def run_with_retry(self, *arguments: Any, **named: Any) -> Any:

@@ -57,7 +57,7 @@ class VerlEngine(BorrowedEngine):
         return self._completion(token_ids, logprobs, params, versions[0]), n_cached
 
     async def _ask(self, prompt: list[int], params: SamplingParams, session: str) -> Any:
-        """One answer as a server gives it, whole or not."""
+        """An answer as a server gives it, whole or not."""
         return await LLMServerClient.generate(
             self._client,
             request_id=session,

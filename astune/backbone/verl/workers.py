@@ -47,7 +47,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: Any = None
     ) -> None:
-        """One group, from its task to its rows. `failure` is what verl calls one that has none."""
+        """A group, from its task to its rows. `failure` is what verl calls one that has none."""
         uid = prompt["uid"]
         split: Split = "validation" if trajectory["validate"] else "train"
         step = step_of(uid) if split == "train" else int(trajectory["step"])

@@ -58,7 +58,7 @@ class Way(Protocol):
 
 
 class NextTokens:
-    """One token a segment, on a CPU: our own kernel reads every slot as far as it is used, and copies nothing."""
+    """A token a segment, on a CPU: our own kernel reads every slot as far as it is used, and copies nothing."""
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         self._attend = kernels(keys.dtype).attend
@@ -74,7 +74,7 @@ class NextTokens:
 
 
 class Alone:
-    """One segment through the fused kernel of torch: a long piece of a prompt, or a single next token."""
+    """A segment through the fused kernel of torch: a long piece of a prompt, or a single next token."""
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         (self._segment,) = segments

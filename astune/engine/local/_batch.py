@@ -1,4 +1,4 @@
-"""One forward pass over several sequences, packed without padding: which tokens, where, and who attends to what.
+"""A forward pass over several sequences, packed without padding: which tokens, where, and who attends to what.
 
 Keys and values go into the slot cache first; attention then reads each sequence's slot.
 

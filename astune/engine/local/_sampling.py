@@ -21,7 +21,7 @@ _BLOCK = 256
 
 
 class Sampled(NamedTuple):
-    """One row's outcome; `finite` is False where the model gave no usable numbers."""
+    """A row's outcome; `finite` is False where the model gave no usable numbers."""
 
     token: int
     logprob: float
@@ -33,7 +33,7 @@ def random_stream(seed: int | None) -> random.Random:
 
 
 def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random.Random]) -> list[Sampled]:
-    """One token a row; log-probabilities in float32 under the distribution that was sampled from."""
+    """A token a row; log-probabilities in float32 under the distribution that was sampled from."""
     temperatures = [p.temperature or 1.0 for p in params]
     if any(temperature != 1.0 for temperature in temperatures):
         logits_BV = logits_BV.float() / torch.tensor(temperatures, device=logits_BV.device)[:, None]

@@ -44,7 +44,7 @@ class Waiter(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """One call of `generate` on its way through the engine."""
+    """A call of `generate` on its way through the engine."""
 
     prompt: array[int]
     params: SamplingParams
@@ -185,7 +185,7 @@ class Scheduler:
             self._forward(next_tokens[first : first + rows], rows)
 
     def _forward(self, work: list[_Work], rows: int | None = None) -> None:
-        """One forward pass; of exactly so many rows, if said."""
+        """A forward pass; of exactly so many rows, if said."""
         sampling = [item for item in work if item.samples]
         ends = np.cumsum([len(item.tokens) for item in work]).tolist()
         logit_rows = [end - 1 for end, item in zip(ends, work, strict=True) if item.samples]

@@ -37,7 +37,7 @@ class LayerShape(NamedTuple):
 
 @dataclass(slots=True)
 class Slot:
-    """One sequence's place in the cache. `tokens` are those whose keys and values are present."""
+    """A sequence's place in the cache. `tokens` are those whose keys and values are present."""
 
     index: int
     tokens: array[int] = field(default_factory=lambda: array("q"))

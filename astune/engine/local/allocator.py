@@ -1,4 +1,4 @@
-"""One setting of the C library's allocator, for computing on a CPU under Linux; engine and trainer share it.
+"""A setting of the C library's allocator, for computing on a CPU under Linux; engine and trainer share it.
 
 glibc gives large blocks back to the system as soon as they are freed, and a training step allocates and frees
 gigabytes: a third of its time went into page faults, and two thirds of a decoding step that copies keys and values.

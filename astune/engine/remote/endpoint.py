@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server as engines ask it: JSON over HTTP; a failure is an EngineError with the address."""
+"""An OpenAI-compatible server as engines ask it: JSON over HTTP; a failure is an EngineError with the address."""
 
 from __future__ import annotations
 

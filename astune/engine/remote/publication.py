@@ -18,7 +18,7 @@ from astune.schema import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One version of the weights, as servers are given it.
+    """A version of the weights, as servers are given it.
 
     `fingerprint` is None where somebody else compares the engine with the trainer, as `astune check numerics` does.
     """

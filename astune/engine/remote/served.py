@@ -40,7 +40,7 @@ def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
 
 
 class ServedEngine(RemoteEngine):
-    """One server, asked over `/v1/completions`; `Replicas` makes an `InferenceEngine` of some.
+    """A server, asked over `/v1/completions`; `Replicas` makes an `InferenceEngine` of some.
 
     Raises:
         EngineError: the server fails, or answers without token ids or log-probabilities.

@@ -1,0 +1,83 @@
+"""Plain words: docstrings start with what a thing is or does, and no text uses the dialect that the code once had."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ASTUNE = ROOT / "astune"
+ROOMS = sorted(path.name for path in ASTUNE.iterdir() if (path / "__init__.py").is_file())
+TO_DO = frozenset(ROOMS) - {"config", "schema", "runs", "app", "rollout"}
+"""Rooms whose texts still have to be reworded; this only shrinks."""
+PAGES_TO_DO = frozenset(path.name for path in (ROOT / "docs/en").glob("*.md"))
+"""Pages that still have to be reworded; decisions.md and letter.md record what was decided and promised."""
+
+STARTS = re.compile(r"(Of|Its|Those|As|With|Where|In|By|To|At|From|What|Which|How|That|This|It|They|Whose|One)\b")
+DIALECT = re.compile(
+    r"\b(keepers?|the books|told|hears?|mend(ed|s|ing)?|masters|anew|somebody|whose doing|looks away|goes on|"
+    r"be anybody's|is anybody's)\b",
+    re.IGNORECASE,
+)
+TOO_LONG = {"cli/_app.py", "renderers/template_renderer.py"}
+"""Files over 400 lines that are being split."""
+
+
+def sources(room: str) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((ASTUNE / room).rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Line, text, and whether it is a docstring, of every string of a module."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]  # pyright: ignore[reportAttributeAccessIssue]
+    expressions = [each for body in bodies for each in body if isinstance(each, ast.Expr)]
+    docstrings = {id(each.value) for each in expressions if isinstance(each.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, " ".join(node.value.split()), id(node) in docstrings
+
+
+@pytest.mark.parametrize("room", sorted(set(ROOMS) - TO_DO))
+def test_docstrings_and_messages_of_a_room_are_plain(room: str) -> None:
+    found: list[str] = []
+    for path, tree in sources(room):
+        for line, text, is_docstring in texts(tree):
+            if (is_docstring and STARTS.match(text)) or DIALECT.search(text):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {text[:100]}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted({path.name for path in (ROOT / "docs/en").glob("*.md")} - PAGES_TO_DO - {"decisions.md", "letter.md"}),
+)
+def test_a_page_is_plain(page: str) -> None:
+    lines = (ROOT / "docs/en" / page).read_text(encoding="utf-8").splitlines()
+    assert not [f"{page}:{number}: {line}" for number, line in enumerate(lines, 1) if DIALECT.search(line)]
+
+
+def test_the_readme_is_plain() -> None:
+    assert not DIALECT.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+def test_no_file_is_over_400_lines() -> None:
+    lines = {
+        str(path.relative_to(ASTUNE)): path.read_text(encoding="utf-8").count("\n") for path in ASTUNE.rglob("*.py")
+    }
+    assert not {path: n for path, n in lines.items() if n > 400 and path not in TOO_LONG}
+
+
+def test_assert_only_narrows_a_type() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for room in ROOMS
+        for path, tree in sources(room)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and not ast.unparse(node.test).startswith("isinstance(")
+    ]
+    assert not found
