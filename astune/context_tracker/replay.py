@@ -12,6 +12,7 @@ from math import isfinite
 
 from astune.renderers.messages import message_of
 from astune.renderers.renderer import Renderer, Reply
+from astune.renderers.stop_sequences import before
 from astune.renderers.text_renderer import is_in_characters
 from astune.schema import AstuneError, Forest, MessageNode
 
@@ -46,6 +47,7 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
     if node.constraint is not None:  # a form is nothing but text, unless it was a call's
         replies.append(Reply(renderer.text(sampled_ids)))
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
+    replies = [before(reply, node.stopped_by) for reply in replies]
     if Reply(node.content, node.reasoning, calls, node.malformed_calls) not in replies:
         text = replies[-1].content
         yield f"node {node.node_id}: its tokens read {text[:60]!r}, and the record has {node.content[:60]!r}"

@@ -24,6 +24,7 @@ from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
 from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
 from astune.renderers.settled import Settled, settled_text
+from astune.renderers.stop_sequences import before, sequence_in, settled_before
 from astune.schema import (
     Completion,
     Constraint,
@@ -65,6 +66,8 @@ class PendingCall:
     """What the answer must be."""
     literal: bool
     """True where the answer is nothing but text, whatever the model's family would read in it."""
+    stop: Sequence[str]
+    """Texts at which the answer ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +121,14 @@ class ContextTracker:
         trainable: bool,
         grammar: Grammar | None = None,
         must_call: Sequence[Tool] = (),
+        stop: Sequence[str] = (),
     ) -> PendingCall:
         """Find the last recorded answer of the conversation, and render only what is new behind it.
 
         Args:
             grammar: what the answer's text must be.
             must_call: tools of which the answer must call one; none where it is free.
+            stop: texts at which the answer ends, which is then without them.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
@@ -166,6 +171,7 @@ class ContextTracker:
             conversation,
             form=self._renderer.call_grammar(must_call) if must_call else grammar,
             literal=grammar is not None,
+            stop=stop,
         )
 
     def _require_short(self, new: Sequence[Message]) -> None:
@@ -188,6 +194,8 @@ class ContextTracker:
             constraint: what the answer was sampled under, to keep to the call's `form`.
         """
         reply = self._reply(pending, completion)
+        stopped_by = sequence_in(reply, pending.stop)
+        reply = before(reply, stopped_by)
         name_of_calls = stable_seed(pending.prompt_ids, completion.token_ids) if reply.tool_calls else 0
         with self._lock:
             if not self._comparison.exact:
@@ -219,6 +227,7 @@ class ContextTracker:
                 trainable=pending.trainable,
                 fork_cause=self._cause(parent, pending, []),
                 constraint=constraint,
+                stopped_by=stopped_by,
             )
             message = message_of(sampled)
             who = identity(message)
@@ -237,8 +246,10 @@ class ContextTracker:
     def settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
         """The beginning of the answer that `commit` will give, whatever is sampled behind these tokens."""
         if pending.literal:
-            return Settled(content=settled_text(self._renderer.text(sampled_ids)))
-        return self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools)
+            part = Settled(content=settled_text(self._renderer.text(sampled_ids)))
+        else:
+            part = self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools)
+        return settled_before(part, pending.stop)
 
     def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
         """The agent's last call, where these messages go on from it."""

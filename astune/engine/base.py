@@ -25,12 +25,14 @@ def require_context(prompt_tokens: int, params: SamplingParams, max_model_len: i
         )
 
 
-OnToken = Callable[[int], None]
-"""Gets each token as soon as it is sampled, in order; called on any thread, returns at once and never raises."""
+OnToken = Callable[[int], bool]
+"""Gets each token as soon as it is sampled, in order, and says whether the completion ends with it. Called on any
+thread, returns at once and never raises."""
 
 
-def ignore_token(token: int) -> None:
+def ignore_token(token: int) -> bool:
     """Be the `OnToken` of a caller that waits for the end."""
+    return False
 
 
 class WeightsSource(Protocol):
@@ -113,5 +115,6 @@ class StreamingEngine(InferenceEngine, Protocol):
     async def stream(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken
     ) -> Completion:
-        """`generate`, which calls `on_token` with each of the completion's tokens before it returns."""
+        """`generate`, which calls `on_token` with each of the completion's tokens before it returns, and stops where it
+        is told to."""
         ...

@@ -60,17 +60,21 @@ class ScriptedEngine:
             self._stats,
             prompt_tokens=self._stats.prompt_tokens + len(prompt),
             prefilled_tokens=self._stats.prefilled_tokens + len(prompt),
-            sampled_tokens=self._stats.sampled_tokens + len(token_ids),
         )
-        if on_token is not ignore_token:
-            try:
-                for token in token_ids:
-                    on_token(token)
+        shown = len(token_ids)
+        try:
+            if on_token is not ignore_token:
+                for shown, token in enumerate(token_ids, 1):
+                    if on_token(token):
+                        token_ids, finished = token_ids[:shown], True
+                        break
                     await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                cancelled = self._stats.cancelled_tokens + len(token_ids)
-                self._stats = replace(self._stats, cancelled_tokens=cancelled)
-                raise
+        except asyncio.CancelledError:
+            cancelled = self._stats.cancelled_tokens + shown
+            self._stats = replace(self._stats, cancelled_tokens=cancelled)
+            raise
+        finally:
+            self._stats = replace(self._stats, sampled_tokens=self._stats.sampled_tokens + shown)
         logprobs = [made_up_logprob(token, position, version) for position, token in enumerate(token_ids)]
         return Completion(token_ids, logprobs, "stop" if finished else "length", version)
 

@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from astune.gateway.chat_completions import ChatRequest, Conversations, Refused, Sampled, plain_text, validated
+from astune.gateway.chat_completions import (
+    MAX_STOPS,
+    ChatRequest,
+    Conversations,
+    Refused,
+    Sampled,
+    StopText,
+    plain_text,
+    validated,
+)
 from astune.gateway.live_answers import LiveAnswer, Sent
 from astune.renderers.settled import Settled
 from astune.schema import ContextOverflow, Message
@@ -40,7 +49,7 @@ class _MessagesRequest(_Body):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     stream: bool | None = None
-    stop_sequences: list[str] | None = Field(default=None, max_length=0)
+    stop_sequences: list[StopText] | None = Field(default=None, max_length=MAX_STOPS)
 
 
 def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]]:
@@ -60,6 +69,7 @@ def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]
         tool_choice=_choice_of(request.tool_choice),
         max_completion_tokens=request.max_tokens,
         stream=request.stream,
+        stop=request.stop_sequences,
     )
     return chat, overridden
 
@@ -81,6 +91,7 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
     return _head(request, sampled.read_tokens, answer_id) | {
         "content": _blocks_of(sampled.message),
         "stop_reason": _stop_reason(sampled),
+        "stop_sequence": sampled.stopped_by,
         "usage": {"input_tokens": sampled.read_tokens, "output_tokens": len(sampled.logprobs)},
     }
 
@@ -111,7 +122,7 @@ class MessageStream:
                 spelled = json.dumps(block["input"], ensure_ascii=False)
                 yield from self._delta(block | {"input": {}}, {"type": "input_json_delta", "partial_json": spelled})
                 yield from self._close()
-        end = {"stop_reason": _stop_reason(sampled), "stop_sequence": None}
+        end = {"stop_reason": _stop_reason(sampled), "stop_sequence": sampled.stopped_by}
         yield _event("message_delta", delta=end, usage={"output_tokens": len(sampled.logprobs)})
         yield _event("message_stop")
 
@@ -242,7 +253,9 @@ def _blocks_of(message: Message) -> list[dict[str, Any]]:
     return blocks
 
 
-def _stop_reason(sampled: Sampled) -> Literal["end_turn", "max_tokens", "tool_use"]:
+def _stop_reason(sampled: Sampled) -> Literal["end_turn", "max_tokens", "tool_use", "stop_sequence"]:
+    if sampled.stopped_by is not None:
+        return "stop_sequence"
     if sampled.finish_reason == "length":
         return "max_tokens"
     return "tool_use" if sampled.message.get("tool_calls") else "end_turn"

@@ -12,7 +12,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from astune.gateway.live_answers import LiveAnswer, Sent
 from astune.renderers.settled import Settled
@@ -44,6 +53,8 @@ WITHOUT_EFFECT = frozenset(
 )
 """What changes no token anywhere."""
 MAX_ANSWERS = 16
+MAX_STOPS = 64
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _NOTHING: tuple[Any, ...] = (None, [], {})
 Shape = TypeVar("Shape", bound=BaseModel)
 Conversations = Mapping[str, list[Message]]
@@ -104,6 +115,10 @@ def _plain_call(call: Any) -> Any:
     return plain
 
 
+def _listed(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+
 class ChatRequest(_Body):
     """The keys of a request that decide what is asked."""
 
@@ -117,6 +132,7 @@ class ChatRequest(_Body):
     n: int | None = Field(default=None, ge=1, le=MAX_ANSWERS)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stop: Annotated[list[StopText] | None, BeforeValidator(_listed)] = Field(default=None, max_length=MAX_STOPS)
     logprobs: bool | None = None
     top_logprobs: Literal[0] | None = None
     parallel_tool_calls: Literal[True] | None = None
@@ -142,6 +158,8 @@ class Sampled:
     logprobs: Sequence[float]
     finish_reason: Literal["stop", "length"]
     read_tokens: int
+    stopped_by: str | None = None
+    """The stop sequence that ended it."""
 
     @property
     def text(self) -> Settled:

@@ -33,10 +33,11 @@ class LiveAnswer:
         self.read_tokens = read_tokens
         self._read, self._cancel = read, cancel
 
-    def feed(self, token: int) -> None:
-        """Take the next token, on any thread."""
+    def feed(self, token: int) -> bool:
+        """Take the next token, on any thread; be an `OnToken` that lets the answer go on."""
         self._token_ids.append(token)
         self._on_change()
+        return False
 
     @property
     def begun(self) -> bool:

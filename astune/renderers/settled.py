@@ -60,10 +60,10 @@ def _before_markers(text: str) -> str:
     """Text up to the first marker, or the beginning of one, and without the whitespace that a reader may strip."""
     ends = [text.find(marker) for marker in MARKERS if marker in text]
     text = settled_text(text[: min(ends, default=len(text))])
-    longest = max(_begun(text, marker) for marker in MARKERS)
+    longest = max(begun(text, marker) for marker in MARKERS)
     return text[: len(text) - longest].rstrip()
 
 
-def _begun(text: str, marker: str) -> int:
+def begun(text: str, marker: str) -> int:
     """How many of the marker's first characters the text ends with."""
     return next((n for n in range(min(len(marker), len(text)), 0, -1) if text.endswith(marker[:n])), 0)

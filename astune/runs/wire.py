@@ -61,10 +61,12 @@ _OPTIONAL: dict[str, Any] = {
     "trainable": False,
     "fork_cause": None,
     "constraint": None,
+    "stopped_by": None,
 }
 _TEXTS = (
     *("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls"),
     "fork_cause",
+    "stopped_by",
 )
 """Fields of a node that hold text of users and models."""
 _MAX_INT_BITS = 14_000

@@ -73,6 +73,8 @@ class MessageNode:
     """Reason why this node starts a branch although its parent already had a child; None for the first child."""
     constraint: Constraint | None = None
     """Grammar that a sampled message was sampled under; None if unconstrained."""
+    stopped_by: str | None = None
+    """The agent's stop sequence that ended a sampled message: its tokens hold it, and its content ends before it."""
 
     @property
     def sampled(self) -> bool:

@@ -128,14 +128,16 @@ class AgentModel(ChatModel):
         *,
         response_format: ResponseFormat | None = None,
         tool_choice: ToolChoice | None = None,
+        stop: str | Sequence[str] | None = None,
     ) -> Message:
         """Answer messages in the OpenAI shape with an assistant message.
 
         Args:
             response_format: what the answer's text must be; an answer that reaches its length limit ends before.
             tool_choice: "auto", "none", "required" or one tool; the answer is then a call, with the same limit.
+            stop: texts at which the answer ends, and which are not part of the message.
         """
-        return (await self._answer(self._asked(messages, tools, response_format, tool_choice))).message
+        return (await self._answer(self._asked(messages, tools, response_format, tool_choice, stop))).message
 
     async def aanswer(
         self,
@@ -145,13 +147,14 @@ class AgentModel(ChatModel):
         response_format: ResponseFormat | None = None,
         tool_choice: ToolChoice | None = None,
         max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
     ) -> ChatAnswer:
         """`achat` with what is known of the answer: why it ended, its tokens, their log-probabilities.
 
         Args:
             max_tokens: tokens of the answer at most, where fewer than `rollout.max_response_length_in_one_turn`.
         """
-        asked = self._asked(messages, tools, response_format, tool_choice)
+        asked = self._asked(messages, tools, response_format, tool_choice, stop)
         return ChatAnswer.of(await self._answer(replace(asked, max_tokens=max_tokens)))
 
     async def _answer(self, asked: ModelCall) -> Answer:
@@ -167,9 +170,10 @@ class AgentModel(ChatModel):
         *,
         response_format: ResponseFormat | None = None,
         tool_choice: ToolChoice | None = None,
+        stop: str | Sequence[str] | None = None,
     ) -> Message:
         """`achat` for synchronous workflows."""
-        return self._answer_now(self._asked(messages, tools, response_format, tool_choice)).message
+        return self._answer_now(self._asked(messages, tools, response_format, tool_choice, stop)).message
 
     def _answer_now(self, asked: ModelCall) -> Answer:
         if _on_event_loop():
@@ -187,9 +191,10 @@ class AgentModel(ChatModel):
         response_format: ResponseFormat | None = None,
         tool_choice: ToolChoice | None = None,
         max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
     ) -> ChatAnswer:
         """`aanswer` for synchronous workflows."""
-        asked = self._asked(messages, tools, response_format, tool_choice)
+        asked = self._asked(messages, tools, response_format, tool_choice, stop)
         return ChatAnswer.of(self._answer_now(replace(asked, max_tokens=max_tokens)))
 
     def served_at(self, server: GatewayServer, key: str | None = None) -> OpenAIAddress:
@@ -218,7 +223,7 @@ class AgentModel(ChatModel):
     async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
         """Answer a request of the gateway, which comes on the gateway's event loop."""
         await self._model.require_free_loop()
-        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice)
+        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice, request.stop)
         answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))
         completion = answer.completion
         if completion is None:
@@ -229,6 +234,7 @@ class AgentModel(ChatModel):
             completion.logprobs,
             completion.finish_reason,
             answer.usage.read_tokens,
+            answer.stopped_by,
         )
 
     async def count(self, request: ChatRequest) -> int:
@@ -243,6 +249,7 @@ class AgentModel(ChatModel):
         tools: Sequence[Tool] | None,
         response_format: ResponseFormat | None,
         tool_choice: ToolChoice | None,
+        stop: str | Sequence[str] | None = None,
     ) -> ModelCall:
         known = () if self._disable_tools else checked(tools or ())
         offered = () if tool_choice == "none" else known
@@ -253,12 +260,26 @@ class AgentModel(ChatModel):
                 "the model was called with a response_format and a tool_choice that forces a call",
                 hint="ask for one of them: a call's form follows from its tool's parameters",
             )
-        return ModelCall(messages, offered, self._agent, self.trainable, grammar, must_call, policy=self.policy)
+        return ModelCall(
+            messages, offered, self._agent, self.trainable, grammar, must_call, policy=self.policy, stop=_texts(stop)
+        )
 
     def _overflown(self, overflow: ContextOverflow) -> Answer:
         if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:
             raise overflow
         return Answer({"role": "assistant", "content": ""}, Usage(0, 0, 0.0))
+
+
+def _texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Stop sequences, however they were written.
+
+    Raises:
+        WorkflowError: one is no text, or is empty.
+    """
+    texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if not all(isinstance(text, str) and text for text in texts):
+        raise WorkflowError(f"stop is {stop!r}", hint="write a text or a list of texts, none of them empty")
+    return texts
 
 
 def _on_event_loop() -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 from astune.config.schema import MalformedCalls
 from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
-from astune.engine.base import InferenceEngine, StreamingEngine
+from astune.engine.base import InferenceEngine, OnToken, StreamingEngine
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
+from astune.renderers.stop_sequences import StopWatch
 from astune.schema import (
     AstuneError,
     Completion,
@@ -63,6 +64,8 @@ class ModelCall:
     """Who answers: one of the run's `models`, or the model itself."""
     live: LiveAnswer | None = None
     """Gets the answer while it is sampled, where the engine can show it."""
+    stop: Sequence[str] = ()
+    """Texts at which the answer ends, and which are not part of its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Answer:
     message: Message
     usage: Usage
     completion: Completion | None = None
+    stopped_by: str | None = None
+    """The stop sequence that ended it."""
 
 
 class EpisodeModel:
@@ -187,6 +192,7 @@ class EpisodeModel:
             trainable=asked.trainable,
             grammar=asked.grammar,
             must_call=asked.must_call,
+            stop=asked.stop,
         )
 
     async def require_free_loop(self) -> None:
@@ -254,8 +260,9 @@ class EpisodeModel:
         usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
         message = self._tracker.commit(pending, completion, params.constraint)
         self.n_answers += 1
-        self._check_calls(self._tracker.forest.nodes[-1].malformed_calls)
-        return Answer(message, usage, completion)
+        newest = self._tracker.forest.nodes[-1]
+        self._check_calls(newest.malformed_calls)
+        return Answer(message, usage, completion, newest.stopped_by)
 
     def _check_calls(self, malformed: Sequence[str]) -> None:
         """Raise MalformedCall where the newest answer has such calls and the agent is not to read them as text."""
@@ -270,16 +277,31 @@ class EpisodeModel:
         raise failure
 
     async def _sampled(self, pending: PendingCall, params: SamplingParams, live: LiveAnswer | None) -> Completion:
-        """The engine's completion, shown to `live` while it is made."""
+        """The engine's completion, shown to `live` while it is made, and ended at a stop sequence.
+
+        Raises:
+            WorkflowError: there is one, and the engine does not show its tokens.
+        """
         task = asyncio.current_task()
-        if live is None or self._stream is None or task is None:
+        if self._stream is None and pending.stop:
+            raise WorkflowError(
+                "stop sequences are not offered with this engine, which shows an answer at its end only",
+                hint="use engine.type in_process or vllm, or cut the answer's text in the agent",
+            )
+        if (live is None and not pending.stop) or self._stream is None or task is None:
             return await self._engine.generate(pending.prompt_ids, params, session=self.session)
-        live.begin(
-            len(pending.prompt_ids),
-            lambda token_ids: self._tracker.settled(pending, token_ids),
-            cancel=lambda: self._home.call_soon_threadsafe(task.cancel),
-        )
-        return await self._stream(pending.prompt_ids, params, session=self.session, on_token=live.feed)
+        watch = StopWatch(pending.stop, self._tracker.decode)
+        if live is None:
+            shown: OnToken = watch.ends_with
+        else:
+            live.begin(
+                len(pending.prompt_ids),
+                lambda token_ids: self._tracker.settled(pending, token_ids),
+                cancel=lambda: self._home.call_soon_threadsafe(task.cancel),
+            )
+            feed = live.feed
+            shown = lambda token: feed(token) or watch.ends_with(token)  # noqa: E731
+        return await self._stream(pending.prompt_ids, params, session=self.session, on_token=shown)
 
     async def _note(self, overflow: ContextOverflow) -> None:
         """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from token_server import TokenServer, serving
 
 from astune.context_tracker import ContextTracker
+from astune.engine.base import ignore_token
 from astune.engine.remote import replicas
 from astune.engine.remote.endpoint import Endpoint, key_from
 from astune.engine.remote.probe import probe
@@ -54,16 +55,23 @@ async def test_a_stream_shows_every_token_and_ends_in_the_same_completion(script
     engine = engine_of(script)
     whole = await engine.generate(PROMPT, PARAMS, session="s")
     shown: list[int] = []
-    assert await engine.stream(PROMPT, PARAMS, session="s", on_token=shown.append) == whole
+    assert await engine.stream(PROMPT, PARAMS, session="s", on_token=lambda token: bool(shown.append(token))) == whole
     assert shown == whole.token_ids == [7, 8, 2]
     assert engine.stats().sampled_tokens == 6
+
+
+async def test_a_stream_ends_where_its_reader_says_so(script):
+    engine = engine_of(script)
+    ended = await engine.stream(PROMPT, PARAMS, session="s", on_token=lambda token: token == 8)
+    assert (ended.token_ids, len(ended.logprobs), ended.finish_reason) == ([7, 8], 2, "stop")
+    assert engine.stats().running == 0
 
 
 async def test_a_busy_server_is_asked_again_for_a_stream_and_a_refusal_is_named(script):
     busy = JSONResponse({"error": {"message": "busy"}}, 429, headers={"Retry-After": "0.01"})
     script.refuses = [busy, JSONResponse({"error": {"message": "no such thing"}}, 400)]
     with pytest.raises(EngineError, match="answered 400: no such thing"):
-        await engine_of(script).stream(PROMPT, PARAMS, session="s", on_token=lambda _: None)
+        await engine_of(script).stream(PROMPT, PARAMS, session="s", on_token=ignore_token)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ async def test_a_busy_server_is_asked_again_for_a_stream_and_a_refusal_is_named(
 async def test_a_stream_without_what_training_needs_is_an_error_that_names_it(script, left_out, named):
     script.leaves_out = left_out
     with pytest.raises(EngineError, match=f"answered without {named}"):
-        await engine_of(script).stream(PROMPT, PARAMS, session="s", on_token=lambda _: None)
+        await engine_of(script).stream(PROMPT, PARAMS, session="s", on_token=ignore_token)
 
 
 async def test_the_request_says_all_that_was_asked(script):

@@ -97,7 +97,7 @@ def test_a_call_and_its_result_go_on_without_a_branch(streamed: bool, renderer: 
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"stop_sequences": ["x"]}, "stop_sequences"),
+        ({"stop_sequences": [""]}, "stop_sequences.0"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages.0"),

@@ -123,7 +123,7 @@ async def test_a_tool_call_comes_back_as_one_and_goes_on_without_a_branch(render
 @pytest.mark.parametrize(
     ("asked", "key"),
     [
-        ({"stop": ["\n"]}, "stop"),
+        ({"stop": [""]}, "stop.0"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
         ({"n": 99}, "n"),
         ({"max_tokens": 0}, "max_tokens"),

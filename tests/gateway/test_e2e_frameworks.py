@@ -25,9 +25,6 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tutorial" / "example_frameworks"
 PYTHON = ROOT / ".venv-agents" / "bin" / "python"
 ASK = {"role": "user", "content": "Hi"}
-SMOLAGENTS = pytest.param(
-    "smolagents_agent", marks=pytest.mark.xfail(reason="it always sends `stop`, which is refused yet", strict=True)
-)
 AGENTS = (
     "openai_sdk",
     "anthropic_sdk",
@@ -36,7 +33,7 @@ AGENTS = (
     "pydantic_ai_agent",
     "mcp_agent",
     "autogen_agent",
-    SMOLAGENTS,
+    "smolagents_agent",
 )
 
 pytestmark = pytest.mark.e2e

@@ -18,7 +18,7 @@ from rollout_stage import Stage, build_stage
 from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
-from astune.engine.base import OnToken
+from astune.engine.base import OnToken, ignore_token
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers import Renderer
 from astune.schema import Completion, EngineError, Episode, SamplingParams
@@ -44,7 +44,7 @@ class Stepping(ScriptedEngine):
             self.allowed.release()
 
     async def stream(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = lambda _: None
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = ignore_token
     ) -> Completion:
         completion = await super().stream(prompt_ids, params, session=session)
         try:

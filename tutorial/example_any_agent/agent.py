@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import urllib.request
+from collections.abc import Callable
 
 MESSAGES = [
     {"role": "system", "content": r"Write <calc>...</calc> to calculate. When you have the result, write \boxed{...}."},
@@ -37,7 +38,7 @@ def ask(messages: list[dict[str, str]]) -> str:
         return json.load(answer)["choices"][0]["message"]["content"]
 
 
-def solve(question: str) -> str:
+def solve(question: str, ask: Callable[[list[dict[str, str]]], str] = ask) -> str:
     """The last answer, after at most three."""
     messages = [*MESSAGES, {"role": "user", "content": question}]
     text = ""

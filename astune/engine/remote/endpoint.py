@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -79,7 +79,7 @@ class Endpoint:
         """What the API answers at `path`; None waits as long as the caller does."""
         return await self._ask("POST", self._api + path, body, timeout_s)
 
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """The events that the API answers at `path` with, as they come, where the body asks for a stream."""
         address, pause_s = self._api + path, _FIRST_PAUSE_S
         for number in range(1, _TRIES + 1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,15 @@ from astune.schema import Completion, EngineError, Grammar, SamplingParams
 
 NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
+
+
+def _shown(new: Sequence[int], token_ids: list[int], on_token: OnToken) -> bool:
+    """Show and keep tokens, up to the one with which the completion ends; whether there was one."""
+    for token in new:
+        token_ids.append(token)
+        if on_token(token):
+            return True
+    return False
 
 
 def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
@@ -80,22 +90,25 @@ class ServedEngine(RemoteEngine):
     async def _streamed(self, request: dict[str, Any], on_token: OnToken) -> dict[str, Any]:
         """The answer as if it had not been streamed, with its tokens shown as they come."""
         whole: dict[str, Any] = {"finish_reason": None}
+        told: list[float] = []
         usage = None
         body = request | {"stream": True, "stream_options": {"include_usage": True}}
         with self._running():
-            async for event in self._endpoint.events("/completions", body):
-                usage = event.get("usage") or usage
-                if usage and not event.get("choices"):
-                    continue
-                choice = choice_of(event, self.name)
-                whole["finish_reason"] = choice.get("finish_reason") or whole["finish_reason"]
-                if (new := choice.get("token_ids")) is not None:
-                    whole.setdefault("token_ids", []).extend(new)
-                    for token in new:
-                        on_token(token)
-                if (logprobs := choice.get("logprobs")) is not None:
-                    told = whole.setdefault("logprobs", {"token_logprobs": []})
-                    told["token_logprobs"].extend(logprobs["token_logprobs"])
+            async with aclosing(self._endpoint.events("/completions", body)) as events:
+                async for event in events:
+                    usage = event.get("usage") or usage
+                    if usage and not event.get("choices"):
+                        continue
+                    choice = choice_of(event, self.name)
+                    whole["finish_reason"] = choice.get("finish_reason") or whole["finish_reason"]
+                    if (logprobs := choice.get("logprobs")) is not None:
+                        whole["logprobs"] = {"token_logprobs": told}
+                        told.extend(logprobs["token_logprobs"])
+                    new = choice.get("token_ids")
+                    if new is not None and _shown(new, whole.setdefault("token_ids", []), on_token):
+                        whole["finish_reason"] = "stop"
+                        del told[len(whole["token_ids"]) :]
+                        break  # which ends the sampling in the server, too
         return {"choices": [whole], "usage": usage}
 
     async def take(self, publication: Publication) -> None:
