@@ -13,7 +13,7 @@ from typing import Any, Literal
 from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Masker, TraceFile, implicit_ratings, read_ratings, read_traces
 from astune.feedback.trace_files import is_trace_file
-from astune.schema import TaskReaderError
+from astune.schema import Message, TaskReaderError
 
 _SHOWN = 10
 What = Literal["labelled", "accepted", "preferences", "failures"]
@@ -117,8 +117,7 @@ def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
         if what == "labelled" and rating is not None:
             yield {"main_query": question, "metadata": {"answer": text_of(answer), "score": rating}}
         if what == "accepted" and (opinion.corrected_answer is not None or (rating is not None and rating > 0)):
-            answered = answer if opinion.corrected_answer is None else _corrected(opinion.corrected_answer)
-            yield {"messages": [*asked, answered], "tools": interaction.tools}
+            yield {"messages": _learned(asked, answer, opinion.corrected_answer), "tools": interaction.tools}
         if what == "preferences" and opinion.corrected_answer not in (None, text_of(answer)):
             tools = {"tools": interaction.tools} if interaction.tools else {}
             yield {"prompt": asked, "chosen": opinion.corrected_answer, "rejected": text_of(answer), **tools}
@@ -126,8 +125,18 @@ def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
             yield {"main_query": question, "metadata": {"interaction": interaction.interaction_id, "rating": rating}}
 
 
-def _corrected(answer: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": answer}
+def _learned(asked: list[Message], answer: Message, corrected: str | None) -> list[Message]:
+    """A conversation of which what somebody accepted is learned: the answer, and the calls that led to it.
+
+    What was said before, and calls that led to an answer which was corrected, is marked as only read.
+    """
+    question = max((at for at, message in enumerate(asked) if message.get("role") == "user"), default=-1)
+    read_until = len(asked) if corrected is not None else question
+    read = [
+        {**each, "weight": 0} if at < read_until and each.get("role") == "assistant" else each
+        for at, each in enumerate(asked)
+    ]
+    return [*read, answer if corrected is None else {"role": "assistant", "content": corrected}]
 
 
 def _some(names: list[str]) -> str:

@@ -1,8 +1,9 @@
 """Episodes that were not sampled: the tasks' answers, tokenised as if the model had written them.
 
-A demonstration is the conversation in a task's `metadata.messages`, with `metadata.tools`; without it, the task's
-prompt with its reference answer. A preference pair is two answers to a task's prompt: `metadata.chosen`, or else the
-reference answer, and `metadata.rejected`. The assistant's tokens are trained, the others are read.
+A demonstration is the conversation in a task's `metadata.messages`, with `metadata.tools`; an answer with `weight: 0`
+is read and not trained. Without one, it is the task's prompt with its reference answer. A preference pair is two answers
+to a task's prompt: `metadata.chosen`, or else the reference answer, and `metadata.rejected`. The assistant's tokens are
+trained, the others are read.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from astune.schema import (
 )
 from astune.workflow.agent_model import DEFAULT_AGENT
 
+WEIGHT = "weight"
 _GOOD = Reward(raw_reward=1.0, is_success=True, metadata={"demonstration": True})
 _BAD = Reward(raw_reward=0.0, is_success=False, metadata={"demonstration": True})
 
@@ -136,13 +138,14 @@ def _given(
 ) -> Episode:
     """Create an episode from `messages`; the first `n_read` of them are read, not trained."""
     tools: list[dict[str, Any]] = list(request.task.metadata.get("tools") or ())
+    learned = [at for at, each in enumerate(messages) if at >= n_read and _is_learned(each)]
+    messages = [{name: value for name, value in each.items() if name != WEIGHT} for each in messages]
     tracker = ContextTracker(renderer, config.rollout.max_model_len, Comparison("text", ignore_tools=False))
-    for at, message in enumerate(messages):
-        if at >= n_read and message.get("role") == "assistant":
-            pending = tracker.prepare(messages[:at], tools, agent=DEFAULT_AGENT, trainable=True)
-            answer_ids = _answer_ids(renderer, messages[: at + 1], tools)
-            # They were given, and so with certainty; an algorithm that learns from them does not read this.
-            tracker.commit(pending, Completion(answer_ids, [0.0] * len(answer_ids), "stop", 0))
+    for at in learned:
+        pending = tracker.prepare(messages[:at], tools, agent=DEFAULT_AGENT, trainable=True)
+        answer_ids = _answer_ids(renderer, messages[: at + 1], tools)
+        # They were given, and so with certainty; an algorithm that learns from them does not read this.
+        tracker.commit(pending, Completion(answer_ids, [0.0] * len(answer_ids), "stop", 0))
     episode = request.episode(seed=0, forest=tracker.forest, status="success")
     episode.reward = reward
     episode.metrics = {"demonstrated_tokens": float(tracker.forest.sampled_tokens())}
@@ -166,12 +169,17 @@ def messages_of(task: Task, reference_field: str) -> tuple[list[Message], int]:
     if messages is None and answer:
         opening = opening_of(task)
         messages, n_read = [*opening, *answer], len(opening)
-    if not isinstance(messages, list) or not any(each.get("role") == "assistant" for each in messages[n_read:]):
+    if not isinstance(messages, list) or not any(map(_is_learned, messages[n_read:])):
         raise TaskReaderError(
             f"task {task.task_id} demonstrates nothing",
             hint=f"give it metadata.messages with an answer of the assistant, or metadata.{reference_field}",
         )
     return messages, n_read
+
+
+def _is_learned(message: Message) -> bool:
+    """Whether it is an answer that is not marked as only read, as OpenAI's format of fine-tuning data does."""
+    return message.get("role") == "assistant" and message.get(WEIGHT) != 0
 
 
 def _answer(task: Task, field: str) -> list[Message]:

@@ -6,6 +6,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from astune.env_service.base import text_of
 from astune.feedback.interaction import Interaction, digest_of
@@ -18,10 +19,12 @@ from astune.task_reader.reader import TaskReaderBase
 class _Opined:
     """What was asked in `messages`, the answer that somebody accepted or wrote, and the one that was rejected.
 
-    An empty text is none.
+    An empty text is none. `calls` is what the model did between the last question and its answer: calls of tools, and
+    their results.
     """
 
     messages: list[Message]
+    calls: list[Message]
     reference: str
     rejected: str
     weight: float
@@ -34,6 +37,10 @@ class TaskReaderFeedback(TaskReaderBase):
     `metadata.answer`, is the corrected answer where a user gave one, and else the answer that was rated well enough.
 
     An answer that somebody corrected or rated below 0 is `metadata.rejected`, where it is not the reference.
+
+    Where tools were called between the question and the answer, `metadata.messages` is the whole conversation, so that
+    nobody learns to answer at once. Calls that led to an accepted answer are learned; those before a corrected one are
+    read, for nobody said that they were right. Pairs are `metadata.chosen` and `rejected`, each with its calls.
 
     Of several references to one question the one with the most weight is taken. What is held out is decided by session,
     so that no conversation is on both sides, and stays as it is when more feedback comes.
@@ -89,30 +96,57 @@ def _opined(store: FeedbackStore, min_rating: float) -> Iterator[_Opined]:
         unwanted = opinion.corrected_answer is not None or (rating is not None and rating < 0)
         rejected = answer if unwanted and answer != reference else ""
         if reference or rejected:
+            asked_until = asked[-1] + 1
             yield _Opined(
-                interaction.messages[: asked[-1] + 1], reference or "", rejected, opinion.weight, interaction, opinion
+                interaction.messages[:asked_until],
+                interaction.messages[asked_until:-1],
+                reference or "",
+                rejected,
+                opinion.weight,
+                interaction,
+                opinion,
             )
 
 
 def _task(digest: str, accepted: _Opined, rejected: Sequence[_Opined]) -> Task:
-    of = accepted.interaction
+    of, corrected = accepted.interaction, accepted.opinion.corrected_answer is not None
     worse = [each for each in rejected if each.rejected != accepted.reference]
     # what was said in the place of the reference comes first, then what counts most
     worse.sort(key=lambda each: (each is not accepted, -each.weight))
+    metadata: dict[str, Any] = {"answer": accepted.reference}
+    if accepted.calls:
+        read = [*accepted.messages, *accepted.calls] if corrected else accepted.messages
+        learned = [] if corrected else accepted.calls
+        metadata["messages"] = [*map(_only_read, read), *learned, _answer(accepted.reference)]
+    if of.tools:
+        metadata["tools"] = of.tools
+    if worse and (accepted.calls or worse[0].calls):
+        metadata["chosen"] = [*accepted.calls, _answer(accepted.reference)]
+        metadata["rejected"] = [*worse[0].calls, _answer(worse[0].rejected)]
+    elif worse:
+        metadata["rejected"] = worse[0].rejected
+    metadata |= {
+        "corrected": corrected,
+        "rating": accepted.opinion.rating,
+        "interaction": of.interaction_id,
+        "session": of.session,
+        "model": of.model,
+    }
     return Task(
         task_id=f"feedback-{digest[:16]}",
         main_query=text_of(accepted.messages[-1]),
         init_messages=accepted.messages,
-        metadata={
-            "answer": accepted.reference,
-            **({"rejected": worse[0].rejected} if worse else {}),
-            "corrected": accepted.opinion.corrected_answer is not None,
-            "rating": accepted.opinion.rating,
-            "interaction": of.interaction_id,
-            "session": of.session,
-            "model": of.model,
-        },
+        metadata=metadata,
     )
+
+
+def _answer(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _only_read(message: Message) -> Message:
+    """The message, marked as nothing to learn where it is an answer."""
+    return {**message, "weight": 0} if message.get("role") == "assistant" else message
 
 
 def _share(name: str) -> float:

@@ -314,6 +314,46 @@ def test_accepted_and_corrected_answers_become_tasks_that_no_session_shares(tmp_
     assert {task.main_query for task in pairs} == {"question 0", "question 1"}
 
 
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "3"}
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+def test_tools_that_were_called_after_the_question_are_learned_or_read_and_never_left_out(
+    astune: Callable[..., str], tmp_path: Path
+) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    for name, rating in (("good", Rating("good", 1.0)), ("bad", Rating("bad", -1.0, corrected_answer="It is 4."))):
+        asked = [{"role": "user", "content": f"Hi {name}"}, {"role": "assistant", "content": "Yes?"}]
+        messages = [*asked, {"role": "user", "content": "1 + 2?"}, CALL, RESULT]
+        messages.append({"role": "assistant", "content": "It is 3."})
+        store.add(Interaction(name, messages, session=name, tools=[ADD]))
+        store.rate(rating)
+    store.close()
+    settings = {"path": str(tmp_path / "feedback.sqlite3"), "held_out": 0}
+    config = TaskReaderConfig.model_validate({"type": "feedback_tracing", "feedback_tracing": settings})
+    good, bad = sorted(open_task_reader(config).read().training, key=lambda task: task.metadata["corrected"])
+    assert [each["role"] for each in good.init_messages] == ["user", "assistant", "user"]
+    assert good.metadata["tools"] == bad.metadata["tools"] == [ADD]
+    learned = {task.metadata["session"]: learned_of(task.metadata["messages"]) for task in (good, bad)}
+    assert learned == {"good": ["", "It is 3."], "bad": ["It is 4."]}, "nobody said that these calls were right"
+    assert good.metadata["messages"][3:5] == [CALL, RESULT]
+    assert bad.metadata["messages"][4] == RESULT
+    assert bad.metadata["chosen"] == [CALL, RESULT, {"role": "assistant", "content": "It is 4."}]
+    assert bad.metadata["rejected"] == [CALL, RESULT, {"role": "assistant", "content": "It is 3."}]
+    astune("feedback", "export", "--what", "accepted", "--to", "out.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted(learned_of(row["messages"]) for row in rows) == [["", "It is 3."], ["It is 4."]]
+
+
+def learned_of(messages: list[dict[str, Any]]) -> list[str]:
+    return [each["content"] for each in messages if each["role"] == "assistant" and each.get("weight") != 0]
+
+
 def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[..., str], tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path / "feedback.sqlite3")
     for number, rating in enumerate((1.0, -1.0, -1.0)):

@@ -55,6 +55,24 @@ def test_the_tokens_are_the_templates_and_those_of_the_assistant_are_trained(
     assert episode.reward.metadata == {"demonstration": True}
 
 
+def test_an_answer_of_weight_0_is_read_and_calls_of_tools_are_learned(renderer: Renderer, smol_folder: Path) -> None:
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "3"}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+    read = [CONVERSATION[0], CONVERSATION[1], {**CONVERSATION[2], "weight": 0}, CONVERSATION[3]]
+    for weight, learned in ((1, ['"add"', "7, of course."]), (0, ["7, of course."])):
+        messages = [*read, {**call, "weight": weight}, result, CONVERSATION[4]]
+        [timeline] = shown(renderer, task(messages=messages, tools=tools)).timelines
+        said = [tokenizer.decode(timeline.token_ids[span.start : span.end]) for span in timeline.spans if span.sampled]
+        assert len(said) == len(learned)
+        assert all(one in other for one, other in zip(learned, said, strict=True))
+        assert "weight" not in tokenizer.decode(timeline.token_ids)
+    with pytest.raises(TaskReaderError, match="demonstrates nothing"):
+        shown(renderer, task(messages=read))
+
+
 def test_a_reference_answer_is_a_demonstration(renderer: Renderer) -> None:
     episode = shown(renderer, task(answer=3))
     assert [node.content for node in episode.forest.nodes if node.sampled] == ["3"]
