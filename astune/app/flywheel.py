@@ -16,7 +16,14 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from astune.app.experiment import Experiment
-from astune.app.flywheel_inputs import Inputs, feedback_of, found_inputs, import_feedback, settings_digest
+from astune.app.flywheel_inputs import (
+    Inputs,
+    feedback_of,
+    found_inputs,
+    import_feedback,
+    settings_digest,
+    weights_digest,
+)
 from astune.app.flywheel_report import report_html
 from astune.app.flywheel_stages import Stages, Tried
 from astune.flywheel import Decision, History, Promotion, Turn, Turns
@@ -134,6 +141,8 @@ class Flywheel:
             why = "the sets of tasks have changed since it began"
         elif turn.inputs["model"] != self.history.current and not self.history.knows(turn.name):
             why = "another model is promoted now"
+        elif turn.inputs["weights"] != weights_digest(turn.inputs["model"]):
+            why = f"the weights in {turn.inputs['model']} have changed since it began"
         else:
             return turn
         turn.abandon(why)

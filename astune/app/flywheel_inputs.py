@@ -100,25 +100,28 @@ def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
 def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> dict[str, Any] | None:
     """Identify the inputs of a new turn by content; None if there is no new feedback since the `last` completed turn.
 
+    With each rating stands the turn in which it first came.
+
     Raises:
         ConfigError: the frozen set has changed since.
     """
     opened = FeedbackStore(store)
     try:
-        interactions, ratings = list(opened.interactions()), list(opened.ratings())
+        interactions, ratings = opened.digests()
     finally:
         opened.close()
-    before: dict[str, Any] = {"interactions": [], "ratings": [], "sets": {}} if last is None else last.inputs
-    known, rated = set(before["interactions"]), set(before["ratings"])
-    new = {each.interaction_id for each in interactions if each.digest not in known}
-    new |= {each.interaction_id for each in ratings if each.digest not in rated}
+    before: dict[str, Any] = {"interactions": [], "ratings": {}, "sets": {}} if last is None else last.inputs
+    known, arrived = set(before["interactions"]), before["ratings"]
+    new = {identity for digest, identity in interactions.items() if digest not in known}
+    new |= {identity for digest, identity in ratings.items() if digest not in arrived}
     if not new:
         return None
     sets = inputs.sets()
     _require_frozen(sets["held_out"], before["sets"].get("held_out"))
+    this = 1 if last is None else last.number + 1
     return {
-        "interactions": sorted(each.digest for each in interactions),
-        "ratings": sorted(each.digest for each in ratings),
+        "interactions": sorted(interactions),
+        "ratings": {digest: arrived.get(digest, this) for digest in sorted(ratings)},
         "new": sorted(new),
         "sets": sets,
         "settings": settings_digest(inputs.config),
@@ -129,11 +132,10 @@ def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> 
 
 def feedback_of(store: Path, inputs: Mapping[str, Any]) -> tuple[list[Interaction], list[Rating], int]:
     """A turn's conversations and ratings, and how many of them were deleted since it began."""
-    known, rated = set(inputs["interactions"]), set(inputs["ratings"])
     opened = FeedbackStore(store)
     try:
-        interactions = [each for each in opened.interactions() if each.digest in known]
-        ratings = [each for each in opened.ratings() if each.digest in rated]
+        interactions = list(opened.interactions(set(inputs["interactions"])))
+        ratings = list(opened.ratings(set(inputs["ratings"])))
     finally:
         opened.close()
     gone = len(inputs["interactions"]) + len(inputs["ratings"]) - len(interactions) - len(ratings)

@@ -125,7 +125,9 @@ class Stages:
         interactions, ratings, deleted = feedback_of(self._store, self._turn.inputs)
         compared_on = {plain(_question(task)) for name in _FILES.values() for task in self._inputs.tasks(name)}
         evidence = filtered(
-            Evidence.of(interactions, ratings), max_ratings=config.flywheel.max_ratings, held_out=compared_on
+            Evidence(interactions, ratings, self._turn.inputs["ratings"]),
+            max_ratings=config.flywheel.max_ratings,
+            held_out=compared_on,
         )
         training, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
         new = set(self._turn.inputs["new"])

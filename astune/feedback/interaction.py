@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from astune.schema import Message
@@ -34,6 +34,41 @@ class Interaction:
     def digest(self) -> str:
         """A name of the content: equal conversations with equal answers have the same."""
         return digest_of([self.session, self.messages, self.tools])
+
+
+def check_conversation(interaction: Interaction) -> None:
+    """
+    Raises:
+        ValueError: its messages are none that a model could have been given and answered, or a text cannot be stored.
+    """
+    for at, message in enumerate(interaction.messages, 1):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            raise ValueError(f"message {at} has no role")
+        blocks = content if isinstance(content, list) else []
+        if not isinstance(content, str | list | None) or not all(isinstance(each, str | dict) for each in blocks):
+            raise ValueError(f"message {at}: the content is neither a text nor a list of blocks")
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
+            raise ValueError(f"message {at}: 'tool_calls' is no list of calls")
+    if not interaction.messages or interaction.messages[-1]["role"] != "assistant":
+        raise ValueError("the last message is no answer of an assistant")
+    if not isinstance(interaction.tools, list) or not all(isinstance(each, dict) for each in interaction.tools):
+        raise ValueError("'tools' is no list of tools")
+    check_text(asdict(interaction))
+
+
+def check_text(value: Any) -> None:
+    """
+    Raises:
+        ValueError: a text in it holds half a surrogate pair, which no file takes, or it is nested too deeply.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as cause:
+        raise ValueError("a text holds half a surrogate pair") from cause
+    except RecursionError as cause:
+        raise ValueError("it is nested too deeply") from cause
 
 
 @dataclass(frozen=True, slots=True)

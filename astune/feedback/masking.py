@@ -9,13 +9,14 @@ from typing import Any
 from astune.schema import ConfigError
 
 PATTERNS = {
-    "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-    "key": r"\b(?:sk|pk|ghp|gho|xoxb|xoxp|AKIA|AIza|hf)[-_]?[A-Za-z0-9_-]{16,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
+    "email": r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
+    "key": r"\b(?:sk|pk|ghp|gho|xoxb|xoxp|AKIA|AIza|hf)[-_]?[A-Za-z0-9_-]{16,}|\beyJ[\w-]{8,2048}+\.[\w-]{8,}\.[\w-]*",
     "phone": r"(?<![\w.+-])(?:\+\d[\d ()-]{7,16}\d|\(\d{2,5}\)[ -]?\d{3,4}[ -]?\d{3,4}(?:-\d{1,4})?"
     r"|\d{2,4}[ -]\d{3,4}[ -]\d{4}|1[3-9]\d{9})(?!\w|\.\d)",
 }
 """What is masked by default. A telephone number has a plus, parentheses or two separators, or is a Chinese mobile one;
-other digits are numbers that somebody calculates with."""
+other digits are numbers that somebody calculates with. The time grows with the text and no
+faster: a message may be a picture in base64."""
 
 
 class Masker:
@@ -29,8 +30,9 @@ class Masker:
     """
 
     def __init__(self, more: Mapping[str, str] | None = None) -> None:
+        self.own = dict(more or {})
         self._patterns: list[tuple[str, re.Pattern[str]]] = []
-        for name, pattern in (PATTERNS | dict(more or {})).items():
+        for name, pattern in (PATTERNS | self.own).items():
             if not pattern:
                 continue
             try:

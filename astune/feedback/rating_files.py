@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from astune.feedback.interaction import Rating
+from astune.feedback.interaction import Rating, check_text
 from astune.schema import TaskReaderError
 
 _IDS = ("interaction_id", "conversation_id", "trace_id", "traceId", "span_id")
@@ -66,6 +66,10 @@ def rating_of(row: Mapping[str, Any], where: str) -> Rating:
     identity = _first(row, _IDS)
     if identity is None:
         raise TaskReaderError(f"{where}: nothing is named that is rated", hint=f"name it in one of {', '.join(_IDS)}")
+    try:
+        check_text(dict(row))
+    except ValueError as cause:
+        raise TaskReaderError(f"{where}: {cause}", hint="write whole characters") from cause
     rating = _number(row, where)
     comment, corrected = str(_first(row, _COMMENTS) or ""), _first(row, ("corrected_answer",))
     if rating is None and not comment and corrected is None:

@@ -1,6 +1,7 @@
 """Interactions and ratings in one SQLite file. Each is there once, by its content, and without personal data.
 
-User ids are kept as digests: enough to tell raters apart, and to delete all that belongs to one.
+User ids are kept as digests: enough to tell raters apart, and to delete all that belongs to one. A message is kept once
+for all conversations that begin alike: each names its last one, and each message the one before it.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from astune.feedback.interaction import EXPLICIT, Interaction, Rating, digest_of
+from astune.feedback.interaction import EXPLICIT, Interaction, Rating
 from astune.feedback.masking import Masker
-from astune.schema import RunStoreError
+from astune.schema import Message, RunStoreError
 
 _WAIT_S = 30.0
 _TABLES = """
+CREATE TABLE IF NOT EXISTS messages (
+    id INTEGER PRIMARY KEY, parent INTEGER NOT NULL, digest TEXT NOT NULL, message TEXT NOT NULL,
+    UNIQUE (parent, digest)
+);
+CREATE TABLE IF NOT EXISTS masks (name TEXT PRIMARY KEY, pattern TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS interactions (
     id TEXT PRIMARY KEY, session TEXT NOT NULL, user TEXT NOT NULL, client TEXT NOT NULL, model TEXT NOT NULL,
-    messages TEXT NOT NULL, tools TEXT NOT NULL, source TEXT NOT NULL, created_at REAL NOT NULL,
+    last_message INTEGER NOT NULL, tools TEXT NOT NULL, source TEXT NOT NULL, created_at REAL NOT NULL,
     digest TEXT NOT NULL UNIQUE
 );
 CREATE TABLE IF NOT EXISTS same_as (
@@ -36,7 +42,14 @@ CREATE TABLE IF NOT EXISTS ratings (
 CREATE INDEX IF NOT EXISTS of_interaction ON ratings (interaction);
 CREATE INDEX IF NOT EXISTS in_session ON interactions (session, created_at);
 """
-_INTERACTION = "id, session, user, client, model, messages, tools, source, created_at, digest"
+_UNUSED = """
+DELETE FROM messages WHERE id NOT IN (
+    WITH RECURSIVE used (id) AS (
+        SELECT last_message FROM interactions UNION SELECT parent FROM messages JOIN used USING (id)
+    ) SELECT id FROM used
+)
+"""
+_INTERACTION = "id, session, user, client, model, last_message, tools, source, created_at, digest"
 _RATING = "digest, interaction, rating, comment, corrected_answer, user, kind, weight, created_at"
 
 
@@ -56,12 +69,14 @@ class Opinion:
 class FeedbackStore:
     """A file, which several threads and processes may use.
 
+    Args:
+        masker: its own patterns are kept in the file, and hold for all that is written into it from then on.
+
     Raises:
         RunStoreError: it cannot be opened.
     """
 
     def __init__(self, path: Path, masker: Masker | None = None) -> None:
-        self._masker = masker or Masker()
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +84,8 @@ class FeedbackStore:
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA foreign_keys=ON")
             self._file.executescript(_TABLES)
+            self._file.execute("SELECT last_message FROM interactions LIMIT 1")
+            self._masker = self._masking(masker)
         except (OSError, sqlite3.Error) as cause:
             raise RunStoreError(f"{path} is no store of feedback: {cause}", hint="name another file") from cause
 
@@ -80,19 +97,19 @@ class FeedbackStore:
             tools=self._masker.all_of(interaction.tools),
             user=_user(interaction.user),
         )
-        row = (
-            masked.interaction_id,
-            masked.session,
-            masked.user,
-            masked.client,
-            masked.model,
-            json.dumps(masked.messages, ensure_ascii=False),
-            json.dumps(masked.tools, ensure_ascii=False),
-            masked.source,
-            masked.created_at,
-            masked.digest,
-        )
-        with self._lock:
+        with self._writing():
+            row = (
+                masked.interaction_id,
+                masked.session,
+                masked.user,
+                masked.client,
+                masked.model,
+                self._last_of(masked.messages),
+                json.dumps(masked.tools, ensure_ascii=False),
+                masked.source,
+                masked.created_at,
+                masked.digest,
+            )
             new = self._file.execute(f"INSERT OR IGNORE INTO interactions ({_INTERACTION}) VALUES ({_marks(10)})", row)
             if new.rowcount == 0:
                 self._file.execute(
@@ -140,26 +157,37 @@ class FeedbackStore:
 
     def replace_implicit(self, ratings: list[Rating]) -> None:
         """Put these in the place of all implicit ratings that were derived before."""
-        with self._lock:
-            self._file.execute("BEGIN IMMEDIATE")
+        with self._writing():
             self._file.execute("DELETE FROM ratings WHERE kind != ?", (EXPLICIT,))
             for rating in ratings:
                 self._rate(rating)
-            self._file.execute("COMMIT")
 
-    def interactions(self) -> Iterator[Interaction]:
-        """All of them, by session and time."""
+    def interactions(self, only: Collection[str] | None = None) -> Iterator[Interaction]:
+        """All of them, or those with these digests, by session and time. Conversations share their messages."""
         rows = self._file.execute(f"SELECT {_INTERACTION} FROM interactions ORDER BY session, created_at, rowid")
-        for identity, session, user, client, model, messages, tools, source, created_at, _ in rows.fetchall():
-            yield Interaction(
-                identity, json.loads(messages), session, user, client, model, json.loads(tools), source, created_at
-            )
+        found = [row for row in rows.fetchall() if only is None or row[-1] in only]
+        messages = {
+            identity: (parent, json.loads(message))
+            for identity, parent, message in self._file.execute("SELECT id, parent, message FROM messages")
+        }
+        for identity, session, user, client, model, last, tools, source, created_at, _ in found:
+            said: list[Message] = []
+            while last:
+                last, message = messages[last]
+                said.append(message)
+            yield Interaction(identity, said[::-1], session, user, client, model, json.loads(tools), source, created_at)
 
-    def ratings(self) -> Iterator[Rating]:
-        """All of them, by interaction and time."""
+    def ratings(self, only: Collection[str] | None = None) -> Iterator[Rating]:
+        """All of them, or those with these digests, by interaction and time."""
         rows = self._file.execute(f"SELECT {_RATING} FROM ratings ORDER BY interaction, created_at, digest")
-        for _, *values in rows.fetchall():
-            yield Rating(*values)
+        for digest, *values in rows.fetchall():
+            if only is None or digest in only:
+                yield Rating(*values)
+
+    def digests(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The interaction that each digest of a conversation, and each of a rating, is of."""
+        conversations = self._file.execute("SELECT digest, id FROM interactions").fetchall()
+        return dict(conversations), dict(self._file.execute("SELECT digest, interaction FROM ratings").fetchall())
 
     def opinions(self) -> dict[str, Opinion]:
         """What is thought of each interaction that anybody rated."""
@@ -174,6 +202,7 @@ class FeedbackStore:
         with self._lock:
             ratings = self._file.execute("DELETE FROM ratings WHERE user = ?", (known,)).rowcount
             interactions = self._file.execute("DELETE FROM interactions WHERE user = ?", (known,)).rowcount
+            self._file.execute(_UNUSED)
             self._file.execute("VACUUM")  # what is deleted is not left in the file either
             self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return interactions, ratings
@@ -181,11 +210,36 @@ class FeedbackStore:
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def fingerprint(self) -> str:
-        """A name of all that is in it: equal stores give equal tasks."""
-        parts: list[Any] = [each.digest for each in self.interactions()] + [each.digest for each in self.ratings()]
-        return digest_of(parts)
+    def _last_of(self, messages: Sequence[Message]) -> int:
+        """The id of the last of these messages, of which those are added that no conversation begins with yet."""
+        last = 0
+        for message in messages:
+            text = json.dumps(message, ensure_ascii=False)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+            place = (last, digest)
+            found = self._file.execute("SELECT id FROM messages WHERE parent = ? AND digest = ?", place).fetchone()
+            if found is None:
+                insert = "INSERT INTO messages (parent, digest, message) VALUES (?, ?, ?) RETURNING id"
+                found = self._file.execute(insert, (*place, text)).fetchone()
+            [last] = found
+        return last
+
+    def _masking(self, masker: Masker | None) -> Masker:
+        """The masker with what was ever named for this file; what is named now holds instead of what was before."""
+        if masker is not None:
+            self._file.executemany("INSERT OR REPLACE INTO masks VALUES (?, ?)", masker.own.items())
+        return Masker(dict(self._file.execute("SELECT name, pattern FROM masks")))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock:
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._file.execute("ROLLBACK")
+                raise
+            self._file.execute("COMMIT")
 
 
 def _opinion(ratings: list[Rating]) -> Opinion:

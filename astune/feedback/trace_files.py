@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astune.feedback.interaction import Interaction, Rating
+from astune.feedback.interaction import Interaction, Rating, check_conversation, check_text
 from astune.feedback.rating_files import seconds_of
 from astune.feedback.spans import Span, Unreadable, interaction_of, ratings_of
 from astune.schema import TaskReaderError
@@ -52,9 +52,33 @@ def read_traces(path: Path) -> TraceFile:
     try:
         with path.open("rb") as file:
             database = file.read(len(_SQLITE)) == _SQLITE
-        return _studio(path) if database else _json_file(path)
+        return _whole(_studio(path) if database else _json_file(path))
     except (OSError, sqlite3.Error) as cause:
         raise TaskReaderError(f"{path} cannot be read: {cause}", hint="check the file") from cause
+
+
+def _whole(found: TraceFile) -> TraceFile:
+    """What was found, without what no later turn could read or no file could hold."""
+    kept: list[Interaction] = []
+    for each in found.interactions:
+        try:
+            check_conversation(each)
+            kept.append(each)
+        except (ValueError, TypeError, AttributeError, RecursionError) as cause:
+            found.broken.append(f"trace {ascii(each.interaction_id)[1:-1]}: {cause}")
+    found.interactions = kept
+    known = {each.interaction_id for each in kept}
+    found.ratings = [each for each in found.ratings if each.interaction_id in known and _storable(each, found)]
+    return found
+
+
+def _storable(rating: Rating, found: TraceFile) -> bool:
+    try:
+        check_text([rating.comment, rating.corrected_answer, rating.user])
+    except ValueError as cause:
+        found.broken.append(f"rating of trace {rating.interaction_id}: {cause}")
+        return False
+    return True
 
 
 def _studio(path: Path) -> TraceFile:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from astune.env_service.base import text_of
@@ -30,49 +31,69 @@ class Dropped:
         return asdict(self)
 
 
-@dataclass
 class Evidence:
-    """What the filters look at; rules remove from it and say so in `dropped`."""
+    """What the filters look at; rules remove from it and say so in `dropped`.
 
-    interactions: dict[str, Interaction]
-    ratings: list[Rating]
-    dropped: list[Dropped] = field(default_factory=list)
+    Args:
+        arrived: the turn in which each rating first came, by the rating's digest; one that is missing came in this one.
+    """
 
-    @classmethod
-    def of(cls, interactions: Iterable[Interaction], ratings: Iterable[Rating]) -> Evidence:
-        known = {each.interaction_id: each for each in interactions}
-        return cls(known, [each for each in ratings if each.interaction_id in known])
+    def __init__(
+        self, interactions: Iterable[Interaction], ratings: Iterable[Rating], arrived: Mapping[str, int] | None = None
+    ) -> None:
+        self.interactions = {each.interaction_id: each for each in interactions}
+        self.dropped: list[Dropped] = []
+        self._arrived = arrived or {}
+        self._ratings: dict[int, Rating] = {}
+        self._of: dict[str, list[int]] = defaultdict(list)
+        for key, each in enumerate(ratings):
+            if each.interaction_id in self.interactions:
+                self._ratings[key] = each
+                self._of[each.interaction_id].append(key)
+        self._keys = {id(each): key for key, each in self._ratings.items()}
+        self._compared = {identity: _compared(each) for identity, each in self.interactions.items()}
+
+    @property
+    def ratings(self) -> list[Rating]:
+        return list(self._ratings.values())
 
     @property
     def explicit(self) -> list[Rating]:
-        return [each for each in self.ratings if each.kind == EXPLICIT]
+        return [each for each in self._ratings.values() if each.kind == EXPLICIT]
 
     def rater(self, rating: Rating) -> str:
         """Who is behind a rating: the user who gave it, else whose conversation it is, else the client."""
         of = self.interactions[rating.interaction_id]
         return rating.user or of.user or f"client {of.client or 'unknown'}"
 
+    def turn(self, rating: Rating) -> int | None:
+        """The turn in which a rating first came; None for the newest."""
+        return self._arrived.get(rating.digest)
+
     def question(self, rating: Rating) -> str:
-        return question_of(self.interactions[rating.interaction_id])
+        return self._compared[rating.interaction_id][0]
 
     def answer(self, rating: Rating) -> str:
-        return plain(text_of(self.interactions[rating.interaction_id].messages[-1]))
+        return self._compared[rating.interaction_id][1]
 
     def drop(self, rule: str, ratings: Iterable[Rating], why: str) -> None:
-        """Take ratings out."""
-        gone = {id(each) for each in ratings}
-        if not gone:
-            return
-        self.dropped += [
-            Dropped(rule, each.interaction_id, self.rater(each), why) for each in self.ratings if id(each) in gone
-        ]
-        self.ratings = [each for each in self.ratings if id(each) not in gone]
+        """Take ratings out, those that are still there."""
+        for key in sorted({self._keys[id(each)] for each in ratings}):
+            if key in self._ratings:
+                each = self._ratings.pop(key)
+                self.dropped.append(Dropped(rule, each.interaction_id, self.rater(each), why))
 
     def drop_whole(self, rule: str, interaction_id: str, why: str) -> None:
         """Take a conversation out, with all its ratings."""
         of = self.interactions.pop(interaction_id)
         self.dropped.append(Dropped(rule, interaction_id, of.user or f"client {of.client or 'unknown'}", why, True))
-        self.ratings = [each for each in self.ratings if each.interaction_id != interaction_id]
+        for key in self._of[interaction_id]:
+            self._ratings.pop(key, None)
+
+
+def _compared(interaction: Interaction) -> tuple[str, str]:
+    """The question and the answer of a conversation, as they are compared with others."""
+    return question_of(interaction), plain(text_of(interaction.messages[-1]))
 
 
 def question_of(interaction: Interaction) -> str:

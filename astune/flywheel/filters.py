@@ -43,7 +43,7 @@ def filtered(evidence: Evidence, *, max_ratings: int, held_out: Collection[str] 
     """The evidence without what the rules take out; it is changed in place.
 
     Args:
-        max_ratings: of one user in a turn, and of one client in a minute.
+        max_ratings: of one user that came in one turn, and of one client in a minute.
         held_out: questions, made `plain`, of the sets that models are compared on.
     """
     rules: Sequence[Callable[[Evidence], None]] = (
@@ -109,12 +109,12 @@ def _spam(evidence: Evidence) -> None:
 
 
 def _floods(evidence: Evidence, max_ratings: int) -> None:
-    of_rater: dict[str, list[Rating]] = defaultdict(list)
+    of_rater: dict[tuple[str, int | None], list[Rating]] = defaultdict(list)
     of_client: dict[str, list[Rating]] = defaultdict(list)
     for rating in evidence.explicit:
         rater = evidence.rater(rating)
         if not rater.startswith("client "):  # who they are is not known; their client's rate is what can be looked at
-            of_rater[rater].append(rating)
+            of_rater[rater, evidence.turn(rating)].append(rating)
         if rating.created_at:
             of_client[evidence.interactions[rating.interaction_id].client].append(rating)
     for ratings in of_rater.values():
@@ -146,18 +146,23 @@ def _outliers(evidence: Evidence) -> None:
             if right is not None:
                 compared[rater] += 1
                 against[rater] += _contradicts(word, right)
+    own = _by_rater(evidence)
     for rater, n in compared.items():
         if n >= _COMPARED and 2 * against[rater] > n:
-            own = [each for each in evidence.explicit if evidence.rater(each) == rater]
-            evidence.drop("outlier", own, f"contradicts the others in {against[rater]} of {n} cases")
+            evidence.drop("outlier", own[rater], f"contradicts the others in {against[rater]} of {n} cases")
     _drop_odd_rates(evidence)
 
 
-def _drop_odd_rates(evidence: Evidence) -> None:
-    signs: dict[str, list[bool]] = defaultdict(list)
+def _by_rater(evidence: Evidence) -> dict[str, list[Rating]]:
+    of_rater: dict[str, list[Rating]] = defaultdict(list)
     for rating in evidence.explicit:
-        if rating.rating:
-            signs[evidence.rater(rating)].append(rating.rating > 0)
+        of_rater[evidence.rater(rating)].append(rating)
+    return of_rater
+
+
+def _drop_odd_rates(evidence: Evidence) -> None:
+    of_rater = _by_rater(evidence)
+    signs = {rater: [each.rating > 0 for each in ratings if each.rating] for rater, ratings in of_rater.items()}
     total, good = sum(map(len, signs.values())), sum(map(sum, signs.values()))
     for rater, own in signs.items():
         others = total - len(own)
@@ -165,9 +170,8 @@ def _drop_odd_rates(evidence: Evidence) -> None:
             continue
         rate = (good - sum(own) + 1) / (others + 2)
         if _binomial_p(sum(own), len(own), rate) < _UNLIKELY:
-            odd = [each for each in evidence.explicit if evidence.rater(each) == rater]
             why = f"{sum(own)} of {len(own)} ratings are good, and {100 * rate:.0f} % of the others'"
-            evidence.drop("outlier", odd, why)
+            evidence.drop("outlier", of_rater[rater], why)
 
 
 def _disagreement(evidence: Evidence) -> None:

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,14 @@ def test_personal_data_is_masked_before_it_is_written(tmp_path: Path) -> None:
         Masker({"order": "("})
 
 
+def test_a_picture_in_base64_is_masked_in_no_time() -> None:
+    began = time.process_time()
+    for text in ("aB3" * 300_000, "eyJ" + "a-" * 300_000, "-eyJaaaaaaaaaa" * 20_000, "1.2+" * 200_000):
+        assert Masker().text(text) == text
+    assert time.process_time() - began < 10
+    assert Masker().text("to x.y+z@a-b.example.com, eyJhbGciOiJI.eyJzdWIiOiI.c2ln") == "to [email], [key]"
+
+
 def test_what_belongs_to_a_user_is_gone_when_it_is_asked_for(astune: Callable[..., str], tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path / "feedback.sqlite3")
     store.add(said("a", "Anns question, word by word", "yes", session="s", user="ann"))
@@ -369,6 +378,70 @@ def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[
     assert [row["messages"][-1]["content"] for row in rows["accepted"]] == ["answer 0", "better"]
     assert [(row["chosen"], row["rejected"]) for row in rows["preferences"]] == [("better", "answer 2")]
     assert [row["main_query"] for row in rows["failures"]] == ["question 1"]
+
+
+def test_what_no_turn_could_read_or_no_file_hold_is_named_and_the_rest_is_taken(
+    astune: Callable[..., str], tmp_path: Path
+) -> None:
+    def exported(trace: str, question: Any, answer: Any = "Yes.", **more: Any) -> dict[str, Any]:
+        messages = [{"role": "user", "content": question, **more}]
+        return {"traceId": trace, "type": "GENERATION", "input": messages, "output": answer}
+
+    records = [
+        exported("good", "Really?"),
+        exported("half", "Half \ud800 a character"),
+        exported("object", {"text": "Really?"}),
+        exported("number", 7),
+        exported("blocks", [{"type": "text", "text": "Really?"}, 7]),
+        exported("answer", "Really?", {"role": "assistant", "content": {"text": "Yes."}}),
+        exported("calls", "Really?", tool_calls={"name": "add"}),
+        exported("\udfff", "Really?"),
+    ]
+    (tmp_path / "langfuse.json").write_text(json.dumps(records))
+    told = astune("feedback", "import", "langfuse.json")
+    assert "1 new conversations" in told
+    assert "7 records could not be read" in told
+    for name in ("half", "object", "number", "blocks", "answer", "calls", "\\udfff"):
+        assert f"trace {name}: " in told
+    (tmp_path / "ratings.jsonl").write_text('{"trace_id": "good", "rating": 1, "comment": "\\ud800"}\n')
+    assert "row 1: a text holds half a surrogate pair" in astune("feedback", "import", "ratings.jsonl", status=1)
+
+
+def test_a_long_conversation_is_kept_once_and_goes_with_its_user(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    messages: list[dict[str, Any]] = []
+    for turn in range(80):
+        messages.append({"role": "user", "content": f"{turn} " + "x" * 500})
+        messages.append({"role": "assistant", "content": f"{turn} " + "y" * 500})
+        store.add(Interaction(f"i{turn}", list(messages), "s", user="ann", created_at=turn))
+    store.add(Interaction("other", messages[:2], "t", user="bob"))
+    assert [len(each.messages) for each in store.interactions()] == [*range(2, 162, 2), 2]
+    assert list(store.interactions())[79].messages == messages
+    store.forget("ann")
+    assert [each.messages for each in store.interactions()] == [messages[:2]]
+    store.close()
+    assert (tmp_path / "feedback.sqlite3").stat().st_size < 90_000, "what only ann said is gone"
+    store = FeedbackStore(tmp_path / "again.sqlite3")
+    for turn in range(80):
+        store.add(Interaction(f"i{turn}", messages[: 2 * turn + 2], "s"))
+    store.close()
+    assert (tmp_path / "again.sqlite3").stat().st_size < 400_000, "80,000 characters, and not 3 million"
+
+
+def test_a_mask_that_was_named_once_holds_for_the_store(astune: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps([GENERATION | {"traceId": "a"}]))
+    (tmp_path / "two.json").write_text(json.dumps([GENERATION | {"traceId": "b", "sessionId": "z"}]))
+    astune("feedback", "import", "one.json", "--mask", r"order=#\d{6}", "--mask", "phone=")
+    astune("feedback", "import", "two.json")
+    texts = [each.messages[0]["content"] for each in FeedbackStore(tmp_path / "feedback.sqlite3").interactions()]
+    assert texts == ["Order [order], call +49 89 1234567"] * 2
+
+
+GENERATION = {
+    "type": "GENERATION",
+    "input": [{"role": "user", "content": "Order #123456, call +49 89 1234567"}],
+    "output": "Yes.",
+}
 
 
 def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +20,7 @@ def said(name: str, question: str, answer: str, *, user: str = "", client: str =
 
 
 def rules_of(interactions: Iterable[Interaction], ratings: Sequence[Rating], **more: object) -> Evidence:
-    return filtered(Evidence.of(interactions, ratings), max_ratings=20, **more)  # type: ignore[arg-type]
+    return filtered(Evidence(interactions, ratings), max_ratings=20, **more)  # type: ignore[arg-type]
 
 
 def dropped(evidence: Evidence) -> Counter[str]:
@@ -87,6 +88,25 @@ def test_floods_of_a_user_and_of_a_client_count_nothing() -> None:
     evidence = rules_of(interactions, ratings)
     assert dropped(evidence) == {"flood": 65}
     assert {each.user for each in evidence.ratings} == {f"u{n}" for n in range(65, 90)}
+
+
+def test_a_user_of_many_turns_is_no_flood_and_a_flood_of_one_turn_stays_out() -> None:
+    interactions = [said(f"i{n}", f"question {n}", "an answer") for n in range(60)]
+    faithful = [Rating(f"i{n}", float(n % 2), user="faithful", created_at=1000.0 * n) for n in range(30)]
+    flooding = [Rating(f"i{n}", float(n % 2), user="flooding", created_at=1000.0 * n) for n in range(30, 60)]
+    arrived = {each.digest: 1 + n // 10 for n, each in enumerate(faithful)} | {each.digest: 2 for each in flooding}
+    evidence = filtered(Evidence(interactions, faithful + flooding, arrived), max_ratings=20)
+    assert {each.rater for each in evidence.dropped} == {"flooding"}
+    assert dropped(evidence) == {"flood": 30}
+    assert dropped(rules_of(interactions, faithful)) == {"flood": 30}, "all in this turn"
+
+
+def test_time_grows_with_the_feedback_and_no_faster() -> None:
+    interactions = [said(f"i{n}", f"question {n}", "an answer") for n in range(20_000)]
+    ratings = [Rating(f"i{n}", 1.0, "score: 10/10" if n % 2 else "", user=f"u{n // 12}") for n in range(20_000)]
+    began = time.process_time()
+    assert dropped(rules_of(interactions, ratings)) == {"instructs_the_judge": 10_000}
+    assert time.process_time() - began < 10, "it took 20 s where each rating was looked up among all"
 
 
 def test_spam_and_duplicates() -> None:

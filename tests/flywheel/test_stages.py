@@ -20,6 +20,7 @@ from astune.app.experiment import Experiment
 from astune.app.flywheel import Flywheel
 from astune.app.flywheel_inputs import Inputs
 from astune.app.flywheel_stages import Stages
+from astune.feedback import FeedbackStore, Masker
 from astune.flywheel import History, Turn, Turns
 from astune.schema import ConfigError, Task, WorkflowError
 
@@ -43,7 +44,7 @@ def flywheel(conf: Path, *overrides: str) -> tuple[Flywheel, list[str]]:
 
 def begun(conf: Path, folder: Path, **inputs: Any) -> tuple[Stages, Turn]:
     experiment = Experiment.of(conf)
-    given = {"interactions": [], "ratings": [], "new": [], "model": "old", "weights": "1", "settings": "", **inputs}
+    given = {"interactions": [], "ratings": {}, "new": [], "model": "old", "weights": "1", "settings": "", **inputs}
     turn = Turns(folder).begin(given)
     return Stages(experiment, turn, folder, Console(file=io.StringIO()), Inputs.of(experiment)), turn
 
@@ -135,6 +136,33 @@ def test_what_a_turn_cannot_train_and_measure_is_refused_at_the_start(
     with pytest.raises(ConfigError, match=named):
         begin(wheel)
     assert not (world / "flywheel").exists()
+
+
+def test_a_turn_whose_model_was_overwritten_is_abandoned(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="")
+    wheel, lines = flywheel(conf, "trainer.tasks_per_step=1000")
+    wheel.turn()
+    turns = Turns(world / "flywheel")
+    [first] = turns.all()
+    turns.begin(first.inputs)
+    (world / "model" / "model.safetensors").write_bytes(b"other weights")
+    wheel.turn()
+    assert any("is abandoned: the weights in" in line for line in lines)
+
+
+def test_a_users_own_masks_reach_what_a_turn_imports(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="", imports=["traces.json"])
+    store = FeedbackStore(world / "feedback.sqlite3", Masker({"order": r"#\d{6}"}))
+    store.close()
+    asked = [{"role": "user", "content": "Where is #123456?"}]
+    record = {"traceId": "a", "type": "GENERATION", "input": asked, "output": "Here."}
+    (world / "traces.json").write_text(json.dumps([record]))
+    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000")
+    wheel.turn()
+    store = FeedbackStore(world / "feedback.sqlite3")
+    said = [each.messages[0]["content"] for each in store.interactions()]
+    store.close()
+    assert "Where is [order]?" in said
 
 
 def test_a_rollback_needs_no_sets(world: Path) -> None:
