@@ -19,7 +19,7 @@ from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
 from astune.app.run import Run, best_checkpoint
 from astune.config import AstuneConfig
-from astune.engine.adapters import policies_in
+from astune.engine.adapters import base_of, policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
 from astune.runs import resolve_run
@@ -117,7 +117,8 @@ def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> Astune
     Of a run with several policies it is the adapters that the run's best step had, on `model.path`.
 
     Raises:
-        ConfigError: what is measured is what a server answers with, or the run has policies that `models` has not.
+        ConfigError: what is measured is what a server answers with, or the run has policies that `models` has not or
+            that are adapters on another model.
     """
     if config.engine.base_url:
         raise ConfigError(
@@ -137,6 +138,13 @@ def _with_policies(config: AstuneConfig, policies: Sequence[str], folder: Path) 
             f"{folder} has the policy {missing[0]}, and the experiment's `models` has none of that name",
             hint="measure with the experiment that the run was started with, or export one policy: astune export "
             f"RUN --policy {missing[0]} --to DIR",
+        )
+    base, own = base_of(folder / policies[0]), config.model.path
+    if base != own and Path(base).expanduser().resolve() != Path(own).expanduser().resolve():
+        raise ConfigError(
+            f"the policies in {folder} are adapters on {base}, and model.path is {own}",
+            hint=f"add --set model.path={base}; where both are the same model in two places, change "
+            "base_model_name_or_path in each adapter_config.json there",
         )
     begun = {name: config.models[name].model_copy(update={"path": str(folder / name)}) for name in policies}
     return config.model_copy(update={"models": config.models | begun})

@@ -218,7 +218,10 @@ class ModelServer:
 
 
 def agent_of(opened: OpenModel, session: str) -> AgentModel:
-    """Return an agent's model on `opened`, in the engine's `session`, that lives while it is in use."""
+    """Return an agent's model on `opened`, in the engine's `session`, that lives while it is in use.
+
+    Where there are several policies, the `model` of a request names one of them, or a target.
+    """
     rollout = opened.config.rollout
     model = EpisodeModel(
         opened.engine,
@@ -246,7 +249,14 @@ def agent_of(opened: OpenModel, session: str) -> AgentModel:
         model_name=opened.config.model.path,
         disable_tools=rollout.agentscope_disable_toolcalls,
         empty_on_overflow=False,
+        policy_of=lambda name: _policy_named(opened.config, name),
     )
+
+
+def _policy_named(config: AstuneConfig, name: str) -> str:
+    """The policy that a request's `model` means: its name, or one of its targets, or else the default."""
+    policy = config.models.get(name)
+    return config.policy_of(name) if policy is None else name if policy.adapts else ""
 
 
 def _session_of(client: Client, request: ChatRequest) -> str:

@@ -136,7 +136,9 @@ def _page(trials: Sequence[Trial], measured: Mapping[str, HeldOut | None], rows:
         "<h2>Held-out success by step</h2>",
         f'<figure>{svg_chart("held-out success", curves, from_zero=True)}</figure><ul class="keys">{keys}</ul>',
         "<h2>Runs</h2>",
-        table(["trial", "state", "#best", "#last", "folder"], (_cells(trial, measured[trial.name]) for trial in trials)),
+        table(
+            ["trial", "state", "#best", "#last", "folder"], (_cells(trial, measured[trial.name]) for trial in trials)
+        ),
     ]
     return page(name, "".join(body))
 

@@ -14,16 +14,6 @@ from astune.config.trainer import OptimConfig
 DEFAULT_POLICY = "default"
 """Policy of targets that `models` does not name."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_TAKEN = """
-T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double dump_patches eval
-extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu items keys load_state_dict
-modules mtia named_buffers named_children named_modules named_parameters parameters pop register_backward_hook
-register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
-register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module
-register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state
-set_submodule share_memory smart_apply state_dict to to_empty train training type update values xpu zero_grad
-"""
-"""Reserved names: attributes of torch's ModuleDict, in which peft keeps adapters by name."""
 
 
 class PolicyConfig(StrictModel):
@@ -62,8 +52,6 @@ def require_consistent(models: Mapping[str, PolicyConfig], model_rank: int) -> N
         key = f"astune.models.{name}"
         if _NAME.fullmatch(name) is None:
             raise ValueError(f"{key}: a policy's name begins with a letter and has letters, digits, - and _")
-        if name in _TAKEN.split():
-            raise ValueError(f"{key}: the name {name} is reserved by torch; use another, such as {name}_agent")
         if policy.train and policy.lora.rank == 0:
             raise ValueError(f"{key} is trained but has no adapter: set {key}.lora.rank, for instance to 16")
         if not policy.train and policy.optim is not None:

@@ -15,6 +15,7 @@ from astune.config.engine import ENGINES, EngineConfig, VllmConfig
 from astune.config.flywheel import FlywheelConfig
 from astune.config.helper import HelperModelConfig
 from astune.config.judge import TaskJudgeConfig, WeightedJudgeConfig
+from astune.config.league import PastPlayer, past_player, require_opponents
 from astune.config.model import LoraConfig, ModelConfig
 from astune.config.policies import DEFAULT_POLICY, PolicyConfig, require_consistent, targets_of
 from astune.config.prompt_search import PromptSearchConfig
@@ -210,12 +211,17 @@ class AstuneConfig(StrictModel):
         if self.rollout.max_response_length_in_one_turn >= self.rollout.max_model_len:
             raise ValueError("rollout.max_response_length_in_one_turn must be smaller than rollout.max_model_len")
         require_consistent(self.models, self.model.lora.rank)
+        require_opponents(self.trainer.league, self.models)
         return self
 
     def policy_of(self, target: str) -> str:
         """Return the name of the adapter that serves a target; "" is the base model."""
         name = targets_of(self.models).get(target, DEFAULT_POLICY)
         return name if name in self.models and self.models[name].adapts else ""
+
+    def past_player(self, step: int, task_id: str) -> PastPlayer | None:
+        """The earlier version of a policy that plays in a training group of the league; None where there is none."""
+        return past_player(self.trainer.league, self.models, seed=self.seed, step=step, task_id=task_id)
 
     def is_trained(self, policy: str) -> bool:
         """Return whether the tokens of a policy, named as by `policy_of`, can be trained."""

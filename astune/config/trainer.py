@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from astune.config.league import LeagueConfig
 from astune.config.samples import SampleRule
 from astune.config.strict import StrictModel
 from astune.schema import ConstrainedTokens
@@ -122,5 +123,6 @@ class TrainerConfig(StrictModel):
     samples: list[SampleRule] = Field(default_factory=list[SampleRule])
     """Rules for what is trained of finished episodes, in order: messages selected by agent, phase, length or outcome
     are dropped, capped, reweighted or deduplicated (docs/en/algorithms.md). Empty trains everything."""
+    league: LeagueConfig = LeagueConfig()
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     validation: ValidationConfig = ValidationConfig()

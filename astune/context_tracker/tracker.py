@@ -68,6 +68,8 @@ class PendingCall:
     """True where the answer is nothing but text, whatever the model's family would read in it."""
     stop: Sequence[str]
     """Texts at which the answer ends."""
+    asked_after: int
+    """How many answers there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class ContextTracker:
         """The newest children of a node that an agent recorded."""
         self._tips: dict[str, _Tip] = {}
         """By agent."""
+        self._n_answers = 0
         self._lock = threading.Lock()
 
     @property
@@ -172,6 +175,7 @@ class ContextTracker:
             form=self._renderer.call_grammar(must_call) if must_call else grammar,
             literal=grammar is not None,
             stop=stop,
+            asked_after=self._n_answers,
         )
 
     def _require_short(self, new: Sequence[Message]) -> None:
@@ -228,7 +232,9 @@ class ContextTracker:
                 fork_cause=self._cause(parent, pending, []),
                 constraint=constraint,
                 stopped_by=stopped_by,
+                asked_after=pending.asked_after,
             )
+            self._n_answers += 1
             message = message_of(sampled)
             who = identity(message)
             self._append(sampled, {who, who._replace(reasoning=None)}, pending)  # agents may leave out the thought

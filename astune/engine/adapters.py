@@ -57,7 +57,7 @@ class AdapterSource(Protocol):
     def version(self) -> int: ...
 
     def adapters(self) -> Mapping[str, Adapter]:
-        """The adapter of each policy that may have changed; valid until the next optimiser step."""
+        """The adapter of each policy that may have changed, or is new; valid until the next optimiser step."""
         ...
 
 
@@ -121,6 +121,11 @@ def _why_no_pairs(tensors: Mapping[str, Tensor], rank: int) -> str | None:
 def policies_in(model: Path) -> list[str]:
     """Names of the policies whose adapters a checkpoint's model is; none where it is a whole model."""
     return sorted(file.parent.name for file in model.glob(f"*/{CONFIG_FILE}"))
+
+
+def base_of(folder: Path) -> str:
+    """The model that the adapter in `folder` was trained on, as `write_adapter` named it."""
+    return str(json.loads((folder / CONFIG_FILE).read_text()).get("base_model_name_or_path", ""))
 
 
 def write_adapter(folder: Path, adapter: Adapter, *, base: str) -> None:

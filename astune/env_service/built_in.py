@@ -18,6 +18,8 @@ BUILT_IN = {
     "calculator": "astune.environments.calculator->Calculator",
     "frozenlake": "astune.environments.frozenlake->FrozenLake",
     "reasoning_gym": "astune.environments.reasoning_gym->ReasoningGym",
+    "textarena": "astune.environments.textarena->TextArena",
+    "pettingzoo": "astune.environments.pettingzoo->PettingZoo",
     "textworld": "astune.environments.textworld->TextWorld",
     "appworld": "astune.environments.appworld->AppWorldEnvironment",
 }

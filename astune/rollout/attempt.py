@@ -8,6 +8,7 @@ import random
 import time
 from typing import Any
 
+from astune.config.league import PastPlayer
 from astune.context_tracker import ContextTracker
 from astune.env_service import EnvironmentHandle, EnvState, open_environment
 from astune.renderers import Comparison
@@ -106,6 +107,8 @@ class Attempt:
             split=self._request.split,
             policies=self._config,
             rng=random.Random(self._world_seed),
+            repeat=self._request.repeat,
+            past=self._past_player(),
         )
         self._wait("workflow")
         try:
@@ -122,6 +125,11 @@ class Attempt:
         )
         self._wait("judge")
         self._reward = await self._judge(self._proxy)
+
+    def _past_player(self) -> PastPlayer | None:
+        if self._request.split != "train":
+            return None
+        return self._config.past_player(self._request.step, self._request.task.task_id)
 
     async def release(self) -> str | None:
         """Release the environment; return the error, if any, of an otherwise successful episode."""

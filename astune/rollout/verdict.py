@@ -177,11 +177,11 @@ def _require_fit(
     numbers = [reward.raw_reward, *(reward.per_target or {}).values(), *(reward.per_turn or ())]
     if (largest := max(numbers, key=abs)) and abs(largest) > _MOST:
         raise error(f"{what} gave the reward {largest:g}", hint=f"rewards are between -{_MOST:g} and {_MOST:g}")
-    trained = [node for node in forest.nodes if node.sampled and node.trainable]
+    trained = [node for node in forest.answers() if node.trainable]
     if reward.per_turn is not None and len(reward.per_turn) != len(trained):
         raise error(
             f"{what} gave {len(reward.per_turn)} rewards per turn, and {len(trained)} messages are trained",
-            hint="give one for each message of a trained agent, in the order in which they were sampled",
+            hint="give one for each message of a trained agent, in the order in which the model was asked for them",
         )
     if reward.per_target is None:
         return

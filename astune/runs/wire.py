@@ -17,11 +17,12 @@ A node is one message, in the order of recording; the path from the root (`paren
      "name", "reasoning", "tool_calls", "tool_call_id", "images": [[place, SHA-256], ...], "tools",
      "malformed_calls": [text], "logprobs": [float] | null,
      "finish_reason", "weights_version", "trainable": bool, "fork_cause": text | null,
-     "constraint": {"kind", "text", "stop_token_ids": [int]} | null}
+     "constraint": {"kind", "text", "stop_token_ids": [int]} | null,
+     "asked_after": int}
 
 `token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read. Keys from
-`name` on are omitted if they hold their default (null, [] or false). Episodes recorded before there were grammars lack
-`constrained_tokens`, and read as "replay"; `day` may be missing as well.
+`name` on are omitted if they hold their default (null, [], 0 or false). Episodes recorded before there were grammars
+lack `constrained_tokens`, and read as "replay"; `day` may be missing as well.
 
 JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key: `{"$float":
 "nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`, `{"$text": hex}` for
@@ -62,6 +63,7 @@ _OPTIONAL: dict[str, Any] = {
     "fork_cause": None,
     "constraint": None,
     "stopped_by": None,
+    "asked_after": 0,
 }
 _TEXTS = (
     *("role", "content", "agent", "name", "reasoning", "tool_calls", "tool_call_id", "tools", "malformed_calls"),

@@ -73,8 +73,8 @@ class Episode:
 
     @property
     def trained_messages(self) -> list[MessageNode]:
-        """Messages of the trained agents, in the order of recording."""
-        return [node for node in self.forest.nodes if node.sampled and node.trainable]
+        """Messages of the trained agents, in the order in which they were asked for."""
+        return [node for node in self.forest.answers() if node.trainable]
 
     def target_of(self, agent: str) -> str:
         """The tag under which an agent is rewarded and trained."""

@@ -75,6 +75,8 @@ class MessageNode:
     """Grammar that a sampled message was sampled under; None if unconstrained."""
     stopped_by: str | None = None
     """The agent's stop sequence that ended a sampled message: its tokens hold it, and its content ends before it."""
+    asked_after: int = field(default=0, compare=False)
+    """Number of answers in the episode when this one was requested: the order of calls, which `by_tokens` drops."""
 
     @property
     def sampled(self) -> bool:
@@ -140,6 +142,10 @@ class Forest:
             prompt_ids = self.path_ids(node.parent) + node.prompt_delta
             sampled_ids = node.token_ids[len(node.prompt_delta) :]
             yield node, prompt_ids, Completion(sampled_ids, node.logprobs, node.finish_reason, node.weights_version)
+
+    def answers(self) -> list[MessageNode]:
+        """The sampled messages in the order in which they were asked for, whatever the order of the nodes."""
+        return sorted((node for node in self.nodes if node.sampled), key=lambda node: node.asked_after)
 
     def sampled_tokens(self) -> int:
         return sum(node.n_sampled for node in self.nodes)

@@ -23,8 +23,8 @@ class Reward(BaseModel):
     per_target: dict[str, FiniteFloat] | None = None
     """Rewards by target tag; agents with other targets are trained on `raw_reward`."""
     per_turn: list[FiniteFloat] | None = None
-    """Immediate rewards of the trained messages, in order of recording; each message is trained on the sum from it
-    on."""
+    """Immediate rewards of the trained messages, in the order in which they were requested; each message is trained on
+    the sum from it on."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
     """Numbers to be averaged over episodes, like a workflow's metrics."""

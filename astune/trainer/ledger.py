@@ -25,6 +25,7 @@ from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
 from astune.schema import Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
 from astune.trainer.empty_steps import EmptySteps
+from astune.trainer.league import league_metrics
 from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
@@ -202,7 +203,7 @@ class StepLedger:
         require_zero(balance)
         self._annotate(batch, rollouts.groups, {} if report is None else report.logprobs)
         measures = rollouts.metrics() | dict(more or {}) | balance_metrics(balance)
-        measures |= self._watch.look_at(batch.step, rollouts.groups)
+        measures |= self._watch.look_at(batch.step, rollouts.groups) | league_metrics(self._config, rollouts.groups)
         if report is not None:
             measures |= {f"train/{name}": value for name, value in report.metrics.items()}
             measures["train/train_tokens_per_s"] = report.trained_tokens / max(seconds["train"], 1e-9)

@@ -94,6 +94,8 @@ class LocalTrainer:
     async def _train_step(self, step: int) -> None:
         """A step of GRPO (Shao et al. 2024, arXiv 2402.03300), from tasks to new weights."""
         self._clock.restart()
+        if isinstance(self._policy, Policies):
+            await self._policy.enter_league(step, self._engine)
         before = self._engine.stats()
         with self._clock.phase("rollout"):
             groups = await self._collect(step)

@@ -47,23 +47,28 @@ def add_adapters(module: nn.Module, config: LoraConfig, *, seed: int, name: str 
         return peft.get_peft_model(cast(Any, module), adapters, adapter_name=name).eval()
 
 
+def inner_name(policy: str) -> str:
+    """The name of a policy's adapter inside of the module, where neither torch nor a layer has a use for it."""
+    return f"policy_{policy}"
+
+
 def activate(module: nn.Module, name: str) -> None:
     """Let the adapter `name`, and no other, compute and have gradients."""
     cast(Any, module).set_adapter(name)
 
 
 @torch.no_grad()
-def begin_with(module: nn.Module, name: str, start: Adapter) -> None:
-    """Copy an adapter over another of its shape. Raises ConfigError where it has another one."""
-    own = factors_of(module, name)
+def begin_with(module: nn.Module, policy: str, start: Adapter) -> None:
+    """Copy an adapter over a policy's of its shape. Raises ConfigError where it has another one."""
+    own = factors_of(module, inner_name(policy))
 
     def form(adapter: Adapter) -> dict[str, tuple[object, ...]]:
         return {layer: (down.shape, up.shape, round(scale, 9)) for layer, (down, up, scale) in adapter.items()}
 
     if form(own) != form(start):
         raise ConfigError(
-            f"models.{name}.path holds an adapter of other layers, another rank or another alpha",
-            hint=f"set models.{name}.lora to what adapter_config.json there says, and model.path to its model",
+            f"models.{policy}.path holds an adapter of other layers, another rank or another alpha",
+            hint=f"set models.{policy}.lora to what adapter_config.json there says, and model.path to its model",
         )
     for layer, (down, up, _) in own.items():
         down.copy_(start[layer].down)

@@ -17,7 +17,9 @@ from astune.engine.adapters import Adapter, read_adapter, write_adapter
 from astune.engine.base import AdapterEngine, InferenceEngine
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, TrainerError, TrainingBatch
+from astune.trainer.league import League
 from astune.trainer.lora import factors_of
+from astune.trainer.mismatch import Mismatch
 from astune.trainer.own_logprobs import OwnLogprobs
 from astune.trainer.policy import PolicyTrainer, require_temperature
 from astune.trainer.policy_model import PolicyModel
@@ -26,6 +28,8 @@ from astune.trainer.step_report import StepReport
 
 _SUMS = ("trained_tokens", "computed_tokens", "read_tokens", "microbatches")
 """Metrics that add up over policies."""
+_POOL = "@league"
+"""The folder of the pool beside those of the policies, of which none has an @ in its name."""
 
 
 class Policies:
@@ -37,6 +41,7 @@ class Policies:
     def __init__(self, trainers: Mapping[str, PolicyTrainer], config: AstuneConfig) -> None:
         self._trainers = dict(trainers)
         self._config = config
+        self._league = League(self, config) if config.trainer.league.share > 0 else None
 
     @classmethod
     def load(cls, folder: Path, config: AstuneConfig, algorithm: Algorithm | None = None) -> Policies:
@@ -83,15 +88,15 @@ class Policies:
         Raises:
             EngineError: it takes none.
         """
-        if not isinstance(engine, AdapterEngine):
-            raise EngineError(
-                f"{type(engine).__name__} takes no adapters of several policies",
-                hint="set engine.type to in_process, or train one policy",
-            )
-        await engine.load_adapters(self)
+        await _taking_adapters(engine).load_adapters(self)
+
+    async def enter_league(self, step: int, engine: InferenceEngine) -> None:
+        """Have the earlier versions that play in a step in the engine, where there is a league."""
+        if self._league is not None:
+            await self._league.enter(step, _taking_adapters(engine))
 
     def adapters(self) -> dict[str, Adapter]:
-        return {name: factors_of(trainer.model.module, name) for name, trainer in self._trainers.items()}
+        return {name: factors_of(one.model.module, one.model.adapter) for name, one in self._trainers.items()}
 
     def step(self, batch: TrainingBatch) -> StepReport:
         """Train each policy on its own part of a batch; one that wrote nothing in it stays as it is.
@@ -100,7 +105,7 @@ class Policies:
             TrainerError: no policy has anything to train, or a number is not finite; `version` says whether an earlier
                 policy has moved already.
         """
-        reports: dict[str, StepReport] = {}
+        before, reports = self.version, dict[str, StepReport]()
         for name, trainer in self._trainers.items():
             own = self._part(batch, name)
             if any(timeline.n_trained for one in own.groups for e in one.episodes for timeline in e.timelines):
@@ -111,7 +116,7 @@ class Policies:
         version = self.version
         for trainer in self._trainers.values():
             trainer.set_version(version)
-        return _together(batch, reports)
+        return _together(batch, reports, trained_version=before)
 
     def save_model(self, folder: Path) -> None:
         """Each policy's adapter in a folder of its name, as peft and vLLM load it."""
@@ -121,10 +126,14 @@ class Policies:
     def save_state(self, folder: Path) -> None:
         for name, trainer in self._trainers.items():
             trainer.save_state(folder / name)
+        if self._league is not None:
+            self._league.save(folder / _POOL)
 
     def load_state(self, folder: Path) -> None:
         for name, trainer in self._trainers.items():
             trainer.load_state(folder / name)
+        if self._league is not None:
+            self._league.load(folder / _POOL)
 
     def _part(self, batch: TrainingBatch, policy: str) -> TrainingBatch:
         """The batch as it is for one policy: what the others wrote is read, and masked."""
@@ -143,6 +152,19 @@ class Policies:
         return replace(episode, left_out=others | episode.left_out)
 
 
+def _taking_adapters(engine: InferenceEngine) -> AdapterEngine:
+    """
+    Raises:
+        EngineError: it takes none.
+    """
+    if not isinstance(engine, AdapterEngine):
+        raise EngineError(
+            f"{type(engine).__name__} takes no adapters of several policies",
+            hint="set engine.type to in_process, or train one policy",
+        )
+    return engine
+
+
 def _of_policy(config: AstuneConfig, policy: PolicyConfig) -> AstuneConfig:
     """The configuration as it is for one policy."""
     optim = policy.optim or config.trainer.optim
@@ -159,8 +181,11 @@ def _require_starts(config: AstuneConfig, trained: Mapping[str, PolicyConfig]) -
         )
 
 
-def _together(batch: TrainingBatch, reports: Mapping[str, StepReport]) -> StepReport:
-    """A report of all policies: sums, means over trained tokens of what all have, and each one's own by its name."""
+def _together(batch: TrainingBatch, reports: Mapping[str, StepReport], *, trained_version: int) -> StepReport:
+    """A report of all policies: sums, means over trained tokens of what all have, and each one's own by its name.
+
+    What is known token by token, the distance to the engine, is measured over the tokens of all.
+    """
     accounts = account(batch)
     logprobs: OwnLogprobs = {}
     metrics: dict[str, float] = {}
@@ -169,11 +194,13 @@ def _together(batch: TrainingBatch, reports: Mapping[str, StepReport]) -> StepRe
         for episode_id, messages in report.logprobs.items():
             logprobs.setdefault(episode_id, {}).update(messages)
     every: Sequence[StepReport] = [*reports.values()]
+    mismatch = Mismatch.join([report.mismatch for report in every])
     shared = set.intersection(*({*report.metrics} for report in every))
     trained = sum(report.trained_tokens for report in every)
     for key in shared:
         values = [report.metrics[key] for report in every]
         weighted = sum(value * report.trained_tokens for value, report in zip(values, every, strict=True)) / trained
-        metrics[key] = max(values) if key.endswith("_max") else sum(values) if key in _SUMS else weighted
+        metrics[key] = sum(values) if key in _SUMS else weighted
+    metrics |= mismatch.metrics() | mismatch.metrics_by_age(trained_version)
     metrics["masked_fraction"] = accounts.masked.total() / (accounts.trained + accounts.masked.total())
-    return StepReport(metrics, trained, every[0].mismatch, logprobs)
+    return StepReport(metrics, trained, mismatch, logprobs)

@@ -26,7 +26,16 @@ from astune.trainer._probe import prepare
 from astune.trainer.attention import attending
 from astune.trainer.checkpoint import save_weights
 from astune.trainer.head import Head
-from astune.trainer.lora import ALONE, activate, add_adapters, begin_with, merged_tensors, of_adapter, without_adapters
+from astune.trainer.lora import (
+    ALONE,
+    activate,
+    add_adapters,
+    begin_with,
+    inner_name,
+    merged_tensors,
+    of_adapter,
+    without_adapters,
+)
 from astune.trainer.masters import Masters
 from astune.trainer.microbatch import MicroBatch
 
@@ -90,14 +99,15 @@ class PolicyModel:
         device = pick_device(config.device)
         dtype, module = pick_dtype(config.dtype, device), _loaded(folder, device)
         for name, adapter in adapters.items():
-            module = add_adapters(module, adapter, seed=seed, name=name)
+            module = add_adapters(module, adapter, seed=seed, name=inner_name(name))
         for name, start in starts.items():
             begin_with(module, name, start)
         takes_trees = prepare(cast(Any, module).get_base_model())
         models: dict[str, PolicyModel] = {}
         for name in adapters:
-            activate(module, name)
-            models[name] = cls(module, dtype=dtype, device=device, lora=True, takes_trees=takes_trees, adapter=name)
+            inner = inner_name(name)
+            activate(module, inner)
+            models[name] = cls(module, dtype=dtype, device=device, lora=True, takes_trees=takes_trees, adapter=inner)
         return models
 
     def activate(self) -> None:

@@ -22,7 +22,8 @@ NAN = float("nan")
 
 @dataclass(slots=True)
 class Sample:
-    """A message. `call` counts the messages of its agent in its episode from 0; `n_calls` are all of them."""
+    """A message. `call` counts the messages of its agent in its episode from 0, in the order in which they were
+    requested; `n_calls` are all of them."""
 
     episode: Episode
     node: MessageNode
@@ -135,16 +136,22 @@ def _samples(episode: Episode, advantage: Advantage) -> list[Sample]:
     """Every message of an episode with a reward that some timeline trains."""
     if not isinstance(advantage, dict) and isnan(advantage):
         return []
-    written = [node for node in episode.forest.nodes if node.sampled]
-    n_calls = Counter(node.agent for node in written)
-    call: Counter[str] = Counter()
-    samples: list[Sample] = []
-    for node in written:
-        if is_trained(node, episode.constrained_tokens):
-            own = advantage[node.node_id] if isinstance(advantage, dict) else advantage
-            samples.append(Sample(episode, node, call[node.agent], n_calls[node.agent], own))
-        call[node.agent] += 1
-    return samples
+    n_calls: Counter[str] = Counter()
+    call: dict[int, int] = {}
+    for node in episode.forest.answers():
+        call[node.node_id] = n_calls[node.agent]
+        n_calls[node.agent] += 1
+    return [
+        Sample(
+            episode,
+            node,
+            call[node.node_id],
+            n_calls[node.agent],
+            advantage[node.node_id] if isinstance(advantage, dict) else advantage,
+        )
+        for node in episode.forest.nodes
+        if is_trained(node, episode.constrained_tokens)
+    ]
 
 
 def _after(before: Advantage, samples: Sequence[Sample], episode: Episode) -> Advantage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,12 +81,18 @@ class AgentModel(ChatModel):
         disable_tools: bool,
         empty_on_overflow: bool,
         policy: str = "",
+        policy_of: Callable[[str], str] | None = None,
     ) -> None:
+        """
+        Args:
+            policy_of: finds the policy of a request of the gateway by its `model`; None where `policy` answers all.
+        """
         self.model_name = model_name
         self._model = model
         self._agent = agent
         self.trainable = trainable
         self.policy = policy
+        self._policy_of = policy_of
         self._disable_tools = disable_tools
         self._empty_on_overflow = empty_on_overflow
 
@@ -224,7 +230,8 @@ class AgentModel(ChatModel):
         """Answer a request of the gateway, which comes on the gateway's event loop."""
         await self._model.require_free_loop()
         asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice, request.stop)
-        answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))
+        policy = self.policy if self._policy_of is None else self._policy_of(request.model)
+        answer = await self._model.call(replace(asked, policy=policy, max_tokens=request.longest_answer, live=live))
         completion = answer.completion
         if completion is None:
             raise WorkflowError("the model sampled nothing", hint="this is a defect of astune")

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from astune.config.league import PastPlayer
 from astune.config.schema import AstuneConfig
 from astune.env_service import EnvironmentHandle, EnvStep
 from astune.renderers import text_of
@@ -55,6 +56,8 @@ class AstuneProxy(AgentModel):
         policies: which policy answers for which target, and which are trained; None where there is one alone.
         env_info: what the environment said of itself at its beginning.
         rng: the episode's random generator.
+        repeat: which of its group's episodes it is, from 0.
+        past: who is played by an earlier version of itself.
     """
 
     def __init__(
@@ -75,8 +78,11 @@ class AstuneProxy(AgentModel):
         policies: AstuneConfig | None = None,
         env_info: dict[str, Any] | None = None,
         rng: random.Random | None = None,
+        repeat: int = 0,
+        past: PastPlayer | None = None,
     ) -> None:
         arrange_agentscope()
+        self._past = past
         self._policies = policies or AstuneConfig()
         self._trainable_targets = trainable_targets
         self._fallbacks: dict[str, str] = {}
@@ -95,6 +101,8 @@ class AstuneProxy(AgentModel):
         self.rng = rng or random.Random()
         """The episode's random generator, for deals, roles and dice. Its seed is made of the run's and the task's id:
         all episodes of a group, and the same task at a later step, meet the same world."""
+        self.repeat = repeat
+        """Which of its group's episodes it is, from 0; by it a workflow swaps seats or roles within the group."""
         self.init_messages = list(init_messages)
         """How the conversation begins: the environment's first state, or else the task's messages or query."""
         self.env_info = env_info or {}
@@ -206,6 +214,8 @@ class AstuneProxy(AgentModel):
         if not trained and fallback is not None:
             return fallback if self._policies.models[fallback].adapts else "", False
         policy = self._policies.policy_of(tag)
+        if self._past is not None and self._past.plays(policy, tag):
+            return self._past.adapter, False
         return policy, trained and self._policies.is_trained(policy)
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 import yaml
 from safetensors.torch import load_file
 
 from astune.algorithm import load_algorithm
+from astune.app.serving import ModelServer
 from astune.backbone.base import find_backbone
 from astune.backbone.local import check_settings, require_groups
 from astune.config.schema import AstuneConfig
@@ -72,7 +76,14 @@ def configure(folder: Path, model: Path) -> None:
             "max_response_length_in_one_turn": 6,
             "num_repeat": 4,
         },
-        "trainer": {"tasks_per_step": 4, "test_freq": 100, "total_steps": 4, "save_freq": 2, "optim": {"lr": 1e-3}},
+        "trainer": {
+            "tasks_per_step": 4,
+            "test_freq": 100,
+            "total_steps": 4,
+            "save_freq": 2,
+            "optim": {"lr": 1e-3},
+            "league": {"share": 0.5, "every": 1, "size": 2},
+        },
     }
     (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
 
@@ -117,6 +128,10 @@ def test_two_policies_are_trained_resumed_measured_and_exported(tmp_path: Path, 
         assert metrics["train/policy/wolf/engine_correlation"] > 0.99
         assert metrics["train/policy/village/engine_correlation"] > 0.99
         assert metrics["train/logprob_diff_max"] < 1e-3, "the engine samples with what the trainer trains"
+    against_past = [
+        value for metrics in lines for name, value in metrics.items() if re.fullmatch(r"league/\w+_[12]/episodes", name)
+    ]
+    assert sum(against_past) > 0
     assert lines[-1]["train/policy/wolf/lr"] == 1e-2
     assert lines[-1]["train/policy/village/lr"] == 1e-3
 
@@ -128,6 +143,9 @@ def test_two_policies_are_trained_resumed_measured_and_exported(tmp_path: Path, 
     assert adapters_of(run_in(broken)) == adapters_of(run), "a killed run ends as if it had not been"
 
     assert "4 tasks" in astune(whole, "eval", "conf.yaml", "--model", str(run.path))
+    other = shutil.copytree(tiny_folder, tmp_path / "other")
+    elsewhere = ("eval", "conf.yaml", "--model", str(run.path), "--set", f"model.path={other}")
+    assert f"are adapters on {tiny_folder}, and model.path is {other}" in astune(whole, *elsewhere, status=2)
     refused = astune(whole, "chat", str(run.path), "--message", "hello", status=1)
     assert "has the policies village, wolf" in refused
     assert "has no policy fox" in astune(whole, "export", str(run.path), "--to", "out", "--policy", "fox", status=1)
@@ -150,6 +168,32 @@ async def _greedy(model: Path, folder: Path, policy: str) -> list[int]:
     completion = await engine.generate([5, 6, 7, 8], params, session="s")
     await engine.aclose()
     return completion.token_ids
+
+
+async def test_what_is_served_answers_as_the_policy_that_a_request_names(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    stream = InProcessEngine.stream
+
+    async def noted(self: InProcessEngine, prompt_ids: Any, params: SamplingParams, **more: Any) -> Any:
+        asked.append(params.policy)
+        return await stream(self, prompt_ids, params, **more)
+
+    monkeypatch.setattr(InProcessEngine, "stream", noted)
+    rollout = {"max_model_len": 256, "max_response_length_in_one_turn": 4}
+    models = MODELS | {"default": {"lora": {"rank": 2}}}
+    config = AstuneConfig.model_validate({"model": {"path": str(tiny_folder)}, "models": models, "rollout": rollout})
+    server = ModelServer([(config, 1.0)], clients={"me": ""}, store=tmp_path / "kept.sqlite")
+    ready = asyncio.Event()
+    serving = asyncio.ensure_future(server.serve(ready))
+    await asyncio.wait_for(ready.wait(), 60)
+    client = openai.AsyncOpenAI(base_url=server.base_url, api_key=server.keys["me"])
+    for name in ("wolf", "werewolf", "village", "judge", "any"):
+        await client.chat.completions.create(model=name, messages=[{"role": "user", "content": "Hi"}])
+    assert asked == ["wolf", "wolf", "village", "", "default"]
+    serving.cancel()
+    await asyncio.wait({serving})
 
 
 @pytest.mark.parametrize("backbone", ["verl", "trinity"])

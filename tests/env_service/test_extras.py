@@ -20,6 +20,8 @@ from astune.schema import EnvError, Task, install_extra
     [
         ("reasoning_gym", "reasoning-gym", "reasoning_gym:leg_counting"),
         ("textworld", "textworld", "textworld:tw-simple"),
+        ("textarena", "textarena", "textarena:SecretMafia-v0"),
+        ("pettingzoo.classic.tictactoe_v3", "pettingzoo", "pettingzoo:classic.tictactoe_v3"),
     ],
 )
 def test_without_the_package_the_extra_is_named(

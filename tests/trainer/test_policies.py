@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +10,14 @@ import peft
 import pytest
 import torch
 from torch import Tensor
-from trainer_helpers import VOCABULARY, config, distance, episode, group, node
+from trainer_helpers import config, distance
 from transformers import AutoModelForCausalLM
+from two_policies import FARMERS, MODELS, WOLVES, batch, several
 
-from astune.config.schema import AstuneConfig
-from astune.schema import ConfigError, Episode, TrainingBatch
+from astune.schema import ConfigError
 from astune.trainer.policies import Policies
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.samples import account
-
-WOLVES, FARMERS = ("Ann", "Bob"), ("Eve", "Dan")
-TARGETS = {**dict.fromkeys(WOLVES, "wolf"), **dict.fromkeys(FARMERS, "farmer")}
-MODELS = {"wolf": {"lora": {"rank": 4}, "optim": {"lr": 1e-2, "warmup_steps": 0}}, "farmer": {"lora": {"rank": 2}}}
-
-
-def several(models: dict[str, Any], **settings: Any) -> AstuneConfig:
-    plain = config(**settings).model_dump()
-    return AstuneConfig.model_validate(plain | {"models": models})
-
-
-def game(number: int, agents: Sequence[str]) -> Episode:
-    """Wolves and farmers in turn: some read one another, one wolf and one farmer share a conversation."""
-    nodes = [node(0, None, [1, 2, number])]
-    for turn, agent in enumerate(("Ann", "Eve", "Bob", "Dan", "Ann")):
-        answer = [10 + (7 * number + 3 * turn + i) % (VOCABULARY - 10) for i in range(2 + turn % 3)]
-        parent = len(nodes) - 1 if turn < 2 else 0
-        nodes.append(node(len(nodes), parent, [7, turn, *answer], sampled=len(answer), agent=agent))
-        nodes[-1].trainable = agent in agents
-    return episode(nodes, name=f"game-{number}", targets=TARGETS)
-
-
-def batch(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBatch:
-    """Two groups of two games; a wolf's advantage is not a farmer's."""
-    groups = [group([game(4 * step + 2 * pair + one, agents) for one in range(2)]) for pair in range(2)]
-    advantages = [
-        [
-            {each.node_id: sign * (1.0 if each.agent in WOLVES else -0.5) for each in own.trained_messages}
-            for own, sign in zip(one.episodes, (1.0, -1.0), strict=True)
-        ]
-        for one in groups
-    ]
-    return TrainingBatch(step, groups, [list(row) for row in advantages])
 
 
 def merged(trainer: PolicyTrainer) -> dict[str, Tensor]:
@@ -90,12 +56,34 @@ def test_a_policy_named_like_a_module_leaves_the_other_as_it_would_be_alone(smal
         assert len(masters._masters) == len(plain[other].model.masters._masters)
 
 
-def test_a_name_that_peft_could_not_keep_an_adapter_under_is_refused() -> None:
-    for name in dir(torch.nn.ModuleDict()):
-        if re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", name):
-            with pytest.raises(ValueError, match=rf"astune\.models\.{name}: the name .* is reserved by torch"):
-                several({name: {"lora": {"rank": 2}}})
-    assert several({"trainer": {"lora": {"rank": 2}}}).models
+def test_a_policy_may_have_any_name_that_torch_has_a_use_for(small_folder: Path) -> None:
+    taken = [name for name in dir(torch.nn.ModuleDict()) if re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", name)]
+    assert {"keys", "train", "forward"} <= set(taken)
+    assert several({name: {"lora": {"rank": 2}} for name in taken}).models.keys() == set(taken)
+    models = {"keys": MODELS["wolf"] | {"targets": ["wolf"]}, "train": MODELS["farmer"] | {"targets": ["farmer"]}}
+    named, plain = Policies.load(small_folder, several(models)), Policies.load(small_folder, several(MODELS))
+    named.step(batch(1))
+    plain.step(batch(1))
+    for name, other in (("keys", "wolf"), ("train", "farmer")):
+        ours, theirs = merged(named[name]), merged(plain[other])
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_the_distance_to_the_engine_is_that_of_the_tokens_of_all_policies(small_folder: Path) -> None:
+    policies = Policies.load(small_folder, several(MODELS))
+    policies.step(batch(1))
+    late = batch(2)
+    for own in (e for g in late.groups for e in g.episodes):
+        for one in own.forest.nodes:
+            if one.sampled:
+                one.weights_version = 0 if one.agent in WOLVES else 1
+    report = policies.step(late)
+    metrics = report.metrics
+    n_wolf, n_farmer = (metrics[f"policy/{name}/trained_tokens"] for name in ("wolf", "farmer"))
+    assert (metrics["versions_behind_1/tokens"], metrics["versions_behind_0/tokens"]) == (n_wolf, n_farmer)
+    assert report.mismatch.n_tokens == n_wolf + n_farmer == report.trained_tokens
+    assert metrics["logprob_diff_p99"] == report.mismatch.quantiles()["p99"]
+    assert metrics["versions_behind_max"] == 1
 
 
 def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(small_folder: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 from trainer_helpers import config, episode, group, node
 
-from astune.algorithm import GRPO
+from astune.algorithm import GRPO, DrGRPO
+from astune.algorithm.advantages import advantages_of
 from astune.backbone.cluster.rows import rows_of
 from astune.config.samples import SampleRule
 from astune.engine.base import EngineStats
@@ -78,6 +79,28 @@ def test_messages_are_chosen_by_agent_target_phase_length_and_outcome(
         assert same([advantage], [{one: NAN if one in left_out else 1.0 for one in tokens}])
     else:
         assert advantage == 1.0
+
+
+def branching() -> Episode:
+    """Ann is asked twice about one thing, and edits her history: the second branch stands first by its tokens."""
+    nodes = [node(0, None, [1, 2]), node(1, 0, [9] * 2, sampled=2, asked_after=0)]
+    nodes.append(node(2, None, [1, 1], fork_cause="message edited"))
+    nodes.append(node(3, 2, [8] * 3, sampled=3, asked_after=1))
+    return episode(nodes, per_turn=[1.0, 0.0])
+
+
+def test_calls_and_turns_follow_the_order_in_which_they_were_asked_however_a_forest_is_ordered() -> None:
+    recorded, by_tokens = branching(), branching()
+    by_tokens.forest = by_tokens.forest.by_tokens()
+    assert [one.n_sampled for one in by_tokens.forest.nodes if one.sampled] == [3, 2], "the branch stands first"
+    for own, first in ((recorded, 1), (by_tokens, 3)):
+        ruled([{"do": "drop", "calls": [0, 1]}], group([own]), [1.0])
+        assert [*own.left_out] == [first]
+        assert own.forest.nodes[first].n_sampled == 2
+        assert [one.n_sampled for one in own.trained_messages] == [2, 3]
+    other = episode([node(0, None, [1]), node(1, 0, [5], sampled=1)], name="other", per_turn=[0.0])
+    [[advantage, _]] = advantages_of(DrGRPO(), [group([by_tokens, other])])
+    assert advantage == {3: 0.5, 1: 0.0}, "what came first earned it"
 
 
 def test_a_cap_keeps_so_many_messages_of_each_agent_of_each_episode() -> None:

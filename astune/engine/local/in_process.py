@@ -181,7 +181,12 @@ class InProcessEngine:
         return await self._load(lambda: self._model.load(source.named_tensors()), source.version)
 
     async def load_adapters(self, source: AdapterSource) -> int:
-        return await self._load(lambda: self._model.load_adapters(source.adapters()), source.version)
+        def take() -> None:
+            adapters = source.adapters()
+            self._model.load_adapters(adapters)
+            self._policies |= adapters.keys()
+
+        return await self._load(take, source.version)
 
     async def _load(self, take: Callable[[], None], version: int) -> int:
         waiter = _Waiter(self)
