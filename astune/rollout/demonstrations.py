@@ -1,9 +1,9 @@
 """Episodes that were not sampled: the tasks' answers, tokenised as if the model had written them.
 
 A demonstration is the conversation in a task's `metadata.messages`, with `metadata.tools`; an answer with `weight: 0`
-is read and not trained. Without one, it is the task's prompt with its reference answer. A preference pair is two answers
-to a task's prompt: `metadata.chosen`, or else the reference answer, and `metadata.rejected`. The assistant's tokens are
-trained, the others are read.
+is read and not trained. Without one, it is the task's prompt with its reference answer. A preference pair is two
+answers to a task's prompt: `metadata.chosen`, or else the reference answer, and `metadata.rejected`. The assistant's
+tokens are trained, the others are read.
 """
 
 from __future__ import annotations
