@@ -16,7 +16,7 @@ from astune.config.schema import AstuneConfig
 GIB = 2**30
 LIBRARIES = GIB
 """Python with torch and transformers, or a GPU's context."""
-_LOGITS_AT_ONCE = 1 << 25
+_LOGITS_AT_ONCE = 1 << 24
 """Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
 _OPTIMISER_BYTES = 12
 """A float32 gradient and AdamW's two moments."""
@@ -75,6 +75,10 @@ class ModelShape:
     def activations(self, tokens: int) -> int:
         """Elements that a backward pass needs of a forward pass, without gradient checkpointing."""
         return tokens * self.layers * (4 * self.hidden + 3 * self.intermediate + 2 * (self.queries + self.keys))
+
+    def local_activations(self, tokens: int) -> int:
+        """The same in the local trainer, which makes norms and gated products again (`astune/trainer/recompute.py`)."""
+        return self.activations(tokens) - tokens * self.layers * (2 * self.hidden + self.intermediate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
         "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
         "gradients and AdamW": trained * _OPTIMISER_BYTES,
         "starting weights": start * width,
-        "activations": shape.activations(tokens) * width,
+        "activations": shape.local_activations(tokens) * width,
         "logits": _LOGITS_AT_ONCE * width,
         **_engine(config, shape, width),
     }

@@ -109,6 +109,15 @@ class AdapterEngine(InferenceEngine, Protocol):
 
 
 @runtime_checkable
+class SharedMemoryEngine(InferenceEngine, Protocol):
+    """An engine in the trainer's memory, which its weights need not take while they are replaced."""
+
+    async def drop_weights(self) -> None:
+        """Free the weights as soon as nothing runs; requests then wait for `load_weights`."""
+        ...
+
+
+@runtime_checkable
 class StreamingEngine(InferenceEngine, Protocol):
     """An engine that shows tokens while it samples. One that cannot is an `InferenceEngine` all the same."""
 

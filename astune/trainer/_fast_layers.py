@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from astune.trainer.recompute import can_recompute
+
 ELEMENTS_PER_BLOCK = 1 << 18
-"""A float32 temporary of a block is 1 MiB."""
+"""A float32 temporary of a block is 1 MiB. An accelerator takes everything as one block: each would start kernels."""
 
 
 def use_fast_layers(model: nn.Module) -> int:
@@ -37,10 +39,21 @@ def _fast_forward(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if "RMSNorm" in type(module).__name__ and isinstance(weight, nn.Parameter) and isinstance(epsilon, float):
-        return lambda hidden: cast(Tensor, _RmsNorm.apply(hidden, parts.weight, epsilon))
+        return lambda hidden: _norm(hidden, parts.weight, epsilon)
     if all(isinstance(getattr(module, name, None), nn.Module) for name in ("gate_proj", "up_proj", "down_proj")):
-        return lambda hidden: parts.down_proj(_GatedSilu.apply(parts.gate_proj(hidden), parts.up_proj(hidden)))
+        return lambda hidden: parts.down_proj(_gated(parts.gate_proj(hidden), parts.up_proj(hidden)))
     return None
+
+
+def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    y, scale_T1 = cast(tuple[Tensor, Tensor], _RmsNorm.apply(x, weight, epsilon))
+    kept, kept_weight = x.detach(), weight.detach()
+    return can_recompute(y, lambda: _normed(kept, kept_weight, scale_T1))
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    kept_gate, kept_up = gate.detach(), up.detach()
+    return can_recompute(cast(Tensor, _GatedSilu.apply(gate, up)), lambda: F.silu(kept_gate).mul_(kept_up))
 
 
 @torch.no_grad()
@@ -59,8 +72,9 @@ def _agree(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> bool:
     return bool((ours - theirs).norm() <= tolerance * theirs.norm())
 
 
-def _blocks(n_rows: int, width: int) -> Iterator[slice]:
-    rows = max(1, ELEMENTS_PER_BLOCK // width)
+def _blocks(x_TD: Tensor) -> Iterator[slice]:
+    n_rows, width = x_TD.shape
+    rows = max(1, ELEMENTS_PER_BLOCK // width) if x_TD.device.type == "cpu" else max(1, n_rows)
     for start in range(0, n_rows, rows):
         yield slice(start, start + rows)
 
@@ -78,17 +92,14 @@ class _RmsNorm(torch.autograd.Function):
     """y = weight * (x / rms(x)), the quotient rounded to the compute dtype before the weight multiplies it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         x_TD = x.flatten(0, -2)
-        y_TD = torch.empty_like(x_TD)
         scale_T1 = torch.empty(len(x_TD), 1, dtype=_wide_dtype(x), device=x.device)
-        for rows in _blocks(*x_TD.shape):
-            x_CD = _wide(x_TD[rows])
-            scale_C1 = x_CD.square().mean(dim=-1, keepdim=True).add_(epsilon).rsqrt_()
-            torch.mul(x_CD.mul_(scale_C1).to(x.dtype), weight, out=y_TD[rows])
-            scale_T1[rows] = scale_C1
+        for rows in _blocks(x_TD):
+            scale_T1[rows] = _wide(x_TD[rows]).square_().mean(dim=-1, keepdim=True).add_(epsilon).rsqrt_()
         ctx.save_for_backward(x, weight, scale_T1)
-        return y_TD.view(x.shape)
+        ctx.mark_non_differentiable(scale_T1)
+        return _normed(x, weight, scale_T1), scale_T1
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -97,7 +108,7 @@ class _RmsNorm(torch.autograd.Function):
         grad_x_TD = torch.empty_like(x_TD)
         weight_D = weight.to(_wide_dtype(x))
         grad_weight_D = torch.zeros_like(weight_D)
-        for rows in _blocks(*x_TD.shape):
+        for rows in _blocks(x_TD):
             unit_CD = _wide(x_TD[rows]).mul_(scale_T1[rows])
             grad_CD = _wide(grad_y_TD[rows])
             if ctx.needs_input_grad[1]:
@@ -106,6 +117,14 @@ class _RmsNorm(torch.autograd.Function):
             along_C1 = (grad_CD * unit_CD).mean(dim=-1, keepdim=True)
             grad_x_TD[rows] = grad_CD.sub_(unit_CD.mul_(along_C1)).mul_(scale_T1[rows])
         return grad_x_TD.view(x.shape), grad_weight_D.to(weight.dtype), None
+
+
+def _normed(x: Tensor, weight: Tensor, scale_T1: Tensor) -> Tensor:
+    x_TD = x.flatten(0, -2)
+    y_TD = torch.empty_like(x_TD)
+    for rows in _blocks(x_TD):
+        torch.mul(_wide(x_TD[rows]).mul_(scale_T1[rows]).to(x.dtype), weight, out=y_TD[rows])
+    return y_TD.view(x.shape)
 
 
 class _GatedSilu(torch.autograd.Function):
@@ -121,7 +140,7 @@ class _GatedSilu(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         gate_TD, up_TD, grad_TD = (tensor.flatten(0, -2) for tensor in (gate, up, grad_outputs[0]))
         grad_gate_TD, grad_up_TD = torch.empty_like(gate_TD), torch.empty_like(up_TD)
-        for rows in _blocks(*gate_TD.shape):
+        for rows in _blocks(gate_TD):
             torch.mul(grad_TD[rows], F.silu(gate_TD[rows]), out=grad_up_TD[rows])
             grad_gate_TD[rows] = torch.ops.aten.silu_backward(grad_TD[rows] * up_TD[rows], gate_TD[rows])
         return grad_gate_TD.view(gate.shape), grad_up_TD.view(up.shape)

@@ -21,10 +21,12 @@ from astune.engine.local.softmax import exp_
 from astune.trainer.loss import LossSums
 from astune.trainer.masters import add_up
 
-LOGITS_PER_CHUNK = 1 << 25
-"""Elements of one chunk's logits, 64 MiB in bfloat16; the matrix products want some hundred rows."""
+LOGITS_PER_CHUNK = 1 << 24
+"""Elements of one chunk's logits, 64 MiB in float32; the matrix products want some hundred rows."""
 LOGITS_PER_BLOCK = 1 << 20
 """Elements of what is float32 at once; 4 MiB stay near the cores."""
+ACCELERATOR_LOGITS = 1 << 27
+"""Elements of a chunk on an accelerator, which is one block there: each chunk starts some thirty kernels."""
 
 ChunkLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, LossSums]]
 """(log-probability [E], entropy [E], which targets) of a chunk -> the chunk's part of the loss."""
@@ -121,7 +123,6 @@ class Head:
     ) -> tuple[LossSums, Tensor]:
         """The loss's sums and its gradient [R, D]; adds the head's own gradient to its buffers."""
         grad_RD = torch.empty_like(hidden_RD)
-        product_VD = None if self.weight_grad_VD is None else torch.empty_like(self.weight_VD)
         buffer = hidden_RD.new_empty(min(self._rows_per_chunk, len(hidden_RD)), len(self.weight_VD))
         sums: list[LossSums] = []
         for rows, tokens, chunk in targets.chunks(len(hidden_RD), self._rows_per_chunk):
@@ -138,19 +139,23 @@ class Head:
             sums.append(chunk_sums)
             self._into_gradient(softmax, chunk, slope_E, entropy_slope_E if entropy_has_gradient else None)
             torch.mm(logits_CV, self.weight_VD, out=grad_RD[rows])
-            if self.weight_grad_VD is not None and product_VD is not None:
-                add_up(self.weight_grad_VD, torch.mm(logits_CV.T, hidden_CD, out=product_VD))
+            if self.weight_grad_VD is not None:
+                _add_product(self.weight_grad_VD, logits_CV.T, hidden_CD)
             if self.bias_grad_V is not None:
                 self.bias_grad_V.add_(logits_CV.sum(dim=0, dtype=torch.float32))
         return sum(sums[1:], sums[0]), grad_RD
 
     @property
     def _rows_per_chunk(self) -> int:
-        return max(1, LOGITS_PER_CHUNK // len(self.weight_VD))
+        return max(1, (LOGITS_PER_CHUNK if self._on_cpu else ACCELERATOR_LOGITS) // len(self.weight_VD))
 
     @property
     def _rows_per_block(self) -> int:
-        return max(1, LOGITS_PER_BLOCK // len(self.weight_VD))
+        return max(1, (LOGITS_PER_BLOCK if self._on_cpu else ACCELERATOR_LOGITS) // len(self.weight_VD))
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.weight_VD.device.type == "cpu"
 
     def _blocks(self, logits_CV: Tensor, top_C: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """A few rows at a time in float32, less the row's largest, with the temperature applied."""
@@ -211,3 +216,11 @@ class Head:
             grad_BV.mul_(weight)
             grad_BV.index_put_((block.row_E, block.token_E), slope_E[tokens], accumulate=True)
             softmax.logits_CV[rows] = grad_BV.div_(self.temperature) if self.temperature != 1 else grad_BV
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right; where their dtypes differ the product is rounded first."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        add_up(total, left @ right)

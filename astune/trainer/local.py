@@ -110,6 +110,7 @@ class LocalTrainer:
         report: StepReport | None = None
         if batch.groups:
             with self._clock.phase("train"):
+                await self._policy.make_room(self._engine)
                 report = await asyncio.to_thread(self._policy.step, batch)
             with self._clock.phase("sync"):
                 await self._policy.publish(self._engine)

@@ -74,11 +74,14 @@ class Masters:
         return self._buffer_of[parameter]
 
     def _collect(self, parameter: Tensor) -> None:
-        """Move a micro-batch's gradient, which is in the compute dtype, into the float32 sum."""
-        total = self.gradient_of(parameter)
-        if parameter.grad is not None and total is not None:
-            add_up(total, parameter.grad)
-            parameter.grad = None
+        """Move a micro-batch's gradient, in the compute dtype, into the float32 sum, which the first one becomes."""
+        part, parameter.grad = parameter.grad, None
+        if part is None:
+            return
+        if parameter in self._buffer_of:
+            add_up(self._buffer_of[parameter], part)
+        else:
+            self._buffer_of[parameter] = part.to(self._master_of[parameter].dtype)
 
     def clear_gradients(self) -> None:
         """Forget them, and their memory, which rollouts need until the next step."""

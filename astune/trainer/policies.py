@@ -95,6 +95,9 @@ class Policies:
         if self._league is not None:
             await self._league.enter(step, _taking_adapters(engine))
 
+    async def make_room(self, engine: InferenceEngine) -> None:
+        """No-op: the model that the adapters are on is not published again."""
+
     def adapters(self) -> dict[str, Adapter]:
         return {name: factors_of(one.model.module, one.model.adapter) for name, one in self._trainers.items()}
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.schema import AstuneConfig, OptimConfig
-from astune.engine.base import InferenceEngine
+from astune.engine.base import InferenceEngine, SharedMemoryEngine
 from astune.engine.fingerprint import Fingerprint
 from astune.engine.local.allocator import give_back_freed_memory
 from astune.engine.local.context_bounds import require_within_bounds
@@ -103,6 +103,11 @@ class PolicyTrainer:
     async def publish(self, engine: InferenceEngine) -> None:
         """Let an engine sample with the present weights."""
         await engine.load_weights(self.weights)
+
+    async def make_room(self, engine: InferenceEngine) -> None:
+        """Before a step: an engine's copy of the weights, which `publish` replaces, need not be kept meanwhile."""
+        if isinstance(engine, SharedMemoryEngine):
+            await engine.drop_weights()
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         return self._model.named_tensors()

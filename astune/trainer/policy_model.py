@@ -38,6 +38,7 @@ from astune.trainer.lora import (
 )
 from astune.trainer.masters import Masters
 from astune.trainer.microbatch import MicroBatch
+from astune.trainer.recompute import Recomputing
 
 
 class PolicyModel:
@@ -138,10 +139,11 @@ class PolicyModel:
         """The last hidden states [R, D] from which the micro-batch's trained tokens are predicted."""
         inputs: dict[str, Any] = {"input_ids": batch.token_ids_T[None], "use_cache": False}
         if self.takes_trees:
-            with attending(batch.plan):
+            with attending(batch.plan), Recomputing():
                 output = self.causal_lm.base_model(**inputs, position_ids=batch.position_ids_T[None])
         else:
-            output = self.causal_lm.base_model(**inputs)
+            with Recomputing():
+                output = self.causal_lm.base_model(**inputs)
         return output.last_hidden_state[0].index_select(0, batch.row_R)
 
     def head(self, temperature: float) -> Head:

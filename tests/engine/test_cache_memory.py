@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import torch
+from engine_helpers import Weights, transformers_model
 
 from astune.engine import InProcessEngine
 from astune.engine.local._slots import zeros
@@ -43,3 +45,19 @@ def test_a_buffer_of_zeros_takes_memory_only_where_it_is_written() -> None:
     assert resident() - before > 60 * 2**20
     del buffer
     assert resident() - before < 32 * 2**20
+
+
+async def test_requests_wait_for_weights_that_were_dropped(tiny: InProcessEngine, tiny_folder: Path) -> None:
+    params = SamplingParams(max_tokens=8, seed=1)
+    before = await tiny.generate(PROMPT, params, session="a")
+    await tiny.drop_weights()
+    waiting = asyncio.ensure_future(tiny.generate(PROMPT, params, session="b"))
+    await asyncio.sleep(0)  # it is with the engine now
+    assert (tiny.stats().waiting, waiting.done()) == (1, False)
+    await tiny.load_weights(Weights(7, transformers_model(tiny_folder)))
+    after = await waiting
+    assert (after.token_ids, after.weights_version) == (before.token_ids, 7)
+    await tiny.drop_weights()
+    last = asyncio.ensure_future(tiny.generate(PROMPT, params, session="c"))
+    await tiny.aclose()
+    assert "closed" in str(await asyncio.gather(last, return_exceptions=True))

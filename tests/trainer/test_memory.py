@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from astune.backbone.memory import ModelShape, estimates
 from astune.config import load_config
 from astune.config.schema import ModelConfig, OptimConfig
-from astune.trainer.microbatch import pack
+from astune.trainer.microbatch import MicroBatch, pack
 from astune.trainer.policy_model import PolicyModel
+from astune.trainer.recompute import Recomputing
 from astune.trainer.samples import weigh
 
 LLAMA = {
@@ -79,26 +81,55 @@ def tensors_in(state: object) -> list[Tensor]:
     return [tensor for each in below for tensor in tensors_in(each)]
 
 
-def test_activations_are_those_that_the_backward_pass_keeps(folder: Path):
-    model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
+def small_batch(model: PolicyModel) -> MicroBatch:
     token_ids = [number * 37 % 128 for number in range(800)]
     members = [
         episode([node(0, None, token_ids[:400]), node(1, 0, token_ids[400 + n :], sampled=200)], name=str(n))
         for n in range(2)
     ]
-    batch = pack(weigh([group(members)], [[1.0, -1.0]], "episode"), torch.device("cpu"))
+    return pack(weigh([group(members)], [[1.0, -1.0]], "episode"), model.device)
+
+
+def test_activations_are_those_that_the_backward_pass_keeps(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
+    batch = small_batch(model)
     weights = {each.untyped_storage().data_ptr() for each in model.module.parameters()}
     kept: dict[int, int] = {}
+    pack_one = Recomputing.pack
 
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    def keep(recomputing: Recomputing, tensor: Tensor) -> Any:
+        packed = pack_one(recomputing, tensor)
+        if isinstance(packed, Tensor) and packed.untyped_storage().data_ptr() not in weights:
+            kept[packed.untyped_storage().data_ptr()] = packed.untyped_storage().nbytes()
+        return packed
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.hidden(batch)
-    assert sum(kept.values()) == pytest.approx(4 * shape_of(LLAMA).activations(len(batch.token_ids_T)), rel=0.1)
+    monkeypatch.setattr(Recomputing, "pack", keep)
+    output = model.hidden(batch)  # its graph holds what was counted, or addresses would be used twice
+    n_bytes = 4 * shape_of(LLAMA).local_activations(len(batch.token_ids_T))
+    assert output.grad_fn is not None
+    assert sum(kept.values()) == pytest.approx(n_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_computed_again_changes_no_bit_of_the_gradient(
+    dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def gradients() -> dict[str, Tensor]:
+        model = PolicyModel.load(folder, ModelConfig.model_validate({"device": "cpu", "dtype": dtype}), seed=0)
+        batch = small_batch(model)
+        hidden_RD = model.hidden(batch)
+        hidden_RD.backward(torch.ones_like(hidden_RD))
+        return {name: gradient.clone() for name, gradient in model.masters.gradients().items()}
+
+    made: list[Tensor] = []
+    unpack = Recomputing.unpack
+    monkeypatch.setattr(Recomputing, "unpack", lambda one, packed: made.append(unpack(one, packed)) or made[-1])
+    ours = gradients()
+    assert made
+    monkeypatch.setattr(Recomputing, "pack", lambda _, tensor: tensor)
+    kept = gradients()
+    assert all(torch.equal(ours[name], kept[name]) for name in kept)
+    assert any(gradient.any() for gradient in kept.values())
 
 
 def test_more_gpus_share_what_is_sharded():

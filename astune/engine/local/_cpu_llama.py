@@ -105,6 +105,10 @@ class CpuLlama:
         if self._tied:
             self._linears["lm_head"] = PackedLinear(self._tensors["model.embed_tokens.weight"])
 
+    def drop(self) -> None:
+        self._tensors.clear()
+        self._linears.clear()
+
     def _groups(self) -> dict[str, tuple[str, list[str]]]:
         """Which fused linear a weight or bias belongs to, with all of that linear's members in order."""
         groups = {} if self._tied else {"lm_head.weight": ("lm_head", ["lm_head.weight"])}

@@ -48,6 +48,10 @@ class TokenModel(Protocol):
         """
         ...
 
+    def drop(self) -> None:
+        """Free the weights until the next `load`, where a load brings all of them."""
+        ...
+
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         """Take adapters of policies; rows of others are computed without them.
 
@@ -92,6 +96,9 @@ class HfModel:
 
     def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         copy_weights(self.model.state_dict(), named_tensors)  # with what is saved and not trained
+
+    def drop(self) -> None:
+        """Keep them: the model's own modules are what a load is copied into."""
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         head = self.model.get_output_embeddings()

@@ -77,6 +77,8 @@ class InProcessEngine:
         self._open: set[str] = set()
         self._to_empty = False
         """The last session was closed, and the cache goes when nothing runs."""
+        self._has_weights = True
+        """Whether requests can run; the worker's own."""
         self._late_cancelled_tokens = 0
         self._stats = EngineStats()
         self._end: EngineError | None = None
@@ -178,7 +180,19 @@ class InProcessEngine:
 
     async def load_weights(self, source: WeightsSource) -> int:
         """Waits until nothing runs; requests that come meanwhile wait for the new weights."""
-        return await self._load(lambda: self._model.load(source.named_tensors()), source.version)
+
+        def take() -> None:
+            self._model.load(source.named_tensors())
+            self._has_weights = True
+
+        return await self._load(take, source.version)
+
+    async def drop_weights(self) -> None:
+        def drop() -> None:
+            self._has_weights = False
+            self._model.drop()
+
+        await self._load(drop, self._scheduler.version)
 
     async def load_adapters(self, source: AdapterSource) -> int:
         def take() -> None:
@@ -256,7 +270,7 @@ class InProcessEngine:
                     scheduler.drop_cancelled()
                     if self._loads and not scheduler.running:
                         self._take_weights()
-                    if not self._loads:
+                    if self._has_weights and not self._loads:
                         scheduler.admit()
                     if scheduler.running:
                         scheduler.step()
@@ -290,7 +304,7 @@ class InProcessEngine:
                 scheduler.open_sessions = set(self._open)
                 self._arrived = []
                 self._stats = scheduler.stats
-                if scheduler.running or scheduler.waiting or self._loads:
+                if scheduler.running or self._loads or (scheduler.waiting and self._has_weights):
                     return True
                 if self._to_empty:
                     self._to_empty = False
