@@ -126,9 +126,9 @@ def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
 
 
 def _learned(asked: list[Message], answer: Message, corrected: str | None) -> list[Message]:
-    """A conversation of which what somebody accepted is learned: the answer, and the calls that led to it.
+    """Mark in a conversation what to train on: the accepted answer, and the calls that led to it.
 
-    What was said before, and calls that led to an answer which was corrected, is marked as only read.
+    Earlier answers, and calls that led to a corrected answer, are read only.
     """
     question = max((at for at, message in enumerate(asked) if message.get("role") == "user"), default=-1)
     read_until = len(asked) if corrected is not None else question

@@ -82,6 +82,7 @@ class Flywheel:
             self._heading("filter")
             for line in stages.filter().lines():
                 self._say(f"  {line}")
+            self._make(stages)
             self._heading("train")
             trained = stages.train()
             self._say(f"  {trained.get('why') or trained['model']}")
@@ -89,6 +90,23 @@ class Flywheel:
             decision = stages.decide(lambda line: self._say(f"  {line}"))
             self._heading("decide")
             return Outcome(turn, self._end(turn, stages, decision))
+
+    def _make(self, stages: Stages) -> None:
+        """Create tasks and learn rubrics, where the settings ask for it."""
+        settings = self._experiment.config.flywheel
+        if settings.expand:
+            self._heading("expand")
+        made = stages.expand()
+        if settings.expand:
+            self._say(f"  {made['tasks']:,} new tasks from {made['seeds']:,} corrected failures {made['why']}".rstrip())
+        if settings.rubrics:
+            self._heading("rubrics")
+        learned = stages.rubrics()
+        if learned["rubrics"]:
+            for weight, text in learned["rubrics"]:
+                self._say(f"  {weight:5.2f}  {text}")
+        elif settings.rubrics:
+            self._say(f"  none: {learned['why']}; training uses those of the judge")
 
     def dry_run(self) -> None:
         """Say what a turn would learn from; nothing is written."""

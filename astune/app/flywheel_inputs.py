@@ -51,6 +51,7 @@ class Inputs:
                 "flywheel.held_out is empty: set it to a file of tasks on which a model is proven better",
                 hint="write tasks with known answers into a JSONL file that no turn trains on, and name it",
             )
+        _check_making(config)
         reader = TaskReaderJsonl(config.task_reader, base_dir=experiment.base_dir)
         settings = config.flywheel
         named = {"held_out": settings.held_out, "regression": settings.regression, "replay": settings.replay}
@@ -166,3 +167,24 @@ def _require_frozen(now: Mapping[str, str], before: Mapping[str, str] | None) ->
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_making(config: AstuneConfig) -> None:
+    """
+    Raises:
+        ConfigError: new tasks or rubrics are asked for, and training would not use them or nothing could make them.
+    """
+    settings = config.flywheel
+    for key, asked in (("expand", settings.expand > 0), ("rubrics", settings.rubrics)):
+        if asked and settings.learn_by != "reinforcement":
+            raise ConfigError(
+                f"flywheel.{key}: flywheel.learn_by: {settings.learn_by} learns from answers that users accepted, "
+                "and has no use for it",
+                hint="set flywheel.learn_by: reinforcement",
+            )
+    if settings.rubrics and config.task_judge.judge_protocol != "rubrics":
+        raise ConfigError(
+            "flywheel.rubrics: the rubrics learned in a turn replace those of the judge while training, "
+            f"and task_judge.judge_protocol is {config.task_judge.judge_protocol!r}",
+            hint="set task_judge: {judge_protocol: rubrics, params: {file: FILE}}; models are compared with FILE",
+        )

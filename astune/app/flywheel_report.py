@@ -49,10 +49,15 @@ def _parts(
         ("taken out", len(found["dropped"])),
         ("tasks to train on", found["training"]),
         ("of them replayed", found["replayed"]),
+        ("new tasks made of failures", turn.result("expanded")["tasks"]),
         *((f"original tasks not replayed: {why}", n) for why, n in found.get("not_replayed", {}).items()),
         ("fresh tasks, held out", found["fresh"]),
     ]
     yield table(["what", "#number"], ([name, f"{n:,}"] for name, n in counts))
+    learned = turn.result("rubrics")["rubrics"]
+    if learned:
+        yield "<h2>Rubrics learned, and trained with</h2>"
+        yield table(["#weight", "rubric"], ([f"{weight:.2f}", escape(text)] for weight, text in learned))
     yield "<h2>What was taken out, and why</h2>"
     yield from _dropped(found["dropped"])
     for of, title in (("better", "Tasks that the new model does better"), ("worse", "Tasks that it does worse")):

@@ -7,7 +7,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +17,9 @@ from rich.console import Console
 from astune.app.api import execute
 from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.experiment import Experiment
+from astune.app.feedback import exported
 from astune.app.flywheel_inputs import Inputs, feedback_of, read_tasks, weights_digest
+from astune.app.flywheel_making import EXPANDED, LABELLED, Making, rubrics_of, task_line
 from astune.app.run import Run
 from astune.config.schema import TaskReaderConfig
 from astune.env_service.base import text_of
@@ -89,6 +91,17 @@ class Stages:
         """Reject untrusted feedback, and create tasks from the rest: `train.jsonl` and `fresh.jsonl`."""
         return Filtered(self._turn.once("filtered", self._filter))
 
+    def expand(self) -> dict[str, Any]:
+        """Create tasks from failures that users corrected, where `flywheel.expand` asks for them."""
+        fresh = self._turn.folder / "fresh.jsonl"
+        held_out = read_tasks(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
+        excluded = self._compared_on() | {plain(_question(task)) for task in held_out}
+        return Making(self._experiment, self._turn).expand(excluded)
+
+    def rubrics(self) -> dict[str, Any]:
+        """Learn rubrics from rated answers, where `flywheel.rubrics` asks for them."""
+        return Making(self._experiment, self._turn).rubrics()
+
     def train(self) -> dict[str, Any]:
         """Train the promoted model on the turn's tasks, in a separate run; `why` is the reason if there is no model."""
         return self._turn.once("trained", self._train)
@@ -123,7 +136,7 @@ class Stages:
     def _filter(self) -> dict[str, Any]:
         config = self._experiment.config
         interactions, ratings, deleted = feedback_of(self._store, self._turn.inputs)
-        compared_on = {plain(_question(task)) for name in _FILES.values() for task in self._inputs.tasks(name)}
+        compared_on = self._compared_on()
         evidence = filtered(
             Evidence(interactions, ratings, self._turn.inputs["ratings"]),
             max_ratings=config.flywheel.max_ratings,
@@ -135,7 +148,7 @@ class Stages:
         replay, left_out = self._replay(compared_on | {plain(_question(task)) for task in fresh})
         replayed = self._replayed(replay, len(training))
         for name, tasks in (("train", [*training, *replayed]), (FRESH, fresh)):
-            self._turn.write(f"{name}.jsonl", "".join(_line(task) for task in tasks))
+            self._turn.write(f"{name}.jsonl", "".join(task_line(task) for task in tasks))
         return {
             "conversations": len(interactions),
             "ratings": len(ratings),
@@ -147,6 +160,10 @@ class Stages:
             "not_replayed": left_out,
             "fresh": len(fresh),
         }
+
+    def _compared_on(self) -> set[str]:
+        """The queries, made `plain`, of the sets that models are compared on."""
+        return {plain(_question(task)) for name in _FILES.values() for task in self._inputs.tasks(name)}
 
     def _tasks_of(
         self, interactions: Iterable[Interaction], ratings: Sequence[Rating]
@@ -160,6 +177,8 @@ class Stages:
                 store.add(interaction)
             for rating in ratings:
                 store.rate(rating)
+            self._turn.write(LABELLED, "")
+            exported(store, self._turn.folder / LABELLED, "labelled")
             store.close()
             only_pairs = self._experiment.config.flywheel.learn_by == "dpo"
             feedback = reader.feedback_tracing.model_copy(update={"path": str(path), "only_pairs": only_pairs})
@@ -194,7 +213,8 @@ class Stages:
         return random.Random(self._turn.number).sample(replay, n)
 
     def _train(self) -> dict[str, Any]:
-        trainer, n = self._experiment.config.trainer, self._turn.result("filtered")["training"]
+        trainer = self._experiment.config.trainer
+        n = self._turn.result("filtered")["training"] + self._turn.result("expanded")["tasks"]
         needed = trainer.tasks_per_step + trainer.dynamic_sampling.max_extra_tasks
         if n < needed:
             return {"model": None, "why": f"not trained: {n} tasks, but a step needs {needed}"}
@@ -222,17 +242,22 @@ class Stages:
         return begun[0] if begun else None
 
     def _new_run(self) -> Experiment:
-        config = self._experiment.config
+        config, training = self._experiment.config, self._turn.folder / "train.jsonl"
+        if self._turn.result("expanded")["tasks"]:
+            expanded = self._turn.folder / EXPANDED
+            training = self._turn.write("train_expanded.jsonl", training.read_text() + expanded.read_text())
         values: dict[str, Any] = {
             "experiment_name": self._run_name,
             "model": {"path": self._turn.inputs["model"]},
             "task_reader": {
                 "type": "jsonl",
-                "jsonl": {"training": {"file_path": str(self._turn.folder / "train.jsonl")}, "validation": None},
+                "jsonl": {"training": {"file_path": str(training)}, "validation": None},
             },
         }
         if config.flywheel.learn_by != "reinforcement":
             values["trainer"] = {"algorithm": config.flywheel.learn_by}
+        if rubrics := rubrics_of(self._turn):
+            values["task_judge"] = {"params": {**config.task_judge.params, "file": str(rubrics)}}
         return Experiment(Experiment.of(config, values=values).config, self._experiment.conf)
 
     def _decide(self, say: Callable[[str], None]) -> Decision:
@@ -279,7 +304,7 @@ class Stages:
         model, weights = (
             (inputs["model"], inputs["weights"]) if role == "old" else (trained["model"], trained["weights"])
         )
-        content = digest_of([self._turn.name, weights, inputs["settings"], [_line(task) for task in tasks]])
+        content = digest_of([self._turn.name, weights, inputs["settings"], [task_line(task) for task in tasks]])
         path = self._folder / "evaluations" / f"{content[:32]}.json"
         if not path.is_file():
             measured = measure(
@@ -343,7 +368,3 @@ def _is_pair(task: Task, reference_field: str) -> bool:
     given = task.metadata
     chosen = given.get("chosen") or given.get(reference_field)
     return bool(chosen and given.get("rejected") and chosen != given["rejected"])
-
-
-def _line(task: Task) -> str:
-    return json.dumps(asdict(task), ensure_ascii=False, sort_keys=True) + "\n"

@@ -31,5 +31,11 @@ class FlywheelConfig(StrictModel):
     """Confidence required that the new model is better on the validation set, and not worse on the regression set."""
     worse_by: float = Field(default=0.05, gt=0, lt=1)
     """A loss of success on the regression set that still counts as not worse. Proving 0.05 takes 59 unchanged tasks."""
+    expand: int = Field(default=0, ge=0)
+    """Tasks that the helper model creates in each turn from failures that users corrected, as `astune data expand`
+    does; 0 creates none. Requires `learn_by: reinforcement`."""
+    rubrics: bool = False
+    """Learn rubrics from the rated answers of each turn, as `astune rubrics learn` does, and train with them in place
+    of the judge's. Requires `learn_by: reinforcement` and `task_judge.judge_protocol: rubrics`."""
     max_ratings: int = Field(default=50, ge=1)
     """Maximum ratings of one user per turn, and of one client per minute; above it, none of them counts."""
