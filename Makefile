@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz chaos kills redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -60,6 +60,21 @@ e2e-install: install ## the wheel in empty environments, made by pip and by uv, 
 
 fuzz: install ## N hostile answers of a model to each of several agents, from SEED: no episode may end in an error
 	@FUZZ_EPISODES=$(or $(N),1000) FUZZ_SEED=$(or $(SEED),0) $(VENV)/python -m pytest --timeout 0 tests/fuzz
+
+chaos: install ## N runs of a tiny model under seeded faults from SEED, into benchmarks/results/chaos.md
+	@CHAOS_N=$(or $(N),1000) CHAOS_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \
+	  $(VENV)/python -m pytest -s --timeout 0 tests/chaos/test_chaos.py
+
+kills: install ## N random SIGKILLs from SEED in deterministic runs: the same weights, bit for bit, into the same report
+	@KILLS_N=$(or $(N),50) KILLS_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \
+	  $(VENV)/python -m pytest -s --timeout 0 tests/chaos/test_kills.py
+
+redteam: install ## every attack, on a naive harness and here, into benchmarks/results/redteam.md
+	@REDTEAM_REPORT=benchmarks/results/redteam.md $(VENV)/python -m pytest -rs --timeout 0 -p no:xdist tests/redteam
+
+soak: install ## N episodes with a scripted engine: memory, files and the slowest episodes have to stay as they were
+	@SOAK_N=$(or $(N),100000) CHAOS_REPORT=benchmarks/results/chaos.md \
+	  $(VENV)/python -m pytest -m "e2e or not e2e" -s --timeout 0 tests/chaos/test_soak.py
 
 e2e-agentscope: install ## the AgentScope tests with each version of 1.x that users have, and their recorded traffic compared
 	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
+from astune.sandbox.inside.filling import unlinked_bytes
 from astune.sandbox.inside.removal import remove_all
 
 NESTS = """
+import mmap
 import os
 for level in range(3000):
     os.mkdir("deep" * 10)
@@ -76,3 +79,16 @@ print("kept 768 MiB")
 """
     )
     assert (result.ended_by, result.stdout) == ("memory", "")
+
+
+def test_bytes_of_files_without_a_name_are_counted_once(tmp_path: Path):
+    assert unlinked_bytes(os.getpid(), str(tmp_path)) == 0
+    with open(tmp_path / "open", "w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+        with mmap.mmap(file.fileno(), 1 << 20) as mapped:
+            os.unlink(file.name)
+            assert unlinked_bytes(os.getpid(), str(tmp_path)) == 1 << 20
+            file.close()
+            assert unlinked_bytes(os.getpid(), str(tmp_path)) == 1 << 20
+            assert mapped[0] == 0
+    assert unlinked_bytes(os.getpid(), str(tmp_path)) == 0

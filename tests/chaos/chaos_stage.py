@@ -1,0 +1,420 @@
+"""Runs under faults: each is a real `astune` command with a real environment service, and is looked over at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from faulty_wire import FaultyWire
+from plans import Plan
+
+from astune.processes import scratch
+from astune.runs import RunDirectory, balance_of, resolve_run
+from astune.schema import AstuneError
+
+ROOT = Path(__file__).parents[2]
+STEPS, TASKS, REPEATS = 2, 2, 3
+ENDS_WITHIN_S = 120.0
+"""Seconds that one start may take; undisturbed and alone it takes two."""
+STARTS_WITH_TROUBLE, _MOST_STARTS = 2, 4
+"""The trouble is over in the end, as troubles are; then a run that failed has to finish."""
+_SETTLES_WITHIN_S = 30.0
+_KEPT = 12
+"""Idle processes that a service keeps for the next instances, each with five files: no leak."""
+_HOSTS = re.compile(r"on (http://\S+), up to")
+_WARM = [
+    "astune.cli.app",
+    "astune.app.execution",
+    "astune.cli._train",
+    "astune.cli._report",
+    "astune.cli._plots",
+    "astune.backbone.local",
+    "astune.trainer.local",
+    "astune.engine.local.in_process",
+    "astune.gateway.server",
+    "astune.env_service.__main__",
+    "astune.env_service.client",
+    "astune.environments.calculator",
+    "astune.task_judge",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.conversion_mapping",
+    "transformers.generation.utils",
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.backends.backend_agg",
+    "openai",
+]
+"""What a run imports first; what is missing here only takes longer."""
+
+
+class Nursery:
+    """Starts commands; see `nursery.py`."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator[Nursery]:
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(Path(__file__).with_name("nursery.py")), *_WARM),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **variables},
+        )
+        nursery = cls(process)
+        reading = asyncio.ensure_future(nursery._read())
+        try:
+            await asyncio.wait_for(nursery._ready.wait(), 300)
+            yield nursery
+        finally:
+            process.stdin.close()  # type: ignore[union-attr]
+            await process.wait()
+            await reading
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._ready = asyncio.Event()
+        self._begun: asyncio.Queue[int] = asyncio.Queue()
+        self._starting = asyncio.Lock()
+        self._ended: dict[int, asyncio.Future[int]] = {}
+
+    async def start(self, folder: Path, log: Path, module: str, *arguments: str, **variables: str) -> int:
+        order = {"main": module, "argv": ["astune", *arguments], "folder": str(folder), "log": str(log)}
+        async with self._starting:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({**order, "variables": variables}).encode() + b"\n")
+            return await self._begun.get()
+
+    def ended(self, pid: int) -> asyncio.Future[int]:
+        """The exit status of a command, when it has one."""
+        return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            match json.loads(line):
+                case {"pid": pid, "status": status}:
+                    self.ended(pid).set_result(status)
+                case {"pid": pid}:
+                    self._begun.put_nowait(pid)
+                case _:
+                    self._ready.set()
+
+
+@dataclasses.dataclass
+class Outcome:
+    plan: Plan
+    seconds: float
+    starts: int
+    failed_attempts: int
+    dropped_tokens: int
+    sampled_tokens: int
+
+
+class Service:
+    """An environment service that can be killed and started again at the same port."""
+
+    def __init__(self, nursery: Nursery, folder: Path) -> None:
+        self._nursery, self._folder = nursery, folder
+        self.port = 0
+
+    async def start(self) -> None:
+        log = self._folder / f"service-{uuid.uuid4().hex}.log"
+        words = (
+            "--env",
+            "calculator",
+            "--port",
+            str(self.port),
+            "--idle-release-s",
+            "4",
+            "--warm",
+            "1",
+            "--max-instances",
+            str(_KEPT),
+        )
+        self.pid = await self._nursery.start(
+            self._folder, log, "astune.env_service.__main__", *words, CHAOS="", TMPDIR=str(self._folder)
+        )
+        found = await until(lambda: _HOSTS.search(log.read_text() if log.exists() else ""), "the service to listen")
+        self.port = int(found[1].rpartition(":")[2])
+        await self.settled()
+        self._files, self._children = self._n_files(), len(_children(self.pid))
+
+    async def settled(self) -> None:
+        """Nobody's instance is left."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+
+            async def live() -> int:
+                answer = await client.get(f"http://127.0.0.1:{self.port}/healthz", timeout=_SETTLES_WITHIN_S)
+                return int(answer.headers["Env-Instances-Live"])
+
+            await until(live, "the last instance to be released", wanted=0)
+
+    async def assert_as_before(self) -> None:
+        await self.settled()
+        most = self._files + 5 * _KEPT
+        await until(lambda: self._n_files() <= most, f"the service to have at most {most} files open")
+        most_children = self._children + _KEPT
+        await until(
+            lambda: len(_children(self.pid)) <= most_children, f"at most {most_children} processes of the service"
+        )
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        await self._nursery.ended(self.pid)
+
+    def kill_instances(self) -> None:
+        for pid in _children(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _n_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+class Slot:
+    """A place in which one run after the other is played, with a service of its own."""
+
+    def __init__(
+        self, nursery: Nursery, service: Service, wire: FaultyWire, port: int, folder: Path, model: Path
+    ) -> None:
+        self._nursery, self._service, self._wire, self._port = nursery, service, wire, port
+        self._folder, self._model = folder, model
+        self._whole_s = 2.5
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, nursery: Nursery, folder: Path, model: Path) -> AsyncIterator[Slot]:
+        await asyncio.to_thread(folder.mkdir)
+        service = Service(nursery, folder)
+        await service.start()
+        wire = FaultyWire(service.port)
+        slot = cls(nursery, service, wire, await wire.open(), folder, model)
+        try:
+            yield slot
+        finally:
+            wire.close()
+            await service.kill()
+
+    async def play(self, plan: Plan) -> Outcome:
+        """A run with these faults, to its end; raises AssertionError where it did not end as it has to."""
+        folder = self._folder / f"seed-{plan.seed}"
+        self._write(folder, plan)
+        began, starts = time.monotonic(), 0
+        run: RunDirectory | None = None
+        with _disk(folder / "launcher_record", plan) as disk:
+            while run is None or run.info().status != "finished":
+                starts += 1
+                assert starts <= _MOST_STARTS, f"not finished after {starts - 1} starts"
+                status = await self._start(folder, run, plan, starts)
+                disk.grow()
+                if not (starts == 1 and (plan.processes in ("kill run", "end run") or plan.disk)):
+                    assert status in (0, 1), f"ended with status {status}"
+                    assert status == 0 or "error: " in (folder / "log").read_text(), "failed without a cause"
+                run = begun(folder / "launcher_record")
+                if starts == 1 and run is not None:
+                    _damage(run, plan)
+            seconds = time.monotonic() - began
+            outcome = self._looked_over(run, plan, seconds, starts)
+        await self._service.assert_as_before()
+        shutil.rmtree(folder)
+        return outcome
+
+    async def _start(self, folder: Path, run: RunDirectory | None, plan: Plan, number: int) -> int:
+        mark = uuid.uuid4().hex
+        self._wire.go_wrong(plan.wire if number <= STARTS_WITH_TROUBLE else (), plan.share, plan.seed + number)
+        words = ("--conf", "conf.yaml") if run is None else ("--resume", str(run.path))
+        variables = {"CHAOS": mark, "CHAOS_START": str(number), "TMPDIR": str(folder / "tmp")}
+        pid = await self._nursery.start(folder, folder / "log", "astune.cli", *words, **variables)
+        ended = self._nursery.ended(pid)
+        disturbing = asyncio.ensure_future(self._disturb(pid, plan)) if number == 1 else None
+        try:
+            status = await asyncio.wait_for(asyncio.shield(ended), ENDS_WITHIN_S)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"not at its end after {ENDS_WITHIN_S:g} s") from None
+        finally:
+            if disturbing is not None:
+                await disturbing
+        await until(lambda: not _of_run(pid, mark), "the processes of the run to end")
+        return status
+
+    async def _disturb(self, pid: int, plan: Plan) -> None:
+        what = plan.processes or ("kill run" if plan.disk in ("torn tail", "flipped bit") else "")
+        if not what:
+            return
+        await asyncio.wait([self._nursery.ended(pid)], timeout=plan.after_s / 2.5 * self._whole_s)
+        match what:
+            case "kill run" | "end run":
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if what == "kill run" else signal.SIGTERM)
+            case "kill service":
+                await self._service.kill()
+                await asyncio.sleep(0.3)
+                await self._service.start()
+            case "stop service":
+                os.kill(self._service.pid, signal.SIGSTOP)
+                await asyncio.sleep(1)
+                os.kill(self._service.pid, signal.SIGCONT)
+            case _:
+                self._service.kill_instances()
+
+    def _write(self, folder: Path, plan: Plan) -> None:
+        (folder / "tmp").mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps(plan.as_json()))
+        shutil.copy(Path(__file__).with_name("chaos_agent.py"), folder / "agent.py")
+        url = f"http://127.0.0.1:{self._port}"
+        tasks = [
+            {"main_query": f"{n} + 1?", "env_type": "calculator", "metadata": {"answer": str(n + 1), "env_url": url}}
+            for n in range(STEPS * TASKS)
+        ]
+        (folder / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+        experiment = {
+            "model": {"path": str(self._model)},
+            "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
+            "task_judge": {"judge_protocol": "agent.py->Judge"},
+            "rollout": {
+                "workflow": "agent.py->Solver",
+                "max_model_len": 256,
+                "max_response_length_in_one_turn": 6,
+                "num_repeat": REPEATS,
+                "call_timeout_s": 4.0,
+                "episode_timeout_s": 8.0,
+                "step_timeout_s": 40.0,
+            },
+            "trainer": {"tasks_per_step": TASKS, "total_steps": STEPS, "save_freq": 1, "optim": {"warmup_steps": 0}},
+        }
+        (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
+
+    def _looked_over(self, run: RunDirectory, plan: Plan, seconds: float, starts: int) -> Outcome:
+        lines = [line for line in run.metrics() if line.kind == "train"]
+        assert [line.step for line in lines] == list(range(1, STEPS + 1)), "each step once"
+        balances = [balance_of(line.metrics) for line in lines]
+        assert all(balance.difference == 0 for balance in balances), "each token in one account"
+        rows = run.episodes().list(split="train")
+        failed = [row for row in rows if row.status == "error"]
+        assert all(row.error_text for row in failed), "each loss has its cause"
+        for line, balance in zip(lines, balances, strict=True):
+            stored = sum(row.n_sampled for row in rows if row.step == line.step)
+            stored += balance.dropped["cancelled call"]
+            assert stored == balance.sampled, f"step {line.step}: {stored} tokens are stored, {balance.sampled} counted"
+        assert not any(row.not_trained is None and row.advantages is None for row in rows if row.status != "error")
+        tmp = Path(run.path).parents[2] / "tmp"
+        left = {path.name for path in tmp.iterdir() if not path.name.startswith("astune-tmp-")}
+        assert not left, f"left in the folder for temporary files: {left}"
+        _sweep(tmp)
+        assert not list(tmp.iterdir()), f"not swept: {list(tmp.iterdir())}"
+        dropped = sum(sum(balance.dropped.values()) for balance in balances)
+        sampled = sum(balance.sampled for balance in balances)
+        return Outcome(plan, seconds, starts, len(failed), dropped, sampled)
+
+
+async def until(condition: Any, what: str, *, wanted: Any = None) -> Any:
+    """What `condition` gives, or its coroutine, once that is `wanted`, or true where nothing is."""
+    give_up = time.monotonic() + _SETTLES_WITHIN_S
+    while True:
+        found = condition()
+        found = await found if asyncio.iscoroutine(found) else found
+        if found if wanted is None else found == wanted:
+            return found
+        assert time.monotonic() < give_up, f"waited {_SETTLES_WITHIN_S:g} s for {what}: {found}"
+        await asyncio.sleep(0.03)
+
+
+class _Disk:
+    """The disk of a run's folder: too small at first where the plan says so, and root may make one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def grow(self) -> None:
+        if self._folder is not None:
+            subprocess.run(["mount", "-o", "remount,size=100m", str(self._folder)], check=True)
+
+
+@contextlib.contextmanager
+def _disk(folder: Path, plan: Plan) -> Iterator[_Disk]:
+    if plan.disk != "full disk":
+        yield _Disk(None)
+        return
+    folder.mkdir()
+    size = random.Random(plan.seed).randrange(1 << 19, 12 << 20)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield _Disk(folder if mounted else None)
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def begun(record: Path) -> RunDirectory | None:
+    """The run; None where it was ended before there was anything to resume."""
+    try:
+        run = RunDirectory.open(resolve_run(record))
+    except AstuneError:
+        return None
+    return run if run.config_path.exists() else None
+
+
+def _damage(run: RunDirectory, plan: Plan) -> None:
+    """What a crash of the machine, or its disk, does to files."""
+    rng = random.Random(plan.seed)
+    if plan.disk == "torn tail" and (metrics := run.path / "metrics.jsonl").exists():
+        whole = metrics.read_bytes()
+        metrics.write_bytes(whole[: len(whole) - rng.randrange(min(len(whole), 60) + 1)] + b'{"step": 9, "ki')
+    newest = run.checkpoints.latest() if plan.disk == "flipped bit" else None
+    if newest is not None:
+        files = sorted(path for path in newest.path.rglob("*") if path.is_file() and path.stat().st_size > 1000)
+        file = rng.choice(files)
+        data = bytearray(file.read_bytes())
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        file.write_bytes(data)
+
+
+def _sweep(tmp: Path) -> None:
+    """As the next start will, an instant later instead of a minute."""
+    new_s, scratch._NEW_S = scratch._NEW_S, -1.0
+    try:
+        scratch.sweep(tmp)
+    finally:
+        scratch._NEW_S = new_s
+
+
+def _of_run(pid: int, mark: str) -> list[int]:
+    """Processes of the run's session, and those that were started with its environment."""
+    found: list[int] = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            session = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[3]
+            if int(session) == pid or mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
+                found.append(int(name))
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Processes below one, whichever of its threads started them."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in children.read_text().split()]
+    return found
