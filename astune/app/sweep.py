@@ -36,7 +36,7 @@ Setting = tuple[str, str]
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep. `overrides` are all that the command line gives; `settings` and `seed` are its own."""
+    """A run of a sweep. `overrides` are all of the command line; `settings` and `seed` are those of this run."""
 
     conf: Path
     config: AstuneConfig
@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def group(self) -> str:
-        """What it shares with the trials of other seeds."""
+        """Settings shared with the trials of other seeds."""
         return " ".join(f"{key}={value}" for key, value in self.settings) or "as configured"
 
     @property
@@ -68,12 +68,12 @@ class Trial:
         return [sys.executable, "-m", "astune", "--conf", str(self.conf), *given]
 
     def held_out(self) -> HeldOut | None:
-        """What was measured of it so far."""
+        """Return its validation scores so far."""
         return HeldOut.of(RunDirectory.look_at(self.run).metrics()) if self.run is not None else None
 
 
 def trials_of(conf: Path, over: Sequence[str], seeds: int, overrides: Sequence[str]) -> list[Trial]:
-    """Every trial, as far as it came before.
+    """Return every trial with its progress so far.
 
     Args:
         over: `KEY=VALUE,VALUE` texts; each key is swept over its values, several keys over all combinations.

@@ -1,4 +1,4 @@
-"""The record of what an episode's agents read and wrote: the message forest, its timelines, and replays of both."""
+"""Record of what an episode's agents read and wrote: the message forest, its timelines, and their replay."""
 
 from astune.context_tracker.merging import merged_again
 from astune.context_tracker.replay import faults

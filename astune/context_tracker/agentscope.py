@@ -1,6 +1,6 @@
-"""AgentScope 1.x's way of writing messages, translated: nothing of it is known elsewhere.
+"""Translation of AgentScope 1.x's messages; no other module depends on their format.
 
-AgentScope is imported when the first answer is given to it, never before.
+AgentScope is imported with its first answer, never before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUIET = "AGENTSCOPE_DISABLE_CONSOLE_OUTPUT"
 
 
 class Usage(NamedTuple):
-    """What a call cost: tokens read and sampled, and seconds with the engine."""
+    """Cost of a call: tokens read and sampled, and seconds in the engine."""
 
     read_tokens: int
     sampled_tokens: int
@@ -29,7 +29,7 @@ class Usage(NamedTuple):
 
 
 def quieten() -> None:
-    """Keep agents from printing every answer, unless the user's environment asks for it."""
+    """Keep agents from printing every answer, unless the environment requests it."""
     os.environ.setdefault(_QUIET, "true")
 
 
@@ -98,10 +98,10 @@ def _only_finishes(function: dict[str, Any]) -> bool:
 
 
 def wants_finish_call(tools: Sequence[Tool]) -> bool:
-    """Return whether an agent of AgentScope 1.0.7 can finish its reply by a call only.
+    """Return whether an agent of AgentScope 1.0.7 can finish its reply only by a call.
 
     With a `structured_model` its finish function requires that model's fields beside `response`. Later versions say
-    `tool_choice="required"` there; 1.0.7 asks freely, and takes ten plain answers before it gives up.
+    `tool_choice="required"` there; 1.0.7 does not, and accepts ten plain answers before it gives up.
     """
     for tool in tools:
         function = tool.get("function", {})
@@ -119,7 +119,7 @@ class _StoredAnswer(NamedTuple):
 
 
 def without_finish_calls(messages: Sequence[Message]) -> list[Message]:
-    """The messages as the model wrote and read them.
+    """Return the messages as the model wrote and read them.
 
     AgentScope 1.0.7 stores a plain answer three times:
 
@@ -127,13 +127,13 @@ def without_finish_calls(messages: Sequence[Message]) -> list[Message]:
         tool:      Successfully generated response.
         assistant: 4
 
-    of which the model wrote only the last. The first two are left out. Where the agent wants more than a text, the
-    tool's complaint follows instead; it then stands behind the answer as a message of the user:
+    of which the model wrote only the last. The first two are removed. If the agent requires more than a text, the
+    tool's error follows instead; it then becomes a user message after the answer:
 
         assistant: (nothing), tool call generate_response(response="4")         assistant: 4
         tool:      Arguments Validation Error: result is missing          ->    user: Arguments Validation Error: ...
 
-    A call of `generate_response` that the model wrote itself stays.
+    A call of `generate_response` by the model itself is kept.
     """
     kept: list[Message] = []
     position = 0

@@ -1,6 +1,6 @@
-"""A call's conversation: an agent's messages as it sent them and in canonical form, with the tools that it offered.
+"""Conversation of one call: an agent's messages as sent and in canonical form, with the tools that it offered.
 
-It knows whether later messages go on from it, and nothing of tokens.
+It determines whether later messages extend it; it has no tokens.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Conversation:
     tools_key: str
 
     def begins(self, messages: Sequence[Message]) -> bool:
-        """Return whether `messages` go on from here: equal in every value and type.
+        """Return whether `messages` extend this conversation: equal in every value and type.
 
-        1 and True are equal to Python, and different JSON to a model.
+        1 and True are equal in Python, but different JSON.
         """
         beginning = list(messages[: len(self.sent)])
         return beginning == self.sent and all(repr(beginning[at]) == repr(self.sent[at]) for at in self.structured)
@@ -39,7 +39,7 @@ class Conversation:
     def of(
         cls, agent: str, messages: Sequence[Message], tools: Sequence[Tool], going_on: Conversation | None
     ) -> Conversation:
-        """Copy what the agent sent, which it may go on to change; copies in `going_on` are made already."""
+        """Copy the agent's messages, which it may later change; copies in `going_on` are reused."""
         old = going_on if going_on is not None else cls(agent, [], [], [], "")
         new = copy.deepcopy(list(messages[len(old.sent) :]))
         plain = [*old.plain, *map(canonical, new)]
@@ -58,5 +58,5 @@ class Conversation:
 
 
 def tools_key_of(tools: Sequence[Tool]) -> str:
-    """What makes two offers of tools the same offer."""
+    """Key by which two sets of tools are equal."""
     return repr(list(tools)) if tools else ""

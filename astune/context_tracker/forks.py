@@ -1,4 +1,4 @@
-"""Why a conversation left the recorded one: the cause that a branch of the forest carries."""
+"""Cause of a branch in the forest: why a conversation left the recorded one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ VAGUE = ("message edited", "history replaced")
 
 
 def fork_cause(old: Sequence[Identity], new: Sequence[Identity]) -> str:
-    """Name what the agent did, from how both conversations go on where they part.
+    """Classify the agent's edit from how both conversations continue after they diverge.
 
-        recorded   U1 A1 U2        and the call says
+        recorded   U1 A1 U2        and the call has
                    U1* A1          -> message edited
                    A1 U2           -> message dropped
                    N U1 A1         -> message inserted
                    (nothing more)  -> history cut
                    X Y             -> history replaced
 
-    `old` is the newest recorded way on; `new` are the call's own remaining messages.
+    `old` is the newest recorded continuation; `new` are the call's own remaining messages.
     """
     if not new:
         return "history cut"

@@ -1,7 +1,7 @@
-"""A recorded episode merged anew: its calls given to a fresh tracker, in the order in which they were answered.
+"""Re-merging of a recorded episode: its calls are passed to a fresh tracker, in the order of their answers.
 
-Under the policy that it was recorded with, the forest that comes out is the one that went in; under another one it is
-what that policy would have recorded of the same conversations. No model is asked.
+With the policy of the recording, the result equals the recorded forest; with another, it is what that policy would have
+recorded of the same conversations. No model is called.
 """
 
 from __future__ import annotations

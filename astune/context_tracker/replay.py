@@ -1,7 +1,7 @@
-"""Proof that a stored forest is the record that it claims to be: every call rendered again from its messages.
+"""Verification of a stored forest: every call is rendered again from its messages.
 
-Each prompt has to come out token for token: what the template adds behind the last answer on its path, or the
-whole path where there is none. Sampled tokens are taken as they are; nobody could render them again.
+Each prompt must match token for token: the template's delta after the last answer on its path, or the whole path if
+there is none. Sampled tokens are used unchanged, since they cannot be rendered.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from astune.schema import AstuneError, Forest, MessageNode
 
 
 def faults(forest: Forest, renderer: Renderer) -> Iterator[str]:
-    """What is wrong with a forest, a sentence each; nothing where it replays."""
+    """Return the errors of a forest, one sentence each; empty if the replay matches."""
     if forest.day is not None:
         renderer = renderer.on(date.fromisoformat(forest.day))
     for position, node in enumerate(forest.nodes):
         if node.node_id != position or (node.parent is not None and not 0 <= node.parent < position):
-            yield f"node {position} stands before its parent, or under another number"
+            yield f"node {position} precedes its parent, or has another number"
             return
     trained = [span.node_id for t in forest.timelines() for span in t.spans if span.sampled and not span.mask_reason]
     if len(trained) != len(set(trained)):

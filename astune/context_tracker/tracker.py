@@ -1,13 +1,12 @@
-"""The tracker: turns an agent's message lists into exact prompts, and records what the model answered.
+"""The tracker turns an agent's message lists into exact prompts, and records the model's answers.
 
     call 1   [S U1]          -> A1
     call 2   [S U1 A1 U2]    -> A2     begins as stored: only U2 is tokenised, A1 stays the sampled tokens
     call 3   [S U1* A1 U2]   -> A3     the agent edited U1: a branch, where A1 is pasted text and no sample
 
-The prompt of a call is the path to the last answer of the model that the conversation holds, as it was sampled, plus
-the template's delta for the messages behind it. Where the template writes that history differently by now, the
-conversation is rendered anew and becomes a branch. Nothing is recorded before an answer is there, so a failed call
-leaves no trace.
+The prompt of a call is the path to the last sampled answer in the conversation, plus the template's delta for the
+messages after it. If the template renders that history differently, the conversation is re-rendered and becomes a
+branch. Nothing is recorded before the answer exists, so a failed call leaves no trace.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ _Key = tuple[int | None, str, Identity]
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A call that was asked and not yet answered.
+    """A call without its answer.
 
-    `known` are the messages of the path to `parent`, `new` those behind it, and `rendered` what these add to the path.
-    `rewritten` says that the template wrote anew what was recorded differently.
+    `known` are the messages of the path to `parent`, `new` those after it, and `rendered` the tokens that these add.
+    `rewritten` is True if the template now renders recorded history differently.
     """
 
     prompt_ids: list[int]
@@ -63,9 +62,9 @@ class PendingCall:
     rewritten: bool
     conversation: Conversation
     form: Grammar | None
-    """What the answer must be."""
+    """Required form of the answer."""
     literal: bool
-    """True where the answer is nothing but text, whatever the model's family would read in it."""
+    """True if the answer is plain text, whatever the model's parser would find in it."""
     stop: Sequence[str]
     """Texts at which the answer ends."""
     asked_after: int
@@ -74,8 +73,8 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True)
 class _Tip:
-    """The place of an agent's last call: its conversation, the node of the last message, and the messages and tokens of
-    the answer's path. A conversation that goes on from here costs time in its new messages only."""
+    """Position of an agent's last call: its conversation, the node of the last message, and the messages and tokens of
+    the answer's path. Extending it costs time only for the new messages."""
 
     conversation: Conversation
     node: int
@@ -85,7 +84,7 @@ class _Tip:
 
 
 class ContextTracker:
-    """Keeps the forest of one episode; safe under concurrent calls from tasks and threads."""
+    """Builder of the forest of one episode; safe under concurrent calls from tasks and threads."""
 
     def __init__(
         self, renderer: Renderer, max_model_len: int, comparison: Comparison = EXACT, *, day: date | None = None
@@ -97,12 +96,12 @@ class ContextTracker:
         self._renderer = renderer.on(today)
         self._max_model_len = max_model_len
         self._index: dict[_Key, list[int]] = {}
-        """The nodes of a message: several where the template wrote it differently, or the model said it twice."""
+        """Nodes by message: several if the template rendered it differently, or the model repeated it."""
         self._newest_child: dict[int | None, int] = {}
         self._branches: defaultdict[tuple[int | None, str], deque[int]] = defaultdict(lambda: deque(maxlen=_LOOKED_AT))
         """The newest children of a node that an agent recorded."""
         self._tips: dict[str, _Tip] = {}
-        """By agent."""
+        """Position of the last call, by agent."""
         self._n_answers = 0
         self._lock = threading.Lock()
 
@@ -126,7 +125,7 @@ class ContextTracker:
         must_call: Sequence[Tool] = (),
         stop: Sequence[str] = (),
     ) -> PendingCall:
-        """Find the last recorded answer of the conversation, and render only what is new behind it.
+        """Find the last recorded answer of the conversation, and render only the messages after it.
 
         Args:
             grammar: what the answer's text must be.
@@ -242,7 +241,7 @@ class ContextTracker:
                 path = [*pending.known, *pending.new, message]
                 path_ids = [*pending.prompt_ids, *completion.token_ids]
                 self._tips[pending.agent] = _Tip(pending.conversation, parent, node_id, path, path_ids)
-        return copy.deepcopy(message)  # the agent may go on to change it
+        return copy.deepcopy(message)  # the agent may change it later
 
     def _reply(self, pending: PendingCall, completion: Completion) -> Reply:
         if pending.literal:
@@ -250,7 +249,7 @@ class ContextTracker:
         return self._renderer.parse(completion.token_ids, pending.prompt_ids, pending.tools)
 
     def settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
-        """The beginning of the answer that `commit` will give, whatever is sampled behind these tokens."""
+        """Return the beginning of the answer that `commit` will return, whatever is sampled after these tokens."""
         if pending.literal:
             part = Settled(content=settled_text(self._renderer.text(sampled_ids)))
         else:
@@ -258,7 +257,7 @@ class ContextTracker:
         return settled_before(part, pending.stop)
 
     def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
-        """The agent's last call, where these messages go on from it."""
+        """Return the agent's last call, if these messages extend it."""
         tip = self._tips.get(agent)
         if tip is None or tip.conversation.tools_key != tools_key_of(tools):
             return None
@@ -284,7 +283,7 @@ class ContextTracker:
         return found
 
     def _said_to(self, conversation: Conversation, answers: Sequence[int], position: int) -> int:
-        """Which of several equal answers the agent goes on from: its own, with the thought that it sent."""
+        """Choose which of several equal answers the agent continues from: its own, with the reasoning that it sent."""
         thought = conversation.plain[position].get("reasoning_content")
 
         def fitness(answer: int) -> tuple[bool, bool, int]:
@@ -294,10 +293,10 @@ class ContextTracker:
         return max(answers, key=fitness)
 
     def _children(self, node: int | None, who: Identity, conversation: Conversation) -> list[int]:
-        """The recorded children that are this message.
+        """Return the recorded children that equal this message.
 
-        An agent may put its own name on an answer of the model, and leave out what the model thought; another agent
-        whose thought is left out cannot be told from it, and is not meant.
+        An agent may add its own name to an answer of the model, and omit the reasoning; another agent with omitted
+        reasoning cannot be distinguished from it, and is excluded.
         """
         found = self._index.get(self._key(node, who, conversation), [])
         if who.role == "assistant" and who.name is not None:
@@ -364,7 +363,7 @@ class ContextTracker:
         return parent, conversation.tools_key if counts else "", who
 
     def _count_relaxed(self, pending: PendingCall) -> None:
-        """Compare exactly what was taken for the same."""
+        """Compare exactly messages that were treated as equal."""
         path = self.forest.path(pending.parent)
         for node, message in zip(path, pending.conversation.plain, strict=False):
             self._note(node, message)
@@ -380,7 +379,7 @@ class ContextTracker:
             self._passed_over.add((node.node_id, sent))
 
     def _cause(self, parent: int | None, pending: PendingCall, new: Sequence[Message]) -> str | None:
-        """Why another child of `parent` is needed; None for its first one."""
+        """Return why another child of `parent` is needed; None for its first one."""
         if parent not in self._newest_child:
             return None
         own = self._branches.get((parent, pending.agent), ())
@@ -401,7 +400,7 @@ class ContextTracker:
         return next((other for other in others if other not in VAGUE), cause)
 
     def _way_on(self, node: int) -> list[MessageNode]:
-        """From a node along its newest descendants."""
+        """Yield the nodes from a node along its newest descendants."""
         way: list[MessageNode] = []
         following: int | None = node
         while following is not None:

@@ -1,4 +1,4 @@
-"""Chat templates to tokens and back: what messages and tools are for a model, and what it wrote for a program."""
+"""Chat templates to tokens and back: renders messages and tools for a model, and parses what it wrote."""
 
 from astune.renderers.load import load_renderer
 from astune.renderers.messages import Comparison, canonical, conversations, text_of

@@ -1,4 +1,4 @@
-"""What texts, or tokens, have in common at their beginning."""
+"""Common prefixes of texts or tokens."""
 
 from __future__ import annotations
 

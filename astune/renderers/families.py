@@ -1,8 +1,8 @@
-"""Which reader understands the answers of a model family: `renderers` for those that it knows, else plain text.
+"""Choice of the answer parser for a model family: `renderers` for those that it supports, else plain text.
 
-The table below is the only place that names a family's own tokens, to recognise it by its chat template; probing alone
-could not, since some templates drop thoughts from history and so never show one. That a reader fits is not taken on
-trust: the template renders an answer with a call, and the reader has to find it there.
+The table below is the only place with a family's own tokens, to recognise it by its chat template; probing alone is not
+enough, since some templates drop reasoning from history and so never show it. Each parser is verified: the template
+renders an answer with a call, which the parser has to find.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ReadReply = Callable[[Sequence[int], Sequence[int], Sequence[Tool]], Reply]
 
 
 class Reader(NamedTuple):
-    """How answers are read; `plain` where an answer to a request without tools is its text."""
+    """Parser of answers; `plain` if an answer to a request without tools is its text."""
 
     read: ReadReply
     plain: bool
@@ -44,13 +44,13 @@ _MARKERS: list[tuple[tuple[str, ...], str]] = [
     (("<|tool_call>", "<turn|>"), "Gemma4RendererConfig"),
     (("[TOOL_CALLS]", "[/INST]"), "mistral"),
 ]
-"""What a template must contain, first match first, and the configuration of `renderers` that is then meant; Mistral is
-none of its families."""
+"""Texts that a template must contain, first match first, with the configuration of `renderers`; Mistral is not in its
+families."""
 _NAMED_CALL = re.compile(r"(?P<name>[^\[{]+)(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?(?P<arguments>\{.*)", re.DOTALL)
 
 
 def reader_for(template: ChatTemplate, stop_token_ids: Collection[int]) -> Reader:
-    """The reader of the family's own format; plain text with calls between tags where there is none that is known."""
+    """Return the parser of the family's own format; plain text with calls between tags if the family is unknown."""
     config_name = next((name for markers, name in _MARKERS if all(m in template.source for m in markers)), None)
     plain = Reader(_plain(template, stop_token_ids), plain=True)
     if config_name is None:
@@ -111,7 +111,7 @@ def _harmony(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadRep
 
 
 def _mistral(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadReply:
-    """Calls stand behind the text, in one of
+    """Parser of Mistral's calls, which follow the text in one of these formats:
 
     [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "Xy1234567"}]      a list, until 2024
     [TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}                    one after another, since
@@ -145,7 +145,7 @@ def _mistral_calls(block: str) -> list[tuple[str, str]]:
 
 
 def without_last(sampled_ids: Sequence[int], stop_token_ids: Collection[int]) -> Sequence[int]:
-    """Without the token that ended the answer, where it is one of these."""
+    """Return the ids without the token that ended the answer, if it is one of these."""
     return sampled_ids[:-1] if sampled_ids and sampled_ids[-1] in stop_token_ids else sampled_ids
 
 

@@ -1,10 +1,10 @@
-"""A grammar whose texts are tool calls, in the form in which a model's own template writes them.
+"""Grammar of forced tool calls, in the format of the model's own template.
 
     start: call0 | call1
     call0: <[49154]> "\\n{\\"name\\": \\"add\\", \\"arguments\\": " %json {...} "}\\n" <[49155]>
 
-The template writes a call of each tool once. What it puts around the arguments is what a forced answer begins and ends
-with, and the arguments between follow the tool's schema. Where they are no JSON object, see `spelled_calls`.
+The template renders a call of each tool once. The text around the arguments starts and ends a forced answer, and the
+arguments follow the tool's schema. For arguments that are not a JSON object, see `spelled_calls`.
 """
 
 from __future__ import annotations

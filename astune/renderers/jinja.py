@@ -1,7 +1,7 @@
-"""Chat templates as programs: the Jinja environment that their authors write them for.
+"""Jinja environment for chat templates, as their authors expect it.
 
-Templates rely on what transformers offers them beyond Jinja itself. Here is the same without transformers, which takes
-seconds to be imported; a test compares the two over every template at hand.
+Templates rely on transformers' additions to Jinja. This module provides the same without importing transformers, which
+takes seconds; a test compares the two over every available template.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOCK = "strftime_now"
 
 
 class _Generation(Extension):
-    """`{% generation %}`, by which authors mark what a model says; it changes nothing of what is written."""
+    """`{% generation %}`, with which authors mark the model's text; it does not change the output."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
@@ -32,10 +32,10 @@ class _Generation(Extension):
 
 @lru_cache(maxsize=32)
 def compiled(source: str) -> Template:
-    """The template, ready to be rendered; it can neither change nor reach anything beyond what it is given.
+    """Compile the template in a sandbox; it can neither change nor reach anything beyond its arguments.
 
     Raises:
-        jinja2.TemplateError: it is no template.
+        jinja2.TemplateError: it is not a valid template.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]

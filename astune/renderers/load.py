@@ -1,4 +1,4 @@
-"""The renderer of a model on disk."""
+"""Loading of a model's renderer from disk."""
 
 from __future__ import annotations
 

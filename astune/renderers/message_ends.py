@@ -1,4 +1,4 @@
-"""The positions in a rendered conversation at which the content of each message ends."""
+"""Positions in a rendered conversation at which the content of each message ends."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from astune.schema import Message, WorkflowError
 
 MARK = "\u2063{}\u2063"
-"""A text that no template contains, to find where it puts a message's content."""
+"""Placeholder that no template contains, to find where the template puts a message's content."""
 
 
 def ends_by_marks(
     conversation: Sequence[Message], text: str, render: Callable[[Sequence[Message]], str]
 ) -> list[int] | None:
-    """The ends found by rendering marks in the contents' place; None where that changes anything else."""
+    """Return the ends found by rendering placeholders as contents; None if that changes anything else."""
     marked = [{**message, "content": MARK.format(i)} for i, message in enumerate(conversation)]
     try:
         rest = render(marked)
@@ -34,17 +34,17 @@ def ends_by_marks(
 def ends_by_search(
     conversation: Sequence[Message], text: str, left_out: Callable[[str, str], WorkflowError]
 ) -> list[int]:
-    """The ends found one behind the other; a template may trim contents, or write them as JSON.
+    """Return the ends found by searching forward; a template may trim contents, or render them as JSON.
 
     Raises:
-        WorkflowError: `left_out(role, content)` of what somebody else than the model said and the text lacks.
+        WorkflowError: `left_out(role, content)` of a message that is not the model's and missing in the text.
     """
     ends: list[int] = []
     last_read = 0
     for message in conversation:
         answered = message["role"] == "assistant"
         end = _end_of(message["content"], text, ends[-1] if ends else 0)
-        if end is None and not answered:  # an answer that is left out may have been found too far behind
+        if end is None and not answered:  # an omitted answer may have been found too far ahead
             end = _end_of(message["content"], text, last_read)
             if end is None:
                 raise left_out(message["role"], message["content"])
@@ -54,7 +54,7 @@ def ends_by_search(
 
 
 def _end_of(content: str, text: str, position: int) -> int | None:
-    """The position at which the content ends in the text behind a position, as it is, trimmed, or within JSON."""
+    """Return the position at which the content ends in the text after a position: verbatim, trimmed, or within JSON."""
     trimmed = content.strip()
     for spelled in (content, trimmed, json.dumps(trimmed, ensure_ascii=False)[1:-1], json.dumps(trimmed)[1:-1]):
         at = text.find(spelled, position)

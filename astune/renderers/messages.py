@@ -1,8 +1,8 @@
-"""Chat messages in one canonical form, so that two spellings of one message are one message.
+"""Canonical form of chat messages, so that two spellings of one message are equal.
 
-Agents send the same text as a string or as a list of blocks, with keys left out or set to null, and arguments of
-calls in other JSON; none of that changes what the model reads. What does is the message's identity: role, name, text,
-images by their hash, reasoning, tool calls with their ids, and the id of the tool call that it answers.
+Agents send the same text as a string or as a list of blocks, with keys omitted or null, and arguments of calls in other
+JSON; none of that changes what the model reads. A message's identity is what does: role, name, text, images by their
+hash, reasoning, tool calls with their ids, and the id of the tool call that it answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORMATTERS = "of AgentScope's formatters, those of OpenAI (chat), DashScope, De
 
 
 class Identity(NamedTuple):
-    """What makes two messages the same message; a message that differs in any of it was edited."""
+    """Identity of a message; a message that differs in any part was edited."""
 
     role: str
     name: str | None
@@ -35,20 +35,20 @@ class Identity(NamedTuple):
 
 
 def canonical(message: Message) -> Message:
-    """The message with its content as one string and without empty optional keys.
+    """Return the message with its content as one string and without empty optional keys.
 
-    `images` are pairs: how many characters of the text stand before an image, and the SHA-256 of its bytes, or of the
-    address that names it, with the detail that was asked for. Half a character, which no tokenizer reads, is �: a model
-    may write it as an escape of JSON, and its agent send it back.
+    `images` are pairs: the number of characters of the text before an image, and the SHA-256 of its bytes or URL, with
+    the requested detail. A lone surrogate, which no tokenizer reads, becomes �: a model may write it as an escape in
+    JSON, and its agent send it back.
 
     Raises:
-        WorkflowError: it is no chat message, it has no content and no tool calls either, or it holds something other
-            than text and images.
+        WorkflowError: it is not a chat message, has neither content nor tool calls, or contains something other than
+            text and images.
     """
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
         raise WorkflowError(
-            f"the model was called with {message!r}, which is no chat message",
+            f"the model was called with {message!r}, which is not a chat message",
             hint=f'messages are a list of {{"role": ..., "content": ...}}; {_FORMATTERS}',
         )
     if not _has_content(message):
@@ -67,7 +67,7 @@ def canonical(message: Message) -> Message:
 
 
 def _has_content(message: Message) -> bool:
-    """Return whether the message says something: content may be missing only beside tool calls.
+    """Return whether the message has content, which may be missing only beside tool calls.
 
     AgentScope up to 1.0.12 writes `[{"text": None}]` there with DashScope's formatter, others write nothing or null.
     """
@@ -89,7 +89,7 @@ def _canonical_call(call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise WorkflowError(
-            f"a message holds {call!r}, which is no tool call",
+            f"a message holds {call!r}, which is not a tool call",
             hint='a call is {"id": ..., "type": "function", "function": {"name": ..., "arguments": "<JSON>"}}',
         )
     arguments = function.get("arguments") or {}
@@ -105,7 +105,7 @@ def text_of(content: Any) -> str:
     """
     text, images = _read(content)
     if images:
-        raise WorkflowError("a message holds an image where only text can stand")
+        raise WorkflowError("a message contains an image where only text is allowed")
     return text
 
 
@@ -167,7 +167,7 @@ def _hash(address: str) -> str:
     try:
         return hashlib.sha256(base64.b64decode(data, validate=True)).hexdigest()
     except ValueError as cause:
-        raise WorkflowError(f"a message holds an image whose base64 cannot be read: {cause}") from cause
+        raise WorkflowError(f"a message contains an image with invalid base64: {cause}") from cause
 
 
 def identity(message: Message) -> Identity:
@@ -188,10 +188,10 @@ def identity(message: Message) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """When two messages of a conversation count as the same.
+    """Rules for when two messages of a conversation are equal.
 
-    `token` is exact: they differ where the model might read other tokens. `text` passes over names, ids of tool calls,
-    and reasoning. `ignore_tools` passes over other tools being offered; the prompt then goes on with those of before.
+    `token` is exact: messages differ if the model might read other tokens. `text` ignores names, ids of tool calls, and
+    reasoning. `ignore_tools` ignores a change of the offered tools; the prompt then keeps the earlier ones.
     """
 
     level: Literal["token", "text"] = "token"
@@ -202,7 +202,7 @@ class Comparison:
         return self.level == "token" and not self.ignore_tools
 
     def key(self, who: Identity) -> Identity:
-        """What messages that count as the same have in common."""
+        """Return a key that equal messages share."""
         if self.level == "token" or not (who.name or who.reasoning or who.tool_calls or who.tool_call_id):
             return who
         calls = json.dumps([call[1:] for call in json.loads(who.tool_calls)]) if who.tool_calls else ""
@@ -213,13 +213,13 @@ EXACT = Comparison()
 
 
 def _call_identity(call: dict[str, Any]) -> list[Any]:
-    """Arguments as what they mean: agents write the model's JSON anew, with other spaces."""
+    """Normalise a call: agents rewrite the model's JSON with other spaces."""
     function = call["function"]
     return [call["id"], function["name"], meaning_of(function["arguments"])]
 
 
 def meaning_of(arguments: Any) -> Any:
-    """A call's arguments as data; as they are where they are no JSON text."""
+    """Parse a call's arguments; return them unchanged if they are not JSON."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):

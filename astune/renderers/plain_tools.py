@@ -1,4 +1,4 @@
-"""Tool calls as plain text, for models whose chat template knows no tools.
+"""Tool calls as plain text, for models whose chat template has no tools.
 
 The system message describes the tools, an answer holds its calls, and a result is read as a user's message:
 
@@ -12,7 +12,7 @@ The system message describes the tools, an answer holds its calls, and a result 
                 3
                 </tool_response>
 
-This is how Hermes and Qwen models were trained to write calls, so that others have seen it too.
+Hermes and Qwen models were trained on this format, so other models have seen it too.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ and you will read what it gives between <tool_response> and </tool_response>."""
 
 
 def spoken(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The same messages, one for one, without anything that a template would have to know of tools.
+    """Return the same messages, one for one, rewritten for a template without tool support.
 
-    Where there is no system message to describe the tools in, the first message says it.
+    Without a system message, the first message describes the tools.
     """
     plain = [_spoken(message) for message in messages]
     if tools and plain:

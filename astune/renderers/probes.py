@@ -1,4 +1,4 @@
-"""Conversations that a chat template is probed with when it is loaded: plain ones, odd texts, a tool and its call."""
+"""Probe conversations for a chat template at load time: plain ones, odd texts, a tool and its call."""
 
 from __future__ import annotations
 

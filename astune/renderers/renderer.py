@@ -1,7 +1,7 @@
-"""The door between messages and tokens.
+"""Protocol between messages and tokens.
 
-A renderer says which tokens messages add behind a model's own exact answer. It never turns sampled tokens into
-text and back. The tracker knows renderers by this protocol alone.
+A renderer computes the tokens that messages add after a model's exact answer. It never converts sampled tokens to text
+and back. The tracker depends on this protocol only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sampled tokens as the agent gets to read them.
+    """Parsed answer for the agent.
 
-    `tool_calls` are pairs of a name and its arguments in JSON. `malformed` is the raw text of what was meant as a call
-    and is none; it stands in `content` too.
+    `tool_calls` are pairs of a name and its arguments in JSON. `malformed` is the raw text of unparsable calls; it is
+    also part of `content`.
     """
 
     content: str
@@ -36,7 +36,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What new messages add to a path, one list of tokens for each, and what then asks the model for its answer."""
+    """Tokens that new messages add to a path, one list for each, and the generation prompt."""
 
     deltas: list[list[int]]
     generation_ids: list[int]
@@ -69,9 +69,9 @@ class Renderer(Protocol):
     def extend(
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
-        """What `new` adds behind an answer, the last message of `history`, that was sampled as `sampled_ids`.
+        """Return what `new` adds after an answer, the last message of `history`, that was sampled as `sampled_ids`.
 
-        None where the template writes `history` differently as soon as `new` follows, so that nothing can be added.
+        None if the template renders `history` differently once `new` follows, so that nothing can be added.
 
         Raises:
             WorkflowError: the template cannot express a message or the tools.
@@ -83,7 +83,7 @@ class Renderer(Protocol):
         ...
 
     def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
-        """The beginning of what `parse` will read, whatever follows the tokens that were sampled so far."""
+        """Return the beginning of what `parse` will return, whatever follows the tokens sampled so far."""
         ...
 
     def text(self, sampled_ids: Sequence[int]) -> str:
@@ -91,15 +91,15 @@ class Renderer(Protocol):
         ...
 
     def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
-        """What an answer must be to call one of `tools`.
+        """Return the grammar of an answer that calls one of `tools`.
 
         Raises:
-            WorkflowError: the template writes calls in a form that no grammar is known for.
+            WorkflowError: the template's call format has no known grammar.
         """
         ...
 
     def is_longer(self, text: str, tokens: int) -> bool:
-        """Whether text surely has more tokens than that, found out at the price of not many more than that."""
+        """Return whether the text certainly has more than `tokens` tokens, at a cost of not many more than that."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -107,5 +107,5 @@ class Renderer(Protocol):
         ...
 
     def vocabulary(self) -> Vocabulary:
-        """What every token reads as, for a record that outlives the tokenizer; some tenths of a second."""
+        """Return the vocabulary, for records that outlive the tokenizer; takes some tenths of a second."""
         ...

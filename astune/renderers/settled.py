@@ -1,7 +1,7 @@
-"""The part of an unfinished answer that no continuation can change, for streams.
+"""The settled part of an unfinished answer, which no continuation can change, for streaming.
 
-What an agent is sent has to be the beginning of the message that is recorded. A reader decides at the end only: text
-behind an unclosed `<tool_call>` may be a call or text, and a thought loses its outer whitespace where it is closed.
+A streamed text has to be a prefix of the recorded message. A parser decides only at the end: text after an unclosed
+`<tool_call>` may be a call or text, and reasoning loses its outer whitespace when it is closed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from astune.renderers.renderer import Reply
 MARKERS = ("<tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "<function=", "<|python_tag|>")
 """Texts at which readers divide an answer, also where a tokenizer has no token for them."""
 _NO_CHARACTER = "\ufffd"
-"""What the first bytes of a character decode to."""
+"""Decoding of the first bytes of an incomplete character."""
 
 
 class Settled(NamedTuple):
@@ -26,21 +26,21 @@ class Settled(NamedTuple):
 
 
 def settled_text(text: str) -> str:
-    """Text without a character whose bytes are not all there."""
+    """Return the text without an incomplete character at its end."""
     return text.rstrip(_NO_CHARACTER)
 
 
 def settled_by_probing(
     read: Callable[[Sequence[int]], Reply], sampled_ids: Sequence[int], endings: Sequence[Sequence[int]]
 ) -> Settled:
-    """What replies agree on, whichever of `endings` the answer gets.
+    """Return the common prefix of the replies, whichever of `endings` the answer gets.
 
     Args:
-        sampled_ids: the answer up to the first control token behind which its reader may change its mind.
-        endings: tokens that show each way in which the reader takes back what stands before.
+        sampled_ids: the answer up to the first control token after which its parse may change.
+        endings: tokens for each case in which the parser reinterprets the preceding text.
 
-    Content that begins as JSON is not settled, since Llama's models write calls so; nor is content that begins with
-    whitespace, which stays only where no call follows.
+    Content that begins as JSON is not settled, since Llama models write calls this way; nor is leading whitespace,
+    which is kept only if no call follows.
     """
     replies = [read([*sampled_ids, *ending]) for ending in endings]
     thoughts = [reply.reasoning or "" for reply in replies]
@@ -65,5 +65,5 @@ def _before_markers(text: str) -> str:
 
 
 def begun(text: str, marker: str) -> int:
-    """How many of the marker's first characters the text ends with."""
+    """Return how many of the marker's first characters the text ends with."""
     return next((n for n in range(min(len(marker), len(text)), 0, -1) if text.endswith(marker[:n])), 0)

@@ -1,12 +1,12 @@
-"""The grammar of a call that spells its arguments, each behind its name: GLM's and Qwen3.5's form.
+"""Grammar of calls that write each argument after its name: the format of GLM and Qwen3.5.
 
     <tool_call>add
     <arg_key>a</arg_key>
     <arg_value>7</arg_value>
     </tool_call>
 
-Calls with two arguments, with one, and with none show a template's marks. Texts stand as they are, up to the mark that
-ends a value; everything else is JSON.
+Calls with two arguments, with one, and with none show a template's marks. Texts are verbatim, up to the mark that ends
+a value; everything else is JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Piece = str | int
 
 _NAMES, _NUMBERS, _TEXT = ("probe_a", "probe_b"), (70707, 80808), "letters"
 _LIMITS = {"pattern", "format", "minLength", "maxLength"}
-"""What a text that stands as it is cannot be held to."""
+"""Limits of a schema that cannot be enforced on a verbatim text."""
 
 
 def literal(pieces: Sequence[Piece]) -> str:
@@ -42,7 +42,7 @@ def json_of(schema: dict[str, Any]) -> str:
 
 
 def cut(pieces: Sequence[Piece], stops: Sequence[str]) -> list[Piece]:
-    """The pieces with each of the stops as one of its own."""
+    """Split the pieces so that each of the stops is a separate piece."""
     at_stops = re.compile(f"({'|'.join(map(re.escape, stops))})")
     parts = (at_stops.split(piece) if isinstance(piece, str) else [piece] for piece in pieces)
     return [part for cut_piece in parts for part in cut_piece if part != ""]
@@ -50,7 +50,7 @@ def cut(pieces: Sequence[Piece], stops: Sequence[str]) -> list[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """A call: `before` name `between` value `behind`, for each further argument `further` name `between` value
+    """Marks of a call: `before` name `between` value `behind`, for each further argument `further` name `between` value
     `behind`, and `after`. `empty` is a whole call without arguments."""
 
     before: list[Piece]
@@ -62,7 +62,7 @@ class Marks:
 
 
 def find_marks(write: Callable[[dict[str, Any]], list[Piece]]) -> Marks | None:
-    """From what the template writes for a call with these arguments; None where it writes calls in another form."""
+    """Derive the marks from the template's rendering of a call; None if it uses another format."""
     pair = dict(zip(_NAMES, _NUMBERS, strict=True))
     stops = [str(part) for item in pair.items() for part in item]
     parts = cut(write(pair), stops)
@@ -79,10 +79,10 @@ def find_marks(write: Callable[[dict[str, Any]], list[Piece]]) -> Marks | None:
 
 
 def rules(name: str, marks: Marks, parameters: dict[str, Any]) -> Iterator[str]:
-    """The rule `name`, for calls whose arguments follow a schema, and those that it needs.
+    """Return the rule `name` for calls whose arguments follow a schema, with the rules that it needs.
 
     Raises:
-        WorkflowError: the schema limits a text in a way that a text without quotation marks cannot be held to.
+        WorkflowError: the schema limits a text in a way that cannot be enforced on an unquoted text.
     """
     if isinstance(marks.behind, str):
         yield f"{name}_text[lazy]: /(?s:.*){_in_regex(marks.behind)}/"
@@ -131,7 +131,7 @@ def _read_as(schema: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _value(key: str, schema: Any, parameters: dict[str, Any]) -> str | None:
-    """What an argument can be; None for any text."""
+    """Return the grammar of an argument; None for any text."""
     schema = _resolved(schema, parameters)
     if not _may_be_text(schema, parameters):
         whole = {key: parameters[key] for key in ("$defs", "definitions") if key in parameters} | schema
@@ -155,7 +155,7 @@ def _in_regex(text: str) -> str:
 
 
 def _resolved(schema: Any, parameters: dict[str, Any]) -> Any:
-    """What a reference to a named part of the whole schema stands for."""
+    """Resolve a reference to a named part of the whole schema."""
     reference = schema.get("$ref") if isinstance(schema, dict) else None
     match reference.split("/") if isinstance(reference, str) else None:
         case ["#", ("$defs" | "definitions") as group, name] if name in parameters.get(group, {}):
@@ -185,7 +185,7 @@ def _may_be_text(schema: Any, parameters: dict[str, Any]) -> bool:
 
 
 def _common(one: Sequence[Piece], other: Sequence[Piece]) -> Piece | None:
-    """What both begin with: a control token, or a text."""
+    """Return the common prefix of both: a control token, or a text."""
     match one[:1], other[:1]:
         case [str(text)], [str(more)]:
             return text[: common_beginning(text, more)] or None

@@ -1,7 +1,6 @@
 """A model's own tokenizer and chat template, as plain text and token functions.
 
-Knows no family: it renders what it is asked to render, and tokenises text. What may be derived from that is the
-renderers' business.
+Independent of model families: it only renders and tokenises. Conclusions are up to the renderers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class ChatTemplate:
         if not tokenizer.templates:
             raise ConfigError(
                 f"model.path: the tokenizer of {name} has no chat template",
-                hint="use an instruct model, or save a chat_template.jinja beside its tokenizer",
+                hint="use an instruct model, or save a chat_template.jinja in the folder of its tokenizer",
             )
         self.name = name
         self.tokenizer = tokenizer
@@ -85,14 +84,15 @@ class ChatTemplate:
         if name not in templates:
             raise ConfigError(
                 f"model.path: {self.name} has the chat templates {', '.join(sorted(templates))} and no default one",
-                hint="save the one to use as chat_template.jinja beside its tokenizer",
+                hint="save the one to use as chat_template.jinja in the folder of its tokenizer",
             )
         return compiled(templates[name])
 
     def guarded(self, value: Any) -> Any:
-        """A copy of what users and models wrote, in whatever structure, in which names of control tokens are letters.
+        """Return a copy of users' and models' data, of any structure, in which names of control tokens are plain
+        letters.
 
-        `encode` gives them back as such; the template only sees private characters in their place.
+        `encode` restores them; the template only sees private-use characters in their place.
         """
         if isinstance(value, str):
             return self._control.sub(lambda match: f"\ue000{self._guarded_names.index(match[0])}\ue001", value)
@@ -110,7 +110,7 @@ class ChatTemplate:
         starts: list[int] = []
         position, begun = 0, ""
         for match in [*self._guard.finditer(text), None]:
-            # A name is cut behind its first character, so that no control token can form.
+            # A name is cut after its first character, so that no control token can form.
             name = self._guarded_names[int(match[1])] if match else ""
             end = match.start() if match else len(text)
             encoding = self._backend.encode(begun + text[position:end] + name[:1], add_special_tokens=False)
@@ -132,7 +132,7 @@ class ChatTemplate:
         return sorted((name for name in names if len(name.strip()) > 1), key=len, reverse=True)
 
     def following(self, text: str, other: str) -> str:
-        """What of `text` comes behind its common beginning with `other`; no control token is cut in two."""
+        """Return the part of `text` after its common prefix with `other`; no control token is cut in two."""
         if text.startswith(other):
             return text[len(other) :]
         length = common_beginning(text, other)
@@ -162,9 +162,9 @@ class ChatTemplate:
         return token_ids + self.encode(text[start:])
 
     def is_longer(self, text: str, tokens: int) -> bool:
-        """Whether text surely has more than so many tokens: some beginning of it has twice as many.
+        """Return whether the text certainly has more than `tokens` tokens: a prefix of it has twice as many.
 
-        A beginning may end in other tokens than the whole has there, of which twice as many makes nothing.
+        The factor of two covers a prefix that ends in other tokens than the whole text.
         """
         length = _CHARACTERS_OF_TOKEN * tokens
         while length < len(text):

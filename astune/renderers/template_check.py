@@ -1,7 +1,7 @@
-"""What a model's chat template does to conversations that go on: the report of `astune check template`.
+"""Check of a chat template on multi-turn conversations: the report of `astune check template`.
 
-Each conversation is extended behind each of its answers, by every number of the messages that follow, and compared with
-a whole render. An answer counts as sampled the way the template itself writes it.
+Each conversation is extended after each of its answers, by every number of following messages, and compared with a full
+render. The template's own rendering of an answer stands in for sampled tokens.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ CONVERSATIONS: dict[str, list[Message]] = {
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A way to go on behind one answer.
+    """Extension of a conversation after one answer.
 
-    `again` are tokens so far that have to be read anew because the template writes them differently by now.
+    `again` counts tokens that have to be re-read because the template now renders them differently.
     """
 
     conversation: str
@@ -104,10 +104,10 @@ class Extension:
 
 
 def check_template(template: ChatTemplate) -> Iterator[Extension]:
-    """Every conversation, extended in every way.
+    """Extend every conversation in every way.
 
     Raises:
-        ConfigError: the template cannot be used at all.
+        ConfigError: the template is unusable.
     """
     renderer = TemplateRenderer(template)
     for name, conversation in CONVERSATIONS.items():

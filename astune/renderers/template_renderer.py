@@ -1,11 +1,11 @@
-"""The renderer of any chat template: what messages add is what two renders differ in.
+"""Renderer for any chat template: the tokens that messages add are the difference of two renders.
 
     before   <|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n
     after    <|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n<|im_start|>user\nSure? ...
 
-The model's own template is the only source of frames and control tokens; nothing of any family is written here.
-Where `after` does not begin with `before`, the template rewrites history, and nothing can be added to what
-was sampled. That a template lets itself be extended is checked when it is loaded.
+The model's own template is the only source of frames and control tokens; nothing is specific to a family. If `after`
+does not begin with `before`, the template rewrites history, and nothing can be added to the sampled tokens. The
+template is checked for this when it is loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from astune.renderers.token_bytes import vocabulary_of
 from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowError
 
 _KEPT_GRAMMARS = 64
-"""Grammars of forced calls; deriving one takes two renders for each tool, and agents offer the same tools again."""
+"""Cached grammars of forced calls; deriving one takes two renders per tool, and agents offer the same tools again."""
 _ROLES = ("system", "user", "assistant")
 _HINT = "use a model whose chat template writes a conversation front to back, such as SmolLM2 or Qwen2.5 Instruct"
 _NO_TOOLS_HINT = "set rollout.agentscope_disable_toolcalls: True, or give the agent no tools (toolkit=None)"
@@ -58,7 +58,7 @@ class TemplateRenderer:
             self._verify()
         except ConfigError:
             raise
-        except Exception as cause:  # whatever a template may raise
+        except Exception as cause:  # a template may raise anything
             raise ConfigError(
                 f"model.path: the chat template of {template.name} cannot render a plain conversation: "
                 f"{type(cause).__name__}: {cause}",
@@ -154,13 +154,14 @@ class TemplateRenderer:
         return vocabulary_of(self._template.tokenizer)
 
     def _answered(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> tuple[str, str, str]:
-        """What asked for the last message, the render that ends with it, and what of that render is the answer."""
+        """Return the generation prompt of the last message, the render that ends with it, and the answer's part of that
+        render."""
         asked = self._plain_text(conversation[:-1], tools, generation=True)
         before = self._plain_text(conversation, tools)
         return asked, before, self._template.following(before, asked)
 
     def _framed(self, messages: Sequence[Message]) -> _Text:
-        """Messages and the generation prompt, where every message stands in its own frame."""
+        """Render messages and the generation prompt if every message has its own frame."""
         text = ""
         ends: list[int] = []
         for message in messages:
@@ -170,7 +171,7 @@ class TemplateRenderer:
         return _Text(text + self._generation, ends)
 
     def _frame(self, role: str) -> tuple[str, str]:
-        """What stands around the content of every message of this role."""
+        """Return the text around the content of every message of this role."""
         if role not in self._frames:
             marked = self._plain_text([*QUESTION, {"role": role, "content": MARK}], ())
             opening, mark, closing = marked[len(self._plain_text(QUESTION, ())) :].partition(MARK)
@@ -180,7 +181,8 @@ class TemplateRenderer:
         return self._frames[role]
 
     def _cut(self, whole: _Text, start: int, known: int, closing: list[int]) -> Rendered:
-        """Tokens of the text from `start` on, cut behind each message's content; what closes it belongs to the next."""
+        """Split the tokens of the text from `start` on after each message's content; its closing belongs to the
+        next."""
         token_ids, starts = self._template.encode_with_offsets(whole.text[start:])
         deltas: list[list[int]] = []
         position = 0
@@ -199,19 +201,19 @@ class TemplateRenderer:
         return _Text(text, ends or ends_by_search(conversation, text, self._left_out))
 
     def _plain_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool = False) -> str:
-        """What the template writes for messages and tools that are `_spoken`."""
+        """Render messages and tools that are `_spoken`."""
         if not messages:
             return ""
         try:
             return self._template.render(plain_tools.folded(messages), tools, generation=generation)
-        except Exception as cause:  # whatever a template may raise
+        except Exception as cause:  # a template may raise anything
             raise WorkflowError(
                 f"the chat template of {self._template.name} cannot express the conversation: {cause}",
                 hint=f"its roles are {', '.join(message['role'] for message in messages[-8:])} at the end",
             ) from cause
 
     def _spoken(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[Message], list[Tool]]:
-        """Messages and tools as the template takes them."""
+        """Return messages and tools in the form that the template accepts."""
         guarded, guarded_tools = self._template.guarded(list(messages)), self._template.guarded(list(tools))
         if not self._knows_tools:
             return plain_tools.spoken(guarded, guarded_tools), []
@@ -229,13 +231,14 @@ class TemplateRenderer:
         return spoken
 
     def _closing(self, sampled_ids: Sequence[int], answer: str, following: str) -> tuple[list[int], int]:
-        """What ends the turn behind the sampled tokens, and how much of the following text they hold already."""
+        """Return what ends the turn after the sampled tokens, and how much of the following text they already
+        contain."""
         last = sampled_ids[-1] if sampled_ids else None
         if last in self._stop_token_ids:
             name = self._template.decode([last])
             if answer.endswith(name):
                 return [], 0
-            if following.startswith(name):  # it went on to the next turn, which it has opened already
+            if following.startswith(name):  # the answer already contains the opening of the next turn
                 return [], len(name)
         ended = bool(self._end_ids) and last == self._end_ids[0]
         return (self._end_ids[1:] if ended else list(self._end_ids)), 0
@@ -254,12 +257,12 @@ class TemplateRenderer:
             )
 
     def _derive(self) -> None:
-        """Find the generation prompt, the end of a turn, the stop tokens, and what the template knows of tools."""
+        """Derive the generation prompt, the end of a turn, the stop tokens, and the template's tool support."""
         render, encode = self._template.render, self._template.encode
         asked = render(QUESTION)
         generation = render(QUESTION, generation=True)
         if not generation.startswith(asked):
-            raise self._refusal("its generation prompt is no end of its own", asked, generation)
+            raise self._refusal("its generation prompt does not follow a distinct end of turn", asked, generation)
         self._generation = generation = generation[len(asked) :]
         answered = render([*QUESTION, {"role": "assistant", "content": MARK}])
         before, mark, end = self._template.following(answered, asked).partition(MARK)
@@ -278,7 +281,7 @@ class TemplateRenderer:
             start = []
         self._stop_token_ids = tuple(dict.fromkeys([*self._end_ids[:1], *self._template.eos_ids, *start]))
         if self._end_ids and self._end_ids[0] not in self._template.added_ids:
-            raise self._refusal("an answer does not end with a token of its own", "an end-of-turn token", end)
+            raise self._refusal("an answer does not end with a distinct token", "an end-of-turn token", end)
         self._knows_tools = self._find_tools()
         self._frames_alone = self._find_framing(generation, end)
         self._reader = reader_for(self._template, self._stop_token_ids)
@@ -301,7 +304,8 @@ class TemplateRenderer:
         return False
 
     def _find_tools(self) -> bool:
-        """Return whether the template describes tools and writes calls; also learns how it wants their arguments."""
+        """Return whether the template describes tools and writes calls; also find the type of arguments that it
+        expects."""
         try:
             if self._template.render(QUESTION, [TOOL]) == self._template.render(QUESTION):
                 return False
@@ -311,7 +315,7 @@ class TemplateRenderer:
             try:
                 if "probe" in self._template.render([*QUESTION, self._with_arguments(CALLED)]):
                     return True
-            except Exception:  # it wants the other kind
+            except Exception:  # it expects the other type
                 continue
         return False
 
@@ -327,7 +331,7 @@ class TemplateRenderer:
         return [(name, json.loads(arguments)) for name, arguments in reply.tool_calls] == [("probe", {"depth": 7})]
 
     def _find_endings(self) -> Iterator[list[int]]:
-        """Continuations of an answer that make a reader read differently what stands before them."""
+        """Return continuations that make a parser reinterpret the preceding text of an answer."""
         encode = self._template.encode
         yield []
         yield encode("x")
@@ -342,7 +346,7 @@ class TemplateRenderer:
         yield encode(f"</think>{called}")
 
     def _find_framing(self, generation: str, end: str) -> bool:
-        """Return whether every message stands in its own frame, whatever stands around it."""
+        """Return whether every message has its own frame, independent of the others."""
         alone = self._template.render(QUESTION)
         try:
             for probe in [*PROBES, *FREE_PROBES]:
@@ -355,15 +359,15 @@ class TemplateRenderer:
                         return False
             if self._frame("assistant") != (generation, end):
                 return False
-        except Exception:  # roles that must alternate, or are left out
+        except Exception:  # roles that must alternate, or are dropped
             return False
         return True
 
     def _verify(self) -> None:
-        """Extend probes, answer by answer, and compare with whole renders.
+        """Extend probes, answer by answer, and compare with full renders.
 
         Raises:
-            ConfigError: they differ; says where.
+            ConfigError: they differ; the message shows where.
         """
         render, encode = self._template.render, self._template.encode
         for probe in PROBES:
@@ -398,7 +402,7 @@ def _is_plain(message: Message) -> bool:
 
 
 def _keeps(answer: str, message: Message) -> bool:
-    """Return whether the answer's part of a render holds all that the model wrote."""
+    """Return whether the answer's part of a render contains all that the model wrote."""
     pieces = [message["content"], message.get("reasoning_content") or ""]
     pieces += [call["function"]["name"] for call in message.get("tool_calls", ())]
     return all(piece.strip() in answer for piece in pieces)

@@ -1,6 +1,6 @@
-"""The renderer of endpoints that take messages themselves: each message is a line of characters.
+"""Renderer for endpoints that accept messages: each message becomes a sequence of characters.
 
-There is no template and nothing is ever rewritten; see `astune/engine/remote/written.py`.
+There is no template, and nothing is rewritten; see `astune/engine/remote/written.py`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
 
 
 def is_in_characters(forest: Forest) -> bool:
-    """Return whether a recorded episode was had with such an endpoint: nobody knows a log-probability of it."""
+    """Return whether a recorded episode used such an endpoint and so has no log-probabilities."""
     return any(isnan(node.logprobs[0]) for node in forest.nodes if node.logprobs)
 
 
 def renderer_of(forest: Forest, renderer: Renderer) -> Renderer:
-    """What reads a recorded episode: the model's own `renderer`, or that of an endpoint of text."""
+    """Return the renderer for a recorded episode: the model's own `renderer`, or that of a text endpoint."""
     return TextRenderer() if is_in_characters(forest) else renderer
 
 
@@ -77,6 +77,6 @@ class TextRenderer:
         for message in messages:
             if message.get("images"):
                 raise WorkflowError(
-                    "images are not passed on to an endpoint yet", hint="leave them out of the messages"
+                    "images are not supported with a text endpoint", hint="leave them out of the messages"
                 )
         return [written(message) for message in messages]

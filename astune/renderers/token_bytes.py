@@ -1,7 +1,7 @@
-"""The bytes of every token of a model's tokenizer, so that a run can be read without it.
+"""Bytes of every token of a tokenizer, so that a run can be decoded without it.
 
 A token's own text is not enough: one of four bytes of an emoji decodes to a replacement character, and only the
-tokenizer's decoder says whether `Ġ` or `▁` is a space.
+tokenizer's decoder defines whether `Ġ` or `▁` is a space.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from astune.schema import Vocabulary
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BEFORE = "a"
-"""Stands before a token when its text is asked for: decoders strip the space that a text would begin with."""
+"""Prefix added before decoding a token: decoders strip a leading space."""
 
 
 def vocabulary_of(tokenizer: ModelTokenizer) -> Vocabulary:
@@ -58,10 +58,10 @@ def _kinds(decoder: dict[str, Any]) -> set[str]:
 
 
 class _BytesOf(dict[int, str]):
-    """The bytes that a character of a byte-level token spells, as Latin-1, for `str.translate`.
+    """Map from a character of a byte-level token to its bytes, as Latin-1, for `str.translate`.
 
-    A byte is spelled as its Latin-1 character where that is printable, others from U+0100 on. A character that spells
-    none stands for itself.
+    A byte is spelled as its Latin-1 character where that is printable, others from U+0100 on. Any other character maps
+    to itself.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", 2.2, and its code.
     """

@@ -14,7 +14,7 @@ _SUCCESS = "reward/success_of_all"
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """At the first measurement, the best one (the first of equals) and the last."""
+    """Validation score of the first measurement, the best one (the first of equals) and the last."""
 
     first: float
     best: float
@@ -24,7 +24,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, lines: Iterable[MetricsLine], known: Self | None = None) -> Self | None:
-        """What the measurements among these lines come to, after `known`; None where there is none."""
+        """Summarise the measurements among these lines, after `known`; None if there is none."""
         for line in lines:
             score = line.metrics.get(_SUCCESS, line.metrics.get("reward/success_rate", math.nan))
             if line.kind != "validation" or not math.isfinite(score):

@@ -1,4 +1,4 @@
-"""The user's agent program, and the proxy that it is handed."""
+"""The user's agent program, and the proxy that it receives."""
 
 from astune.workflow.agent_model import AgentModel
 from astune.workflow.agentscope_protocol import AgentScopeLearnProtocol

@@ -1,4 +1,4 @@
-"""The episode's model for one agent: as AgentScope's model, framework-free by `achat`, and for the gateway."""
+"""The episode's model for one agent: as an AgentScope model, framework-free by `achat`, and for the gateway."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_AGENT = "agent"
 
 
 class OpenAIAddress(NamedTuple):
-    """What a client of OpenAI's API is configured with."""
+    """Base URL and key for a client of OpenAI's API."""
 
     base_url: str
     api_key: str
@@ -42,10 +42,10 @@ class OpenAIAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """An answer with what is known of it.
+    """An answer with its token-level details.
 
-    `finish_reason` is "length" where the answer reached its limit, and None where nothing was sampled, since the
-    prompt did not fit. `logprobs` has the natural log-probability of each token, control tokens too.
+    `finish_reason` is "length" if the answer reached its limit, and None if nothing was sampled because the prompt did
+    not fit. `logprobs` has the natural log-probability of each token, control tokens too.
     """
 
     message: Message
@@ -63,7 +63,7 @@ class ChatAnswer:
 
 
 _EMPTY_ANSWERS = 20
-"""Prompts beyond the context that are answered with an empty message; an agent that goes on asking gets the error."""
+"""Prompts beyond the context that get an empty answer; an agent that continues gets the error."""
 
 
 class AgentModel(ChatModel):
@@ -104,13 +104,13 @@ class AgentModel(ChatModel):
         structured_model: type[BaseModel] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Answer an AgentScope agent, in AgentScope's `ChatResponse`.
+        """Answer an AgentScope agent with a `ChatResponse`.
 
         With a `structured_model` the answer is a JSON text of that model, whose fields are the response's `metadata`,
         and no tools are offered. `metadata` is None where the answer was cut, as AgentScope's agents expect it.
-        `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called. Nothing said
-        is "auto", or "required" where an agent of AgentScope 1.0.7 can finish by a call only.
-        Further keyword arguments, such as a temperature, are passed over: how to sample is the run's business.
+        `tool_choice` is "auto", "none", "required" or "any", or the name of a tool that has to be called. The default
+        is "auto", or "required" if an agent of AgentScope 1.0.7 can only finish by a call. Further keyword arguments,
+        such as a temperature, are ignored: the run decides on sampling.
         """
         if structured_model is not None:
             offered = []
@@ -219,11 +219,11 @@ class AgentModel(ChatModel):
 
     @property
     def streams_tokens(self) -> bool:
-        """Whether an answer can be shown while it is sampled."""
+        """Return whether an answer can be streamed while it is sampled."""
         return self._model.streams_tokens
 
     async def aclose(self, why: str) -> None:
-        """Refuse calls from now on, and end those on their way."""
+        """Refuse further calls, and cancel those in progress."""
         await self._model.aclose(why)
 
     async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:

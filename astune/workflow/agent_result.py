@@ -1,4 +1,4 @@
-"""What an agent outside of this process gets of its task, and what it gives back."""
+"""Input and result of an agent outside of this process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AgentResult:
 
     @classmethod
     def printed(cls, text: str) -> AgentResult:
-        """The last line where it is a JSON object; else all of the text is the final answer."""
+        """Parse the last line if it is a JSON object; else the whole text is the final answer."""
         lines = text.strip().splitlines()
         with contextlib.suppress(ValueError, RecursionError):
             result = json.loads(lines[-1]) if lines else None
@@ -50,7 +50,7 @@ class AgentResult:
         return cls({"final_answer": text.strip()})
 
     def conclude(self, proxy: AstuneProxy, *, trusted: bool, failed: bool) -> WorkflowOutput:
-        """Register the final answer for the judge; the reward counts where it is `trusted`, and is 0 if it `failed`."""
+        """Register the final answer for the judge; use the reward if it is `trusted`, or 0 if the agent `failed`."""
         if "final_answer" in self.values:
             proxy.update_judge_input_dictionary(final_answer=self.values["final_answer"])
         metrics = self.values.get("metrics") or {}

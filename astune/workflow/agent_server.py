@@ -1,9 +1,9 @@
-"""An agent that is a server: each episode is one POST to it, and its answer is the result.
+"""An agent that runs as a server: each episode is a POST request, and the response is the result.
 
     request   {"episode_id", "task": {"task_id", "main_query", "init_messages", ...}, "base_url", "api_key", "model"}
     answer    status 200 and a JSON object with `final_answer`, or any text, which is the final answer
 
-When the episode ends before the answer, the connection is closed, and the key opens nothing any more.
+If the episode ends before the response, the connection is closed and the key is revoked.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class AgentServerWorkflow(Workflow):
         if failed:
             how, hint = f"{who} answered with status {status}", answer.strip()[:_SHOWN_CHARACTERS]
             if status != httpx.codes.INTERNAL_SERVER_ERROR or proxy.answers == 0:
-                raise WorkflowError(how, hint=hint or "it said nothing more")
+                raise WorkflowError(how, hint=hint or "no details given")
             warn_of_failure(how, hint)
         proxy.update_judge_input_dictionary(stdout=answer, exit_status=int(status != httpx.codes.OK))
         trusted = self.config.rollout.trust_program_reward
         return AgentResult.printed(answer).conclude(proxy, trusted=trusted, failed=failed)
 
     async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any], who: str) -> tuple[int, str]:
-        """Status and text of what the agent answers. Asked again only while it says that it has not begun, or nobody is
-        there.
+        """Return status and text of the agent's response. Retries only while the server reports that it has not
+        started, or is unreachable.
 
         Raises:
             WorkflowError: it broke off, or cannot be reached.
@@ -104,10 +104,11 @@ def agent_server_workflow(config: ProgramConfig) -> type[AgentServerWorkflow]:
     """
     parts = urlsplit(config.url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"rollout.workflow.url: {config.url} is no URL", hint="write http://127.0.0.1:9000/run")
+        raise ConfigError(f"rollout.workflow.url: {config.url} is not a URL", hint="write http://127.0.0.1:9000/run")
     if not is_loopback(parts.hostname):
         raise ConfigError(
-            f"rollout.workflow.url: {parts.hostname} is another machine, and models are served on this one only",
+            f"rollout.workflow.url: {parts.hostname} is another machine, but models are served on this one only; use "
+            "rollout.workflow.workers",
             hint="run `astune worker` there, with rollout.workflow.workers (docs/en/any_agent.md)",
         )
 

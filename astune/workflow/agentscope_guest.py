@@ -1,7 +1,7 @@
-"""What is arranged in AgentScope 1.x once it is imported, be that before a run or in the middle of an episode.
+"""Adaptation of AgentScope 1.x once it is imported, before a run or in the middle of an episode.
 
-Our models derive from its `ChatModelBase`, its agents print nothing, and its tools that act on this machine are held
-back inside episodes. AgentScope is never imported from here: a run without it does not pay for it.
+Our models derive from its `ChatModelBase`, its agents print nothing, and its tools that act on this machine are
+confined during episodes. AgentScope is never imported from here, so a run without it has no cost.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ else:
         """Python changes the bases only of a class that does not derive from `object` itself."""
 
     class ChatModel(_Origin):
-        """What our models derive from: AgentScope's `ChatModelBase` once that is imported, and nothing before."""
+        """Base class of our models: AgentScope's `ChatModelBase` once that is imported, and nothing before."""
 
 
 def arrange_agentscope() -> None:
-    """Arrange AgentScope now, or as soon as somebody imports it; the first call in a process counts."""
+    """Adapt AgentScope now, or as soon as it is imported; only the first call in a process has an effect."""
     global _begun
     with _lock:
         if _begun:
@@ -47,9 +47,9 @@ def arrange_agentscope() -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds AgentScope as others do, and arranges it when it has been loaded.
+    """Import hook that adapts AgentScope after it was loaded.
 
-    It stays until then: who asks `importlib.util.find_spec` whether AgentScope is installed loads nothing.
+    It stays installed until then, since `importlib.util.find_spec` checks for AgentScope without loading it.
     """
 
     def find_spec(
@@ -82,6 +82,7 @@ def _arrange(agentscope: ModuleType) -> None:
 
 
 def _silence(agent: Any, _message: dict[str, Any]) -> None:
-    """Also agents that were made before the run began, and those of 1.0.7 and 1.0.8, which know no variable."""
+    """Silence an agent, also those made before the run began, and those of 1.0.7 and 1.0.8, which ignore the
+    variable."""
     if is_quiet():
         agent.set_console_output_enabled(False)

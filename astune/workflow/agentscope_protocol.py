@@ -1,4 +1,4 @@
-"""The protocol of the tutorials: a class with `agentscope_execute`, which hands the proxy back when it is done."""
+"""The tutorials' protocol: a class with `agentscope_execute`, which returns the proxy at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AgentScopeLearnProtocol(Workflow):
     def agentscope_execute(
         self, init_messages: list[Message], astune_proxy: AstuneProxy, config: AstuneConfig, /
     ) -> AstuneProxy | WorkflowOutput | Awaitable[AstuneProxy | WorkflowOutput | None] | None:
-        """Run the agent; return the proxy, or a WorkflowOutput with a reward of its own."""
+        """Run the agent; return the proxy, or a WorkflowOutput with its own reward."""
 
     @classmethod
     def is_async(cls) -> bool:

@@ -1,4 +1,4 @@
-"""What a user writes: a class that runs their agent once, on one task."""
+"""Base class of users' workflows: it runs an agent once, on one task."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class WorkflowOutput:
-    """What a workflow may say of its episode. `reward` is None where a judge decides; it wins over the judge otherwise.
+    """Result of a workflow. `reward` is None if a judge decides; otherwise it takes precedence over the judge.
 
-    `is_success` None counts a reward of 1 or more, the full score of most tasks, as success; pass it where yours
-    differs. `metrics` are numbers to be averaged over episodes. `per_target` gives the agents of a target tag another
-    reward than `reward`, which a report shows and which all others are trained on.
+    `is_success` None counts a reward of 1 or more, the full score of most tasks, as success; set it if yours differs.
+    `metrics` are numbers to be averaged over episodes. `per_target` assigns agents of a target tag their own reward;
+    all others are trained on `reward`, which reports show.
     """
 
     reward: float | None = None
@@ -32,28 +32,28 @@ class WorkflowOutput:
 
 
 class Workflow(ABC):
-    """An agent program; one instance runs one episode.
+    """An agent program; each instance runs one episode.
 
         class MathAgent(Workflow):
             async def execute(self, task, proxy):
                 answer = await proxy.achat([{"role": "user", "content": task.main_query}])
                 proxy.update_judge_input_dictionary(final_answer=answer["content"])
 
-    `execute` may also be an ordinary function; it then runs in a thread of its own.
+    `execute` may also be an ordinary function; it then runs in its own thread.
     """
 
     trainable_targets: Collection[str] | None = None
     """Tags of the agents to train; None trains every agent."""
 
     empty_on_overflow: bool = False
-    """Whether a prompt that does not fit is answered with an empty message instead of raising ContextOverflow."""
+    """Whether a prompt that does not fit gets an empty message instead of raising ContextOverflow."""
 
     def __init__(self, config: AstuneConfig) -> None:
         self.config = config
 
     @classmethod
     def is_async(cls) -> bool:
-        """Whether the user's code runs on the event loop, or in a thread of its own."""
+        """Return whether the user's code runs on the event loop rather than in its own thread."""
         return inspect.iscoroutinefunction(cls.execute)
 
     @abstractmethod

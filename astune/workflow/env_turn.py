@@ -1,4 +1,4 @@
-"""One turn with the environment: the agent's message on its way there, and the answer with the ids of its calls."""
+"""Messages of a turn with the environment: the agent's action, and the response with the ids of its tool calls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from astune.schema import Message, WorkflowError
 
 
 def action_of(action: Message | str) -> Message:
-    """The canonical message of what an agent said, with its tool calls; `action` may be its text alone.
+    """Return the canonical message of an agent's action, with its tool calls; `action` may be plain text.
 
     Raises:
-        WorkflowError: it is no message, or it holds something other than text and tool calls.
+        WorkflowError: it is not a message, or it contains something other than text and tool calls.
     """
     message = {"content": action} if isinstance(action, str) else action
     if not isinstance(message, dict) or not ("content" in message or message.get("tool_calls")):

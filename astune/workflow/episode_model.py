@@ -1,4 +1,4 @@
-"""The model as one episode sees it: every call tracked, seeded, timed and bound by a deadline.
+"""The model within one episode: every call is tracked, seeded, timed and bound by a deadline.
 
 Calls may come from any task, event loop or thread; they run on the loop that runs the episode.
 """
@@ -42,14 +42,14 @@ _SHOWN_CHARACTERS = 400
 _CANCELLATIONS = 20
 _BETWEEN_CANCELLATIONS_S = 0.5
 _LOOP_FREE_S = 30.0
-"""Longer than anything that is meant to run on an event loop."""
+"""Seconds without a response after which the event loop counts as blocked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """What an agent asks of the model.
+    """Request of an agent to the model.
 
-    The answer's text belongs to `grammar`, or the answer calls one of `must_call`, unless it reaches its length limit.
+    The answer matches `grammar`, or calls one of `must_call`, unless it reaches its length limit.
     """
 
     messages: Sequence[Message]
@@ -59,9 +59,9 @@ class ModelCall:
     grammar: Grammar | None = None
     must_call: Sequence[Tool] = ()
     max_tokens: int | None = None
-    """Tokens of the answer at most, where the agent wants fewer than the run allows."""
+    """Maximum tokens of the answer, if the agent wants fewer than the run allows."""
     policy: str = ""
-    """Who answers: one of the run's `models`, or the model itself."""
+    """Policy that answers: one of the run's `models`, or the base model."""
     live: LiveAnswer | None = None
     """Gets the answer while it is sampled, where the engine can show it."""
     stop: Sequence[str] = ()
@@ -70,7 +70,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model answered to a call, and what the call cost. `completion` is None where nothing was sampled."""
+    """The model's answer to a call, and the cost of the call. `completion` is None if nothing was sampled."""
 
     message: Message
     usage: Usage
@@ -80,14 +80,14 @@ class Answer:
 
 
 class EpisodeModel:
-    """Calls the engine on behalf of one episode's agents.
+    """Access to the engine for one episode's agents.
 
     Args:
         session: the episode's name; the engine keeps its prefix cache under it.
         params: sampling settings of every call; `seed` is the episode's, from which each call gets its own:
             `_seed_of` makes it.
-        malformed: what becomes of an answer with a tool call that cannot be read.
-        on_call: is told when a call begins (True) and when it ends (False).
+        malformed: handling of an answer with an unparsable tool call.
+        on_call: called when a call begins (True) and when it ends (False).
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class EpisodeModel:
         self.failure: AstuneError | None = None
 
     def close(self, why: str) -> None:
-        """From now on calls are refused; code that outlives its episode reaches nothing."""
+        """Refuse further calls, so that code that outlives its episode has no effect."""
         self._closed = self._closed or why
         while self._at_close:
             self._at_close.pop()()
@@ -136,7 +136,7 @@ class EpisodeModel:
         self._at_close.append(callback)
 
     async def aclose(self, why: str) -> None:
-        """Close, and end the calls of threads and forgotten tasks that are still on their way."""
+        """Close, and cancel calls of threads and forgotten tasks that are still in progress."""
         self.close(why)
         for _ in range(_CANCELLATIONS):
             if not self._in_flight:
@@ -151,16 +151,16 @@ class EpisodeModel:
             raise WorkflowError(f"the episode {self.session} is over: {self._closed}")
 
     def has_called(self, agent: str) -> bool:
-        """Whether the agent has asked the model for an answer."""
+        """Return whether the agent has called the model."""
         return agent in self._callers
 
     async def call(self, asked: ModelCall) -> Answer:
-        """A tracked model call.
+        """Run a tracked model call.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             EngineError, DeadlineExceeded: no answer came; the episode ends in an error even if this is swallowed.
-            MalformedCall: the answer has a tool call that cannot be read, and is no text for the agent.
+            MalformedCall: the answer has an unparsable tool call and must not be read as text.
             WorkflowError: the messages, the tools or the answer's form cannot be expressed.
         """
         calling = self._call(asked)
@@ -196,10 +196,10 @@ class EpisodeModel:
         )
 
     async def require_free_loop(self) -> None:
-        """Wait, on another loop, until the episode's own event loop takes work.
+        """Wait, on another loop, until the episode's own event loop responds.
 
         Raises:
-            WorkflowError: it is blocked, most likely by the workflow itself, which waits for this call.
+            WorkflowError: it is blocked, most likely by the workflow, which waits for this call.
         """
         here, free = asyncio.get_running_loop(), asyncio.Event()
         self._home.call_soon_threadsafe(here.call_soon_threadsafe, free.set)
@@ -213,7 +213,7 @@ class EpisodeModel:
 
     @property
     def streams_tokens(self) -> bool:
-        """Whether an answer can be seen while it is sampled."""
+        """Return whether an answer can be streamed while it is sampled."""
         return self._stream is not None
 
     def decoded(self, token_ids: Sequence[int]) -> list[str]:
@@ -221,7 +221,7 @@ class EpisodeModel:
         return [self._tracker.decode([token]) for token in token_ids]
 
     def call_from_thread(self, asked: ModelCall) -> Answer:
-        """`call` for synchronous code, which runs beside the event loop and not on it."""
+        """Same as `call` for synchronous code, which does not run on the event loop."""
         return asyncio.run_coroutine_threadsafe(self._call(asked), self._home).result()
 
     async def _call(self, asked: ModelCall) -> Answer:
@@ -270,7 +270,7 @@ class EpisodeModel:
             return
         failure = MalformedCall(
             f"the model's tool call cannot be read: {malformed[0][:_SHOWN_CHARACTERS]!r}",
-            hint="rollout.malformed_tool_calls says what becomes of such answers",
+            hint="rollout.malformed_tool_calls sets how such answers are handled",
         )
         if self._malformed == "end_episode":
             self.cut = self.cut or failure
@@ -310,10 +310,11 @@ class EpisodeModel:
         await asyncio.sleep(0)
 
     def _seed_of(self, call: PendingCall) -> int:
-        """A call's seed: from the episode's, who asks, the prompt with the answer's form, and how often that was asked.
+        """Derive a call's seed from the episode's seed, the agent, the prompt with the answer format, and its
+        repetition count.
 
-        Three agents that an agent asks at once get the same answers in whatever order their calls arrive. Calls that
-        are alike in all of this get theirs in the order of arrival; nothing else tells them apart.
+        Concurrent calls of several agents get the same answers in whatever order they arrive. Calls that are identical
+        in all of this get theirs in the order of arrival.
         """
         seed = stable_seed(self._params.seed, call.agent, call.form, call.prompt_ids)
         self._asked[seed] += 1
@@ -337,7 +338,7 @@ class EpisodeModel:
 
 
 def _form_error(asked: ModelCall, failure: GrammarError) -> WorkflowError:
-    """In terms of what the agent asked: of a forced call it knows the tools, and not the grammar made of them."""
+    """Rephrase the error in the agent's terms: for a forced call it knows the tools, not the derived grammar."""
     if not asked.must_call:
         return failure
     names = ", ".join(tool["function"]["name"] for tool in asked.must_call)

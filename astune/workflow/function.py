@@ -1,4 +1,4 @@
-"""Workflows that are functions: of a task and its proxy, or with the signature that `agentscope.tuner` asks for."""
+"""Workflow functions: of a task and its proxy, or with the signature of `agentscope.tuner`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astune.workflow.base import Workflow, WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
 LOGGER = logging.getLogger("astune.workflow")
-"""What functions written for `agentscope.tuner` get as `logger`."""
+"""Logger passed to functions written for `agentscope.tuner`."""
 
 
 def function_workflow(function: Callable[..., Any]) -> type[Workflow]:
@@ -27,12 +27,12 @@ def function_workflow(function: Callable[..., Any]) -> type[Workflow]:
 
 
 def is_tuner_function(function: Callable[..., Any]) -> bool:
-    """Whether it has the signature of a workflow function of `agentscope.tuner`: `(task, model, ...)`."""
+    """Return whether it has the signature of a workflow function of `agentscope.tuner`: `(task, model, ...)`."""
     return {"task", "model"} <= inspect.signature(function).parameters.keys()
 
 
 class FunctionWorkflow(Workflow):
-    """Calls an ordinary function of task and proxy, in a thread of its own."""
+    """Workflow that calls a synchronous function of task and proxy, in its own thread."""
 
     function: ClassVar[Callable[..., Any]]
 
@@ -79,6 +79,6 @@ def task_row(task: Task) -> dict[str, Any]:
 
 
 def tuner_extras(function: Callable[..., Any]) -> dict[str, Any]:
-    """Of the optional arguments of `agentscope.tuner`'s functions those that this one names."""
+    """Return the optional arguments of `agentscope.tuner`'s functions that this function accepts."""
     extras = {"auxiliary_models": {}, "logger": LOGGER}
     return {name: value for name, value in extras.items() if name in inspect.signature(function).parameters}

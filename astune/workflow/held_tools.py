@@ -1,10 +1,10 @@
-"""AgentScope's own tools that act on this machine, held back inside episodes: what they are told, a model wrote.
+"""Confinement of AgentScope's tools that act on this machine, since their arguments come from a model.
 
     execute_python_code, execute_shell_command      run in the sandbox
     write_text_file, insert_text_file               answer the model that they are not available
 
-An agent's file has imported them by name before a run begins, so the functions themselves are changed, and ask at every
-call whether an episode makes it. Calls from outside of episodes do what they always did.
+An agent's file imports them by name before a run begins, so the functions themselves are patched, and check at every
+call whether it comes from an episode. Other calls are unaffected.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _IN_THE_SANDBOX: dict[str, Tool] = {
 _KEY = "sandbox.unconfined_tools"
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
-"""What this process has said already of a tool."""
+"""Tools for which this process has already logged a note."""
 
 
 def hold_back(tool: Any) -> None:
-    """Change a tool of AgentScope for everybody who has imported it; its name, signature and description stay."""
+    """Patch a tool of AgentScope for every importer; its name, signature and description stay the same."""
     signature = inspect.signature(tool)
     own = FunctionType(tool.__code__, tool.__globals__, tool.__name__, tool.__defaults__)
     own.__kwdefaults__ = tool.__kwdefaults__
@@ -62,7 +62,8 @@ async def _call_held(*arguments: Any, astune_held: Tool, **named: Any) -> ToolRe
 
 
 def _chosen(name: str, own: Tool, use: ToolUse) -> Tool:
-    """Return what runs in an episode. A model's call is no error of the run, so a refused tool answers the model."""
+    """Return the implementation that runs in an episode. A refused tool answers the model and is not an error of the
+    run."""
     if name in use.config.unconfined_tools:
         _say_once(f"AgentScope's {name} runs WITHOUT isolation, since {_KEY} names it")
         return own

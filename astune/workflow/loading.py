@@ -1,4 +1,4 @@
-"""The workflow that the configuration names."""
+"""Loading of the configured workflow."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _KEY = "rollout.workflow"
 
 
 def load_workflow(config: AstuneConfig, base_dir: Path | None = None) -> type[Workflow]:
-    """The class behind `rollout.workflow`: the user's, or one that calls the user's function, program or server.
+    """Return the class behind `rollout.workflow`: the user's, or a wrapper of the user's function, program or server.
 
     Args:
         base_dir: the folder of the YAML file, for relative paths.
 
     Raises:
-        ConfigError: nothing is named, or it does not import, or does not take `rollout.params`.
+        ConfigError: it is not set, does not import, or does not accept `rollout.params`.
     """
     named = config.rollout.workflow
     if not named:
         raise ConfigError(
-            f"{_KEY} is not set: there is no agent to train",
+            f"{_KEY} is not set, so there is no agent to train",
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
     if isinstance(named, ProgramConfig):
@@ -42,7 +42,7 @@ def load_workflow(config: AstuneConfig, base_dir: Path | None = None) -> type[Wo
         return found
     if len(inspect.signature(found).parameters) < 2:
         raise ConfigError(
-            f"{_KEY}: {found.__name__}{inspect.signature(found)} is no workflow",
+            f"{_KEY}: {found.__name__}{inspect.signature(found)} is not a workflow",
             hint=f"define `async def {found.__name__}(task, proxy)`",
         )
     require_accepted(found, config.rollout.params, key="rollout.params", positional=2)

@@ -1,10 +1,10 @@
-"""An agent that is a program of its own, in any language: it gets a task and a model's address, and prints a result.
+"""An agent program in any language: it receives a task and a model's URL, and prints a result.
 
     standard input, $ASTUNE_TASK     the task as JSON (a line, and a file of it)
     OPENAI_BASE_URL, OPENAI_API_KEY  the episode's model; ASTUNE_MODEL is its name; ANTHROPIC_... alike
     last line of standard output     the result: a JSON object, or any text, which is the final answer
 
-Each episode has a process group and a working directory of its own, which end with it.
+Each episode has its own process group and working directory, which are removed at its end.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _SECRETS = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 """Names of variables that the program does not inherit."""
 TRY_AGAIN = 75
-"""The exit status that says so: EX_TEMPFAIL of `sysexits.h`."""
+"""Exit status that requests a retry: EX_TEMPFAIL of `sysexits.h`."""
 _NOT_STARTED = (126, 127)
 _SENT = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
-"""Signals that come from somebody else; the kernel sends the second last where memory runs out."""
+"""Signals sent by others; the kernel sends SIGKILL when memory runs out."""
 
 
 class ProgramWorkflow(Workflow):
@@ -76,10 +76,10 @@ def program_workflow(config: ProgramConfig, base_dir: Path | None = None) -> typ
 
 
 def found_command(command: Sequence[str], base_dir: Path | None, *, key: str = "") -> list[str]:
-    """The command with its files' whole paths, since it runs in a folder of its own.
+    """Return the command with absolute file paths, since it runs in its own folder.
 
     Raises:
-        ConfigError: no such program can be started; `key` is what names it.
+        ConfigError: the program cannot be started; `key` is its configuration key.
     """
     folders = [Path.cwd()] if base_dir is None else [Path.cwd(), base_dir.resolve()]
     found = [_found(argument, folders) for argument in command]
@@ -97,7 +97,7 @@ def fields_of(command: Sequence[str]) -> list[str]:
 
 
 def variables_of(base_url: str, key: str, model: str) -> dict[str, str]:
-    """What SDKs read of where the model is."""
+    """Return the environment variables from which SDKs read the model's URL and key."""
     return {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": key,
@@ -111,11 +111,11 @@ def variables_of(base_url: str, key: str, model: str) -> dict[str, str]:
 async def run_once(
     command: Sequence[str], given: dict[str, Any], variables: Mapping[str, str], *, memory: int = 0
 ) -> ProgramEnd:
-    """Run the command on a task in a folder of its own; nothing of it is left afterwards.
+    """Run the command on a task in a temporary folder, which is removed afterwards.
 
     Args:
-        variables: what it gets beside our own without what looks like a secret.
-        memory: bytes that it may hold; 0 is no limit.
+        variables: added to our own environment, from which likely secrets are removed.
+        memory: limit in bytes; 0 is no limit.
 
     Raises:
         WorkflowError: it could not be started.
@@ -147,14 +147,15 @@ def _removed(scratch: Scratch) -> None:
 
 
 def has_failed(ended: ProgramEnd, command: Sequence[str], task_id: str, *, asked: bool) -> bool:
-    """Whether the program failed after it asked the model: its text may have brought that about, so it is judged.
+    """Return whether the program failed after it called the model: the model's text may have caused that, so it is
+    judged.
 
     Args:
-        asked: whether the model has answered it.
+        asked: whether it received an answer of the model.
 
     Raises:
-        WorkflowError: it failed for another cause. It never asked the model, somebody else ended it, or it says itself
-            (exit status 75) that it is to be tried again.
+        WorkflowError: it failed for another cause: it never called the model, it was killed, or it requests a retry
+            (exit status 75).
     """
     if ended.memory:
         how = f"held {ended.memory >> 20} MiB of memory and was ended"
@@ -172,7 +173,7 @@ def has_failed(ended: ProgramEnd, command: Sequence[str], task_id: str, *, asked
 
 
 def _of_its_own(status: int | None) -> bool:
-    """Whether a program ended so by itself; shells say 128 + n of a command that the signal n ended."""
+    """Return whether a program ended by itself; shells report 128 + n for a command ended by signal n."""
     if status is None:
         return False
     number = -status if status < 0 else status - 128
@@ -180,7 +181,7 @@ def _of_its_own(status: int | None) -> bool:
 
 
 def _found(argument: str, folders: Sequence[Path]) -> str:
-    """A file by its whole path, since the program runs in a folder of its own; any other argument as it is."""
+    """Return a file's absolute path, since the program runs in its own folder; other arguments are unchanged."""
     for folder in folders:
         with contextlib.suppress(OSError, ValueError):  # no name of a file at all
             if argument and (folder / argument).is_file():

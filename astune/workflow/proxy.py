@@ -1,7 +1,7 @@
-"""What a workflow is handed: the model, the environment and the way to tell the judge something.
+"""The proxy that a workflow receives: the model, the environment, and the judge's input.
 
-The proxy is itself a model of AgentScope 1.x: `ReActAgent(model=proxy, ...)`. What it allows is inference and steps
-for its own episode; it knows no reward of the episode and no weights (law 8).
+The proxy is itself a model of AgentScope 1.x: `ReActAgent(model=proxy, ...)`. It allows only inference and steps for
+its own episode; it has no access to the episode's reward or to weights (law 8).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Observation = tuple[str, float, bool, dict[str, Any]]
-"""What a step gives back: (observation, reward, terminate, info)."""
+"""Result of a step: (observation, reward, terminate, info)."""
 
 _ENV_HINT = "the environment is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
@@ -51,10 +51,10 @@ class AstuneProxy(AgentModel):
     Args:
         trainable_targets: tags of the agents to train; None trains all.
         max_steps: environment steps after which the episode ends as truncated.
-        on_wait: is told what the episode waits for.
+        on_wait: called with what the episode waits for.
         split: whether the episode is for training or for measuring.
-        policies: which policy answers for which target, and which are trained; None where there is one alone.
-        env_info: what the environment said of itself at its beginning.
+        policies: the policy of each target, and which are trained; None with a single policy.
+        env_info: `info` of the environment's first state.
         rng: the episode's random generator.
         repeat: which of its group's episodes it is, from 0.
         past: who is played by an earlier version of itself.
@@ -104,11 +104,11 @@ class AstuneProxy(AgentModel):
         self.repeat = repeat
         """Which of its group's episodes it is, from 0; by it a workflow swaps seats or roles within the group."""
         self.init_messages = list(init_messages)
-        """How the conversation begins: the environment's first state, or else the task's messages or query."""
+        """Initial messages: the environment's first state, or else the task's messages or query."""
         self.env_info = env_info or {}
-        """The `info` of the environment's first state; empty where there is no environment."""
+        """The `info` of the environment's first state; empty without an environment."""
         self.env_messages: list[Message] = []
-        """What the environment answered last; a tool's result has the id of its call."""
+        """Latest response of the environment; a tool's result has the id of its call."""
         self.n_steps = 0
         self.env_seconds = 0.0
         self.turns_exhausted = False
@@ -129,17 +129,17 @@ class AstuneProxy(AgentModel):
 
     @property
     def context_overflow(self) -> bool:
-        """Whether a prompt did not fit any more; the episode then ends as truncated."""
+        """Whether a prompt no longer fits; the episode then ends as truncated."""
         return isinstance(self._model.cut, ContextOverflow)
 
     @property
     def cut(self) -> EpisodeCut | None:
-        """What cut the episode, which then ends as truncated: a prompt that did not fit, or a malformed call."""
+        """Cause that cut the episode, which then ends as truncated: a prompt that did not fit, or a malformed call."""
         return self._model.cut
 
     @property
     def answers(self) -> int:
-        """How often the model has answered in this episode."""
+        """Number of the model's answers in this episode."""
         return self._model.n_answers
 
     @property
@@ -155,11 +155,11 @@ class AstuneProxy(AgentModel):
     def as_agentscope_model(
         self, agent_name: str, target_tag: str | None = None, fallback_model: str | None = None
     ) -> AgentModel:
-        """The model for one agent of several; it is trained if its tag is among the workflow's targets.
+        """Return the model for one agent of several; it is trained if its tag is among the workflow's targets.
 
         Args:
-            target_tag: what it is rewarded as; also names its policy where the run has several (`models`).
-            fallback_model: the policy that answers where the tag is not trained; None leaves the tag's own.
+            target_tag: its tag for rewards; also selects its policy if the run has several (`models`).
+            fallback_model: the policy that answers if the tag is not trained; None uses the tag's own.
 
         Raises:
             WorkflowError: the agent has another tag, or there is no such policy.
@@ -173,7 +173,7 @@ class AstuneProxy(AgentModel):
             )
         if fallback_model is not None and fallback_model not in self._policies.models:
             raise WorkflowError(
-                f"the agent {agent_name!r} has the fallback_model {fallback_model!r}, which is no policy of the run",
+                f"the agent {agent_name!r} has the fallback_model {fallback_model!r}, which is not a policy of the run",
                 hint="name one of `models` in the configuration; endpoints are not called from here",
             )
         self._targets[agent_name] = tag
@@ -193,7 +193,7 @@ class AstuneProxy(AgentModel):
         return model
 
     def tag(self, agent_name: str, target_tag: str) -> None:
-        """Give an agent its target tag, for instance the role that it was dealt; at any time before it speaks.
+        """Assign an agent's target tag, for instance its role in a game, at any time before it speaks.
 
         Raises:
             WorkflowError: the agent has spoken under another tag.
@@ -316,13 +316,13 @@ class AstuneProxy(AgentModel):
         self._on_wait(what)
 
     def update_judge_input_dictionary(self, **inputs: Any) -> None:
-        """Register what the judge shall get beside the episode itself, for instance `final_answer=...`."""
+        """Register input for the judge in addition to the episode itself, for instance `final_answer=...`."""
         self._model.require_open()
         with self._lock:
             self._judge_inputs |= inputs
 
     def get_judge_input_dictionary(self) -> dict[str, Any]:
-        """What was registered so far."""
+        """Return the registered input."""
         with self._lock:
             return dict(self._judge_inputs)
 
@@ -340,7 +340,7 @@ class AstuneProxy(AgentModel):
         if self.turns_exhausted:
             raise WorkflowError(
                 f"gym_step was called after it had ended the episode at {self._max_steps} steps",
-                hint="leave the loop when gym_step says terminate",
+                hint="leave the loop when gym_step returns terminate=True",
             )
         message = action_of(action)
         with self._lock:

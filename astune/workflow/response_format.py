@@ -1,4 +1,4 @@
-"""What an agent asks an answer to look like, as a grammar: OpenAI's `response_format`, or a pydantic model."""
+"""Answer formats requested by an agent, as grammars: OpenAI's `response_format`, or a pydantic model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ResponseFormat = type[BaseModel] | dict[str, Any]
 
 
 def grammar_of(response_format: ResponseFormat | None) -> Grammar | None:
-    """The grammar of an answer; None where it is free.
+    """Return the grammar of an answer; None if it is unconstrained.
 
     Raises:
-        WorkflowError: it is none of what `ResponseFormat` says.
+        WorkflowError: it is not a valid `ResponseFormat`.
     """
     match response_format:
         case None | {"type": "text"}:
@@ -45,7 +45,7 @@ def grammar_of(response_format: ResponseFormat | None) -> Grammar | None:
 
 
 def parsed(text: str, model: type[BaseModel]) -> dict[str, Any] | None:
-    """The answer's fields; None where it was cut, or the model's own validators refuse it."""
+    """Parse the answer's fields; None if it was cut, or the model's own validators refuse it."""
     try:
         return model.model_validate_json(text).model_dump()
     except ValidationError:
@@ -56,4 +56,4 @@ def _json_grammar(schema: dict[str, Any]) -> Grammar:
     try:
         return Grammar("json_schema", json.dumps(closed_schema(schema), ensure_ascii=False))
     except (TypeError, ValueError) as cause:
-        raise WorkflowError(f"a response_format's schema is no JSON: {cause}") from cause
+        raise WorkflowError(f"a response_format's schema is not JSON: {cause}") from cause

@@ -1,7 +1,7 @@
-"""Tools for agents that would do harm if they were not held back: running code that the model wrote.
+"""Sandboxed tools for agents that run model-written code.
 
 `execute_python_code` and `execute_shell_command` are tool functions of AgentScope, with the name, arguments and result
-of AgentScope's own, which isolate nothing. `run_python_code` is for any other agent. None keeps anything between calls.
+of AgentScope's own, which have no isolation. `run_python_code` is for any other agent. No state is kept between calls.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LONGEST_S = 300.0
 
 
 class ToolUse:
-    """The tools of one episode: with which limits, and whether one of them failed.
+    """The tools of one episode: their limits, and whether one of them failed.
 
     Args:
-        maybe_of: the episodes of which one makes the calls, where nobody knows which; a failure is noted in each.
+        maybe_of: candidate episodes if the calling one is unknown; a failure is recorded in each.
     """
 
     def __init__(self, config: SandboxConfig, maybe_of: Sequence[ToolUse] = ()) -> None:
@@ -40,14 +40,14 @@ class ToolUse:
 
 
 _use: ContextVar[ToolUse | None] = ContextVar("astune_tool_use")
-"""None says that no episode runs here; without a value it is not known."""
+"""Tools of the present episode; None outside of episodes, unset if unknown."""
 _running: list[ToolUse] = []
 
 
 @contextmanager
 def tools_of_episode(config: SandboxConfig) -> Iterator[ToolUse]:
-    """Tools called inside, in this task and in threads that it starts, have these limits and report failures here:
-    agent frameworks show a tool's exception to the model and go on."""
+    """Context in which tools, called in this task and in threads that it starts, have these limits and report failures
+    here: agent frameworks pass a tool's exception to the model and continue."""
     use = ToolUse(config)
     before = _use.get(None)
     _use.set(use)
@@ -60,9 +60,10 @@ def tools_of_episode(config: SandboxConfig) -> Iterator[ToolUse]:
 
 
 def current_tool_use() -> ToolUse | None:
-    """The tools of the episode that runs here; None outside of episodes.
+    """Return the tools of the episode that runs here; None outside of episodes.
 
-    A thread of an agent's own, as of `run_in_executor`, has no context that says so: while episodes run, it is theirs.
+    A thread that an agent starts, as with `run_in_executor`, has no such context: while episodes run, it is attributed
+    to them.
     """
     try:
         return _use.get()
@@ -119,15 +120,15 @@ def tool_response(text: str) -> ToolResponse:
 
 
 async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
-    """Run Python in the sandbox; gives `<returncode>..</returncode><stdout>..</stdout><stderr>..</stderr>`.
+    """Run Python in the sandbox; returns `<returncode>..</returncode><stdout>..</stdout><stderr>..</stderr>`.
 
     Args:
-        timeout: seconds; where `sandbox.timeout_s` is less, that holds.
+        timeout: seconds, at most `sandbox.timeout_s`.
 
-    Arguments come from a model, which may write anything: what is no code or no time is refused in the text.
+    Arguments come from a model, which may write anything: invalid ones are refused in the text.
 
     Raises:
-        SandboxError: the sandbox failed. What the code does wrong is in the text.
+        SandboxError: the sandbox failed. Errors of the code are in the text.
     """
     use = current_tool_use() or ToolUse(SandboxConfig())
     timeout_s = _seconds(timeout)
@@ -145,7 +146,7 @@ async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
 
 
 def _seconds(timeout: object) -> float | None:
-    """A timeout as a model writes it, also as a string; None where it is no number above 0."""
+    """Parse a timeout as a model writes it, also as a string; None if it is not a number above 0."""
     try:
         seconds = float(timeout)  # pyright: ignore[reportArgumentType] - that is what is found out
     except (TypeError, ValueError, OverflowError):

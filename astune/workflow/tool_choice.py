@@ -1,4 +1,4 @@
-"""The tools that an agent offers, and whether an answer has to call one: OpenAI's and AgentScope's `tool_choice`."""
+"""Tools that an agent offers, and whether an answer has to call one: OpenAI's and AgentScope's `tool_choice`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from astune.renderers import Tool
 from astune.schema import WorkflowError
 
 ToolChoice = str | dict[str, Any]
-"""An of
+"""Value of `tool_choice`, one of:
 
     "auto"                 the model may call tools, or not
     "none"                 no tools are offered
@@ -20,10 +20,10 @@ ToolChoice = str | dict[str, Any]
 
 
 def checked(tools: Sequence[Any]) -> Sequence[Tool]:
-    """The same tools.
+    """Return the tools after checking them.
 
     Raises:
-        WorkflowError: one of them is none in the shape that OpenAI gave them.
+        WorkflowError: one of them does not have OpenAI's format.
     """
     for tool in tools:
         match tool:
@@ -31,7 +31,7 @@ def checked(tools: Sequence[Any]) -> Sequence[Tool]:
                 _require_schema(name, function.get("parameters"))
             case _:
                 raise WorkflowError(
-                    f"the model was offered {tool!r}, which is no tool",
+                    f"the model was offered {tool!r}, which is not a tool",
                     hint='a tool is {"type": "function", "function": {"name": ..., "description": ..., '
                     '"parameters": {<JSON schema>}}}',
                 )
@@ -39,7 +39,7 @@ def checked(tools: Sequence[Any]) -> Sequence[Tool]:
 
 
 def _require_schema(name: str, parameters: Any) -> None:
-    """Refuse what the model would read as nonsense; of what schemas may say, no more is looked at."""
+    """Refuse schemas that the model could not understand; other parts of a schema are not checked."""
     match parameters:
         case None | {"type": "object", "properties": dict()}:
             pass
@@ -47,20 +47,20 @@ def _require_schema(name: str, parameters: Any) -> None:
             pass
         case _:
             raise WorkflowError(
-                f"the parameters of the tool {name} are {parameters!r}, which is no JSON schema of an object",
+                f"the parameters of the tool {name} are {parameters!r}, which is not a JSON schema of an object",
                 hint='write {"type": "object", "properties": {...}, "required": [...]}',
             )
     try:
         json.dumps(parameters)
     except (TypeError, ValueError) as cause:
-        raise WorkflowError(f"the parameters of the tool {name} are no JSON: {cause}") from cause
+        raise WorkflowError(f"the parameters of the tool {name} are not JSON: {cause}") from cause
 
 
 def tools_to_call(tools: Sequence[Tool], choice: ToolChoice | None) -> Sequence[Tool]:
-    """The tools of which the answer must call one; none where it is free.
+    """Return the tools of which the answer must call one; empty if it is unconstrained.
 
     Raises:
-        WorkflowError: the choice names a tool that is not offered, or it is none of what `ToolChoice` says.
+        WorkflowError: the choice names a tool that is not offered, or is not a valid `ToolChoice`.
     """
     match choice:
         case None | "auto" | "none":

@@ -1,4 +1,4 @@
-"""An agent that runs on other machines: `astune worker` claims each episode there and plays it with its own command."""
+"""An agent that runs on other machines: `astune worker` claims episodes there and runs each with its own command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkersWorkflow(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
         server = self.server()
         if server.workers is None:
-            raise WorkflowError("the gateway takes no workers", hint="this is a defect of astune")
+            raise WorkflowError("the gateway accepts no workers", hint="this is a defect of astune")
         offer = Offer(
             proxy.episode_id,
             given_task(task, proxy, self.fields),
@@ -53,25 +53,26 @@ class WorkersWorkflow(Workflow):
 
     @classmethod
     def server(cls) -> GatewayServer:
-        """Where workers come; listens from the first call on."""
+        """Return the server for workers, which listens from the first call on."""
         return worker_gateway(cls.host, cls.port, cls.token)
 
 
 def workers_workflow(config: ProgramConfig) -> type[WorkersWorkflow]:
-    """The workflow of an agent on other machines.
+    """Return the workflow of an agent on other machines.
 
     Raises:
-        ConfigError: the address is none, or there is no token for workers.
+        ConfigError: the address is invalid, or there is no token for workers.
     """
     name, _, number = config.workers.rpartition(":")
     if not name or not number.isdecimal() or int(number) > 65535:
         raise ConfigError(
-            f"rollout.workflow.workers: {config.workers} is no address", hint="write HOST:PORT, as 0.0.0.0:8183"
+            f"rollout.workflow.workers: {config.workers} is not an address", hint="write HOST:PORT, as 0.0.0.0:8183"
         )
     secret = os.environ.get(TOKEN_VARIABLE, "")
     if len(secret) < _SHORTEST_TOKEN:
         raise ConfigError(
-            f"rollout.workflow.workers is set, and {TOKEN_VARIABLE} is no secret of {_SHORTEST_TOKEN} characters",
+            f"rollout.workflow.workers is set, but {TOKEN_VARIABLE} is not a secret of at least {_SHORTEST_TOKEN} "
+            "characters",
             hint=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16), here and for every worker",
         )
 

@@ -87,7 +87,7 @@ def test_where_only_text_can_stand_an_image_is_refused() -> None:
 
 
 def test_base64_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(WorkflowError, match="base64 cannot be read"):
+    with pytest.raises(WorkflowError, match="invalid base64"):
         canonical(asked(openai("???")))
 
 

@@ -65,7 +65,7 @@ def test_classes_and_functions_get_their_settings(name: str, params: dict[str, A
         ("agents.py->Shouting", {}, "rollout.params: Shouting requires loud", "set rollout.params.loud"),
         ("agents.py->Plain", {"n": 1}, "rollout.params.n: Plain accepts no argument n", "it accepts none"),
         ("agents.py->sync", {"m": 1}, "rollout.params.m: sync accepts no argument m", "it accepts n"),
-        ("agents.py->nothing", {}, "nothing() is no workflow", "async def nothing(task, proxy)"),
+        ("agents.py->nothing", {}, "nothing() is not a workflow", "async def nothing(task, proxy)"),
         ({"command": ["true"]}, {"n": 1}, "rollout.params are arguments of a class or a function", "command"),
     ],
 )

@@ -140,10 +140,10 @@ async def test_a_tool_choice_that_names_no_offered_tool_is_refused_with_their_na
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ("x", "no JSON schema of an object"),
-        ({"type": "objekt"}, "no JSON schema of an object"),
-        ({"type": "object", "properties": 3}, "no JSON schema of an object"),
-        ({"type": "object", "properties": {"a": object()}}, "are no JSON"),
+        ("x", "not a JSON schema of an object"),
+        ({"type": "objekt"}, "not a JSON schema of an object"),
+        ({"type": "object", "properties": 3}, "not a JSON schema of an object"),
+        ({"type": "object", "properties": {"a": object()}}, "are not JSON"),
     ],
 )
 async def test_a_tool_whose_parameters_are_no_schema_is_refused_by_name(
@@ -178,7 +178,7 @@ async def test_a_forced_call_of_a_tool_without_parameters_has_no_arguments(
 async def test_what_is_no_tool_is_refused_with_the_shape_of_one(
     renderer: Renderer, smol_folder: Path, wrong: Any
 ) -> None:
-    with pytest.raises(WorkflowError, match="which is no tool") as refused:
+    with pytest.raises(WorkflowError, match="which is not a tool") as refused:
         await Asked(renderer, smol_folder, "x").proxy.achat(ASK, [wrong])
     assert '"parameters"' in refused.value.hint
 
