@@ -20,6 +20,7 @@ from datetime import date
 
 from astune.context_tracker.conversation import Conversation, tools_key_of
 from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
+from astune.context_tracker.pending import PendingCall
 from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
 from astune.renderers.settled import Settled, settled_text
@@ -41,34 +42,6 @@ _LOOKED_AT = 3
 """Branches of an agent that a new one is compared with, to name what the agent did."""
 _Key = tuple[int | None, str, Identity]
 """The key by which a message is found again: below a node (at the root: among those tools), by its identity."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCall:
-    """A call without its answer.
-
-    `known` are the messages of the path to `parent`, `new` those after it, and `rendered` the tokens that these add.
-    `rewritten` is True if the template now renders recorded history differently.
-    """
-
-    prompt_ids: list[int]
-    agent: str
-    trainable: bool
-    parent: int | None
-    known: list[Message]
-    new: list[Message]
-    rendered: Rendered
-    tools: Sequence[Tool]
-    rewritten: bool
-    conversation: Conversation
-    form: Grammar | None
-    """Required form of the answer."""
-    literal: bool
-    """True if the answer is plain text, whatever the model's parser would find in it."""
-    stop: Sequence[str]
-    """Texts at which the answer ends."""
-    asked_after: int
-    """How many answers there were."""
 
 
 @dataclass(frozen=True, slots=True)

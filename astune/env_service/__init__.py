@@ -1,4 +1,4 @@
-"""Environments that an agent acts in: their contract, the handle to one instance, and those that are built in."""
+"""Environments that an agent acts in: their interface, the handle to one instance, and the built-in ones."""
 
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
 from astune.env_service.handle import EmbeddedHandle, EnvironmentHandle, SynchronousHandle, open_environment

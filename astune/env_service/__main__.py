@@ -27,7 +27,7 @@ from astune.serving.server import listen, server_config
 WORKER = "astune.env_service._worker"
 """The server's own process never runs an environment's code; a process of this module hosts each live instance."""
 REQUESTS_END_S = 2
-"""Seconds that answers have to leave when the server ends."""
+"""Seconds for unfinished responses when the server ends."""
 
 _log = logging.getLogger("astune.env_service")
 
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 async def serve(given: argparse.Namespace) -> None:
-    """Until a signal ends it.
+    """Serve until a signal ends it.
 
     Raises:
         AstuneError: the environment cannot be hosted, or the port is taken.
@@ -92,14 +92,16 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--env", required=True, help=f"{', '.join(BUILT_IN)}, or a class: module->Class, path/file.py->Class"
     )
     parser.add_argument("--portal", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 takes a free one (%(default)s)")
+    parser.add_argument(
+        "--port", type=_port, default=8080, help=("port to listen on, 0 selects a free one (%(default)s)")
+    )
     parser.add_argument("--max-instances", type=_count, default=64, help="instances at once (%(default)s)")
     parser.add_argument("--warm", type=_count, default=4, help="processes that wait for instances (%(default)s)")
     parser.add_argument(
         "--idle-release-s", type=_seconds, default=900.0, help="release an instance without calls after (%(default)g)"
     )
     parser.add_argument(
-        "--call-timeout-s", type=_seconds, default=CALL_TIMEOUT_S, help="end one that takes longer (%(default)g)"
+        "--call-timeout-s", type=_seconds, default=CALL_TIMEOUT_S, help="end a call that takes longer (%(default)g)"
     )
     return parser.parse_args(words)
 
@@ -116,7 +118,7 @@ def _listen(portal: str, port: int) -> socket.socket:
 
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number from 0 to 65535")
     return int(text)
 
 

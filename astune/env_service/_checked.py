@@ -1,7 +1,7 @@
-"""An environment held to its contract: the right types, nothing before `create`, no step after the end.
+"""Wrapper that enforces an environment's contract: the right types, nothing before `create`, no step after the end.
 
-Used wherever an instance lives, in this process or in one of a service. Calls are synchronous and do not overlap; what
-the environment raises passes through.
+Used in this process and in a service's. Calls are synchronous and do not overlap; the environment's exceptions pass
+through.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class CheckedEnvironment:
 
     def step(self, action: Message) -> EnvStep:
         if self._finished:
-            raise EnvError(
-                f"{self.name('step')}: the episode is over", hint="leave the loop when a step says it is terminated"
-            )
+            raise EnvError(f"{self.name('step')}: the episode is over", hint="leave the loop when a step is terminated")
         step = self._instance().step(action)
         if not isinstance(step, EnvStep):
             raise EnvError(f"{self.name('step')} returned {type(step).__name__}", hint="return an EnvStep")
@@ -51,13 +49,13 @@ class CheckedEnvironment:
         return self._instance().get_info()
 
     def close(self) -> None:
-        """Again, or before `create`, it does nothing."""
+        """Close the environment; no-op if repeated, or before `create`."""
         environment, self._environment = self._environment, None
         if environment is not None:
             environment.close()
 
     def name(self, method: str) -> str:
-        """What the call is called in errors."""
+        """Name of the call in errors."""
         return f"environment {self._class.__name__}.{method} on task {self._task.task_id}"
 
     def _instance(self) -> Environment:

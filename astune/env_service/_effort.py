@@ -1,4 +1,4 @@
-"""How long a call to an environment service is tried again: one decision after each attempt that failed."""
+"""Retry policy of calls to an environment service: one decision after each failed attempt."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from astune.schema import EnvError, retry_after_s
 from astune.schema.plain_json import shortened
 
 UNHEARD_S = 10.0
-"""Seconds without any answer after which a server is given up: one that is started anew knows no instance of before."""
+"""Seconds without any response after which a server is given up: a restarted one has lost its instances."""
 SERVER_ERRORS = 3
-"""Answers of 500 and more after which most calls are given up."""
+"""Number of responses of 500 and above after which most calls are given up."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Waits between attempts double from the first to the longest, where the server says nothing about it."""
+"""Waits between attempts double from the first to the longest, unless the server specifies them."""
 
 GONE = (404, 410)
-"""What a service says of an instance that is not there, or no longer."""
+"""Response of a service for an instance that does not exist, or no longer."""
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BUSY = (429, 503)
@@ -31,17 +31,17 @@ _NO_PLACE = "start the server with a larger --max-instances, or lower rollout.ma
 _NO_INSTANCE = "the server was restarted, released the instance, or hosts another environment; see its log"
 _OTHER_ENV = "correct env_type, or start the server with another --env"
 _FAILS_THERE = "the environment failed there; the server's log has the traceback"
-_LOST_STEP = "the server does not say whether it took the step, so it is not sent again; the episode has to begin anew"
+_LOST_STEP = "the server does not report whether the step was applied, so it is not repeated; the episode is retried"
 
 
 class Effort:
-    """What was tried of one call so far.
+    """Attempts of one call so far.
 
     Args:
-        what: names the call in errors.
+        what: name of the call in errors.
         timeout_s: seconds for all attempts together.
-        repeatable: False where a call whose answer was lost must not be made again.
-        server_errors: answers of 500 and more after which it is given up.
+        repeatable: False if a call whose response was lost must not be repeated.
+        server_errors: number of responses of 500 and above after which it is given up.
     """
 
     def __init__(self, what: str, *, timeout_s: float, repeatable: bool, server_errors: int) -> None:
@@ -58,10 +58,10 @@ class Effort:
         return max(0.001, self._began + self._timeout_s - time.monotonic())
 
     def after_silence(self, cause: httpx.TransportError) -> float:
-        """Seconds to wait until the next attempt; nobody answered this one.
+        """Return the seconds until the next attempt after no response.
 
         Raises:
-            EnvError: there is no next one.
+            EnvError: it is given up.
         """
         reason = f"no answer ({type(cause).__name__}{f': {cause}' if str(cause) else ''})"
         if not self._repeatable and not isinstance(cause, _NOT_SENT):
@@ -75,10 +75,10 @@ class Effort:
         return self._wait(reason, _NO_SERVER, self._next_wait_s())
 
     def after_error(self, response: httpx.Response) -> float:
-        """Seconds to wait until the next attempt; the answer to this one was an error.
+        """Return the seconds until the next attempt after an error response.
 
         Raises:
-            EnvError: there is no next one.
+            EnvError: it is given up.
         """
         self._unheard_since = None
         status = response.status_code

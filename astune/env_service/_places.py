@@ -1,7 +1,6 @@
-"""The places of an environment service: which instances live, in which process, and how those that are gone ended.
+"""Slots of an environment service: the live instances, their processes, and how ended ones ended.
 
-An instance is made, used and closed by `_service.py`; what goes wrong meanwhile becomes a `Refusal` here. Knows nothing
-of requests.
+`_service.py` creates, uses and closes instances; failures become a `Refusal` here. Independent of requests.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from astune.schema import EnvError, Message, Task
 from astune.schema.plain_json import shortened
 
 RETRY_AFTER_S = 1
-"""What a client is told to wait for a place; instances of short episodes end many times a second."""
+"""Retry-After for a client that waits for a slot; instances of short episodes end many times a second."""
 REMEMBERED = 1000
-"""Gone instances whose end is still known."""
+"""Number of ended instances that are remembered."""
 CLOSING_S = 5.0
-"""Seconds that environments have to close when the server ends."""
+"""Seconds for environments to close when the server ends."""
 
 
 class Refusal(Exception):
@@ -102,7 +101,7 @@ class Places:
         await self._pool.open()
 
     async def take_worker(self) -> Worker:
-        """A process without an instance; whoever takes it gives it back, or ends it."""
+        """Acquire a process without an instance; the caller returns it, or ends it."""
         if self._ending:
             raise Refusal(503, "the server ends")
         try:
@@ -124,7 +123,7 @@ class Places:
 
     @asynccontextmanager
     async def using(self, instance_id: str | None) -> AsyncIterator[tuple[Instance, Worker]]:
-        """The live instance that is asked for, while nothing else uses it."""
+        """Provide exclusive use of a live instance."""
         instance = self.find(instance_id)
         if instance is None:
             raise self.unknown(instance_id)
@@ -138,15 +137,15 @@ class Places:
 
     @asynccontextmanager
     async def ended_by_failure(self, instance: Instance, *, may_raise: bool = False) -> AsyncIterator[None]:
-        """A failure within ends the instance, for nobody knows what state it is in, and becomes a `Refusal`.
+        """Context in which a failure ends the instance, whose state is then unknown, and becomes a `Refusal`.
 
         Args:
-            may_raise: what the environment raises changes nothing in it.
+            may_raise: whether the environment's exceptions leave it unchanged.
         """
         try:
             yield
         except (CallFailed, WorkerLost) as failure:
-            if self.find(instance.instance_id) is not instance:  # somebody else ended it
+            if self.find(instance.instance_id) is not instance:  # ended by another task
                 raise self.unknown(instance.instance_id) from failure
             if not (may_raise and isinstance(failure, CallFailed)):
                 await self.end(instance, str(failure))
@@ -156,7 +155,7 @@ class Places:
             raise
 
     async def close(self, instance: Instance, reason: str, *, timeout_s: float) -> None:
-        """Let the environment close, and use its process again."""
+        """Let the environment close, and reuse its process."""
         worker = instance.worker
         if worker is None:
             return
@@ -182,11 +181,11 @@ class Places:
         ]
 
     async def trim(self) -> None:
-        """End processes that nobody needs."""
+        """End idle processes."""
         await self._pool.trim()
 
     async def aclose(self) -> None:
-        """Give no more processes, let environments close, for a moment, and end all processes."""
+        """Stop providing processes, give environments a moment to close, and end all processes."""
         self._ending = True
 
         async def finish(instance: Instance) -> None:
@@ -199,10 +198,12 @@ class Places:
         await self._pool.aclose()
 
     def unknown(self, instance_id: str | None) -> Refusal:
-        """What is said of an instance that is not there."""
+        """Describe an instance that does not exist."""
         if instance_id in self._gone:
             return Refusal(410, f"instance {instance_id} is gone: {self._gone[instance_id]}")
-        return Refusal(404, f"there is no instance {instance_id!r}; was the server started anew? Create another one")
+        return Refusal(
+            404, f"there is no instance {instance_id!r}; the server may have been restarted, so create a new one"
+        )
 
     def _forget(self, instance: Instance, reason: str) -> None:
         if self.find(instance.instance_id) is not instance:
@@ -214,6 +215,6 @@ class Places:
 
 
 def refusal(failure: CallFailed | WorkerLost, whose: str) -> Refusal:
-    """400 where the environment said what to do about it, else 500."""
+    """Return status 400 if the environment gave a hint, else 500."""
     status = 400 if isinstance(failure, CallFailed) and failure.is_refusal else 500
     return Refusal(status, f"{whose}: {failure}")

@@ -1,7 +1,7 @@
-"""What the endpoints of an environment service do, and what it does by itself: releasing instances that nobody uses.
+"""Endpoints of an environment service, and the release of unused instances.
 
-What a client repeats because an answer was lost is not done twice: an instance keeps its first state and the answer to
-its last step.
+A request that a client repeats because a response was lost is not applied twice: an instance keeps its first state and
+its last step's response.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """A method for each endpoint; any of them may raise a `Refusal`.
+    """Service with a method per endpoint; any of them may raise a `Refusal`.
 
     Args:
-        env: what `--env` says.
+        env: value of `--env`.
         idle_release_s: an instance without a call for that long is released.
         call_timeout_s: an environment that takes longer for one call is ended.
     """
@@ -139,10 +139,10 @@ class Service:
                 return instance.created
         if self._places.find(instance.instance_id) is not instance:
             raise self._places.unknown(instance.instance_id)
-        raise Refusal(409, f"{instance.name} is there already")
+        raise Refusal(409, f"{instance.name} already exists")
 
     def _require_hosted(self, env_type: str) -> None:
-        """Clients write what `--env` says, its class's name alone, or nothing at all."""
+        """Check the requested type: clients send the value of `--env`, its class name alone, or nothing."""
         if env_type not in (self._env, self._env.rpartition("->")[2].strip(), ANY_ENV):
             raise Refusal(404, f"{HOSTS} {self._env}, not {env_type!r}")
 
@@ -167,7 +167,7 @@ class Service:
                 _log.info("%s: %s", instance.name, reason)
                 try:
                     await self._close(instance, reason)
-                except Refusal as failure:  # nobody waits for the answer
+                except Refusal as failure:  # no client waits for the response
                     _log.warning("%s", failure.detail)
             await self._places.trim()
 

@@ -1,4 +1,4 @@
-"""What goes over the wire between an environment service and its clients; docs/en/env_service.md describes it.
+"""Wire format between an environment service and its clients; docs/en/env_service.md documents it.
 
 Every POST takes `{"env_type", "task_id", "instance_id", "messages", "params"}`; every answer is
 `{"success": bool, "data": ...}`, or `{"detail": text}` with a status of 400 or more. The order of keys is part of it.
@@ -30,7 +30,7 @@ LIVE, FREE, TOTAL = "Env-Instances-Live", "Env-Instances-Free", "Env-Instances-T
 ANY_ENV = "default"
 """The `env_type` of clients that leave it to the server."""
 HOSTS = "this server hosts"
-"""How a server begins to say that it has no environment of the `env_type` that is asked for."""
+"""Beginning of a server's message that it does not host the requested `env_type`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Request:
 
 
 class MalformedRequest(ValueError):
-    """A body that is no request; the message is for whoever sent it."""
+    """Body that is not a valid request; the message is for the client."""
 
 
 def read_request(body: bytes) -> Request:
-    """The request in a body; what is missing or null has its default, other keys are passed over.
+    """Parse a request; missing or null fields have their default, other keys are ignored.
 
     Raises:
-        MalformedRequest: it is no JSON object, or a field has another type.
+        MalformedRequest: it is not a JSON object, or a field has the wrong type.
     """
     try:
         given = read_json(body)

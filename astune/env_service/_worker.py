@@ -1,6 +1,7 @@
-"""The process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL CONTROL ENV`.
+"""Process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL CONTROL ENV`. `python
+-m ..._worker CHANNEL CONTROL ENV`.
 
-The server starts it as a `Worker`. It knows nothing of HTTP.
+The server starts it as a `Worker`. It is independent of HTTP.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main(channel: int, control: int, env: str) -> None:
 
 
 class Host:
-    """Does what the server asks for, by the names of its calls."""
+    """Handler of the server's calls, by name."""
 
     def __init__(self, hosted: type[Environment]) -> None:
         self._class = hosted

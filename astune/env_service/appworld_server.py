@@ -1,8 +1,8 @@
 """AppWorld's environment service: `python appworld_server.py --portal 127.0.0.1 --port 8080`, in AppWorld's own Python.
 
-`APPWORLD_PATH` names the folder that holds AppWorld's `data`. Of the Python that trains, AppWorld's sees the package
-`astune` alone, through a link in a folder for this server's temporary files; what hosting needs beside it, AppWorld
-brings along. `--help` lists the options, such as `--max-instances`.
+`APPWORLD_PATH` names the folder that holds AppWorld's `data`. AppWorld's Python sees only the package `astune` of the
+training environment, through a link in a temporary folder; AppWorld's dependencies cover everything else that hosting
+needs. `--help` lists the options, such as `--max-instances`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def main() -> int:
         (Path(folder) / "astune").symlink_to(HERE.parent)
         os.environ.update(PYTHONPATH=folder, PYTHONSAFEPATH="1", TMPDIR=folder)
         tempfile.tempdir = folder
-        os.chdir(folder)  # where nothing else is called `appworld`, as the environment in this file's folder is
+        os.chdir(
+            folder
+        )  # a folder without another module called `appworld`, such as the environment in this file's folder
         sys.path[:] = [folder, *(place for place in sys.path if Path(place).resolve() not in (HERE, Path(folder)))]
         from astune.env_service.__main__ import main as serve
 

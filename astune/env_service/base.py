@@ -1,7 +1,7 @@
-"""What an environment is: one instance, for one task, that answers an agent's messages.
+"""Interface of an environment: one instance, for one task, that responds to an agent's messages.
 
-An environment knows the world and the reference; it knows nothing of agents, models or training, nor
-whether it runs inside this process or behind a service.
+An environment is independent of agents, models and training, and of whether it runs in this process or behind a
+service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from astune.schema import EnvError, Message, Task
 
 @dataclass(frozen=True, slots=True)
 class EnvState:
-    """What the agent sees first."""
+    """First observation of the agent."""
 
     state: list[Message]
     info: dict[str, Any] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class EnvState:
 
 @dataclass(frozen=True, slots=True)
 class EnvStep:
-    """What came of one action: messages for the agent, a reward, and whether the episode is over."""
+    """Result of one action: messages for the agent, a reward, and whether the episode is over."""
 
     state: list[Message]
     reward: float
@@ -32,28 +32,28 @@ class EnvStep:
 
 
 class Environment(ABC):
-    """An instance for one episode. `step` is called until it says `is_terminated`, then `evaluate`, then `close`."""
+    """An instance for one episode. `step` is called until it returns `is_terminated`, then `evaluate`, then `close`."""
 
     quick: ClassVar[bool] = False
-    """True where every method answers within a millisecond: it is then called on the event loop, without a thread."""
+    """True if every method returns within a millisecond: it is then called on the event loop, without a thread."""
 
     fresh_process: ClassVar[bool] = False
-    """True where an instance leaves something behind in its process: a service then starts one for each instance.
-    Otherwise a process that closed one instance without failure hosts another."""
+    """True if an instance leaves state in its process: a service then starts a process for each instance. Otherwise a
+    process that closed its instance without failure is reused."""
 
     forks: ClassVar[bool] = False
-    """True where `prepare` leaves nothing open that a fork would break, as threads and connections. A service then
-    prepares one process, and forks the others from it: they are there in milliseconds, and share its memory."""
+    """True if `prepare` leaves nothing open that a fork would break, such as threads and connections. A service then
+    prepares one process and forks the others from it: they start in milliseconds, and share its memory."""
 
     variables: ClassVar[frozenset[str] | None] = None
-    """The variables that a service's processes are started with; None: all. For one that runs code which nobody has
-    read: a variable that a process removes stays in its memory."""
+    """Environment variables of a service's processes; None: all. For environments that run untrusted code: a variable
+    that a process removes stays in its memory."""
 
     variant: ClassVar[str] = ""
-    """What follows the colon in a name such as `reasoning_gym:leg_counting`; set on the class that is instantiated."""
+    """Part of a name after the colon, as in `reasoning_gym:leg_counting`; set on the class that is instantiated."""
 
     example_variant: ClassVar[str] = ""
-    """A variant that exists, for errors; empty where nothing may follow the name."""
+    """An existing variant, for errors; empty if names have no variants."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task = task
@@ -68,19 +68,19 @@ class Environment(ABC):
 
     @abstractmethod
     def evaluate(self, sparse: bool = True) -> float:
-        """How well the episode went, 0 to 1; `sparse` asks for nothing in between."""
+        """Return the success of the episode, 0 to 1; `sparse` requests 0 or 1 only."""
 
     def get_info(self) -> str:
-        """What the viewer may show of the instance; no more than the agent may know is needed."""
+        """Return information for the viewer; nothing beyond what the agent may know is required."""
         return ""
 
     def close(self) -> None:
-        """Give back what the instance holds; called once, whatever happened before."""
+        """Release the instance's resources; called once, whatever happened before."""
         return None
 
     @classmethod
     def prepare(cls) -> None:
-        """Called once in each process of a service, before it takes an instance: for what takes long the first time.
+        """Prepare a service's process before its first instance, for slow initialisation.
 
         Raises:
             EnvError: the environment cannot be hosted here.
@@ -89,21 +89,22 @@ class Environment(ABC):
 
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
-        """The ids of the tasks that the environment itself brings for `split`.
+        """Return the ids of the environment's own tasks for `split`.
 
-        Such a task has nothing but its id, which is also its `main_query`: what it asks, the class finds out from that.
-        `params` is what the client sent beside the split; a class may ignore it.
+        Such a task has only its id, which is also its `main_query`; the class derives the rest from it. `params` is
+        what the client sent with the split; a class may ignore it.
         """
-        raise EnvError(f"{cls.__name__} brings no tasks of its own", hint="give it tasks from a file or a reader")
+        raise EnvError(f"{cls.__name__} has no tasks of its own", hint="give it tasks from a file or a reader")
 
 
 def opening(system: str, query: str) -> list[Message]:
-    """How a built-in environment begins: how to act in it, which an agent may have as its prompt, and what is asked."""
+    """Return the opening of a built-in environment: instructions, which an agent may use as its prompt, and the
+    query."""
     return [{"role": "system", "content": system}, {"role": "user", "content": query}]
 
 
 def text_of(message: Message) -> str:
-    """The text of a message whose content is a string or a list of blocks, as agent frameworks write it."""
+    """Return the text of a message whose content is a string or a list of blocks, as agent frameworks write it."""
     content = message.get("content")
     if content is None:
         return ""

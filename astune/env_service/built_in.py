@@ -1,8 +1,7 @@
-"""The environments that an `env_type` or `--env` names, built in or a user's own.
+"""Environments selected by `env_type` or `--env`, built in or the user's own.
 
-calculator                    built in
-reasoning_gym:leg_counting    built in; what follows the colon is the class's `variant`
-my_env.py->MyEnv              a user's own, also `module->MyEnv`
+calculator built in reasoning_gym:leg_counting built in; what follows the colon is the class's `variant`
+my_env.py->MyEnv the user's own, also `module->MyEnv`
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ BUILT_IN = {
 
 
 def environment_class(env_type: str, *, asked_by: str) -> type[Environment]:
-    """The class behind `env_type`.
+    """Return the class behind `env_type`.
 
     Args:
-        asked_by: what names it, for the error: `env_type of task 7`, `--env`.
+        asked_by: source of the name, for the error: `env_type of task 7`, `--env`.
 
     Raises:
         EnvError: there is no such environment type.

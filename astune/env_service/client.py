@@ -1,8 +1,8 @@
-"""The client of an environment service, and the handle to an instance that lives there.
+"""Client of an environment service, and the handle to an instance in it.
 
-A call is repeated while that can help: nobody answers, all places are taken, the server stumbles. What came of it is
-then told or an EnvError is raised; a state is never invented. A step whose answer was lost is repeated only where the
-server says (with its `Step-Index` header) that it applies a repeated one once. Elsewhere the episode begins anew.
+A call is retried while that can help: no response, no free slot, a server error. Otherwise an EnvError is raised; a
+state is never made up. A step whose response was lost is repeated only if the server declares (by its `Step-Index`
+header) that it applies a repeated one once. Otherwise the episode is retried.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from astune.schema.plain_json import shortened
 T = TypeVar("T")
 
 _OF_TIMEOUT = 0.95
-"""A call gives up this much before its caller does, whose error would not say what was wrong."""
+"""Fraction of the timeout after which a call gives up, before its caller does without knowing the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class EnvServiceClient:
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise EnvError(f"env_url {url!r} is no address", hint="write it with http://, as http://127.0.0.1:8080")
+            raise EnvError(f"env_url {url!r} is not an address", hint="write it with http://, as http://127.0.0.1:8080")
         self._url = url.rstrip("/")
         host = httpx.URL(self._url).host
         self._http = httpx.AsyncClient(
@@ -72,12 +72,12 @@ class EnvServiceClient:
         repeatable: bool = True,
         may_be_gone: bool = False,
     ) -> Answer:
-        """The answer of `endpoint`.
+        """Return the response of `endpoint`.
 
         Args:
-            what: names the call in errors.
-            repeatable: False where a call whose answer was lost must not be made again.
-            may_be_gone: an instance that is not there is no error; the answer then holds nothing.
+            what: name of the call in errors.
+            repeatable: False if a call whose response was lost must not be repeated.
+            may_be_gone: whether a missing instance is not an error; the response is then empty.
 
         Raises:
             EnvError: it was refused, or could not be made within `timeout_s` seconds.
@@ -86,7 +86,7 @@ class EnvServiceClient:
         body = request.to_json()
         errors = (
             1 if may_be_gone else SERVER_ERRORS
-        )  # the next answer to a release that failed is that nothing is there
+        )  # after a failed release, the next response is that there is no instance
         effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, server_errors=errors)
         while True:
             try:
@@ -184,7 +184,7 @@ class ServiceHandle(EnvironmentHandle):
     async def _step(self, client: EnvServiceClient, action: Message) -> EnvStep:
         if self._finished:
             raise EnvError(
-                f"{self._name('step')}: the episode is over", hint="leave the loop when a step says it is terminated"
+                f"{self._name('step')}: the episode is over", hint="leave the loop when a step is terminated"
             )
         answer = await self._ask(
             client, "step", messages=action, params={"step_index": self._steps}, repeatable=self._steps_are_indexed
@@ -202,7 +202,7 @@ class ServiceHandle(EnvironmentHandle):
         return read_text((await self._ask(client, "get_info")).data, self._name("get_info"))
 
     def _alone(self, call: Callable[[EnvServiceClient], Coroutine[Any, Any, T]]) -> T:
-        """The result of a call on an event loop and a connection of its own."""
+        """Return the result of a call on a separate event loop and connection."""
         self._live()
 
         async def alone() -> T:
@@ -255,7 +255,7 @@ def read_task_ids(url: str, env_type: str, split: str, *, timeout_s: float) -> l
 
 
 def run_alone(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work` for a caller who cannot await: in a thread with an event loop of its own."""
+    """Return the result of `work` for a synchronous caller, from a thread with its own event loop."""
     return start_in_thread(lambda: asyncio.run(work), name="astune-env-service").result()
 
 

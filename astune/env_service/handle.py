@@ -1,7 +1,6 @@
-"""The handle to one environment instance, and how one is opened by its type.
+"""Handle to one environment instance, and opening one by its type.
 
-A handle is what a workflow's proxy and a judge hold; it says nothing of where the instance lives. An
-instance of `EmbeddedHandle` lives in this process.
+Workflow proxies and judges use handles, which hide where the instance lives. An `EmbeddedHandle` is in this process.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class EnvironmentHandle(ABC):
 
     @property
     def quick(self) -> bool:
-        """Return whether every call answers within a millisecond, so that nobody needs a thread for it."""
+        """Return whether every call returns within a millisecond, so that no thread is needed."""
         return False
 
     @abstractmethod
@@ -59,11 +58,11 @@ class EnvironmentHandle(ABC):
 
     @abstractmethod
     async def release(self) -> None:
-        """Give the instance back; again, or before `create`, it does nothing."""
+        """Release the instance; no-op if repeated, or before `create`."""
 
 
 class SynchronousHandle:
-    """What code that cannot await may ask of an instance."""
+    """Synchronous interface to an instance."""
 
     def __init__(self, handle: EnvironmentHandle) -> None:
         self._handle = handle
@@ -131,11 +130,11 @@ class EmbeddedHandle(EnvironmentHandle):
 def open_environment(
     env_type: str, task: Task, seed: int, *, timeout_s: float = CALL_TIMEOUT_S
 ) -> EnvironmentHandle | None:
-    """A handle to a fresh environment for `task`, nothing made yet; None for `no_env`.
+    """Return a handle to a fresh environment for `task`, with nothing created yet; None for `no_env`.
 
     Args:
-        timeout_s: seconds that one call of a service may take, its repetitions included. Embedded ones take what
-            their caller lets them.
+        timeout_s: seconds that one call of a service may take, its repetitions included. Embedded ones are limited by
+            their caller.
 
     Raises:
         EnvError: there is no such environment type.

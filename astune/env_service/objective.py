@@ -1,7 +1,7 @@
-"""An environment's own task taken as a world, in which something else is to be reached.
+"""An environment's own task used as a world with another objective.
 
-A task whose metadata holds `objective` names that world and a text; the objective is reached once an observation
-shows the text, which the agent did not write itself.
+`objective` in a task's metadata has the world and a text; the objective is reached once an observation contains the
+text, which the agent did not write itself.
 """
 
 from __future__ import annotations

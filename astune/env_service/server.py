@@ -1,6 +1,6 @@
-"""The environment service's HTTP door: requests become calls of `Service`, what these return becomes JSON.
+"""HTTP front end of the environment service: requests become calls of `Service`, results become JSON.
 
-The endpoints and the bytes are those of docs/en/env_service.md. Of an error, one short line leaves the server.
+The endpoints and the bytes are those of docs/en/env_service.md. Errors are sent as one short line.
 """
 
 from __future__ import annotations
@@ -108,4 +108,4 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
         return _json({"detail": error.detail}, status=error.status, headers=error.headers)
     if isinstance(error, HTTPException):
         return _json({"detail": error.detail}, status=error.status_code, headers=dict(error.headers or {}))
-    return _json({"detail": f"{type(error).__name__} in the server; its log says more"}, status=500)
+    return _json({"detail": f"{type(error).__name__} in the server; see its log"}, status=500)

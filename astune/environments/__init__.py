@@ -1,1 +1,1 @@
-"""The environments that are built in; `astune.env_service.built_in` names them, and nothing else imports them."""
+"""Built-in environments; `astune.env_service.built_in` lists them, and nothing else imports them."""

@@ -1,4 +1,4 @@
-"""AppWorld's engine: all that touches the package `appworld` and its data. It is imported in AppWorld's own Python.
+"""AppWorld's engine: everything that uses the package `appworld` and its data. It is imported in AppWorld's own Python.
 
     this process     warm, and trusted: it has built the apps, and never runs an agent's code
     ├─ open, run     forked for an instance: runs the agent's code on the task's databases, and saves their state
@@ -41,15 +41,15 @@ APPWORLD_PATH = "APPWORLD_PATH"
 VARIABLES = frozenset(
     {APPWORLD_PATH, "PATH", "PYTHONPATH", "PYTHONSAFEPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ"}
 )
-"""All that an agent's code may find of the server's environment in its process's memory."""
+"""Environment variables that an agent's code may find in its process's memory."""
 PAGE = "docs/en/appworld.md"
 
 MEMORY_MB = 2048
 """Addresses that a world may use, and the size of each file; AppWorld itself uses a quarter of it."""
 CPU_S = 3600
-"""Seconds that a world may compute in all its life."""
+"""CPU time of a world in seconds, in total."""
 CODE_S = 100
-"""Seconds that one piece of code may take: AppWorld's own default."""
+"""Timeout of one piece of code in seconds: AppWorld's own default."""
 MAX_OUTPUT = 10_000
 """Characters of what code printed that leave the world."""
 
@@ -65,7 +65,7 @@ for app in ("amazon", "file_system", "gmail", "phone", "simple_note", "splitwise
     except Exception:
         pass
 """
-"""The first call of an app takes ten times as long as the next ones."""
+"""Factor for the first call of an app, which takes ten times as long as the next ones."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def data_folder() -> Path:
 
 
 def task_ids(split: str) -> list[str]:
-    """The ids of one of AppWorld's data sets.
+    """Return the ids of one of AppWorld's data sets.
 
     Raises:
         EnvError: there is no such data set.
@@ -104,7 +104,7 @@ def task_ids(split: str) -> list[str]:
 
 
 def specification(task_id: str) -> dict[str, Any]:
-    """What a task says of itself: `instruction`, `supervisor`, `datetime`.
+    """Return a task's specification: `instruction`, `supervisor`, `datetime`.
 
     Raises:
         EnvError: there is no such task.
@@ -121,7 +121,7 @@ def prepare() -> Path:
     """Build the apps, once a process, which takes seconds: a world then takes a fraction of one.
 
     Returns:
-        The settings of the shell that runs the code, which worlds read; a server removes them with its temporary files.
+        Settings of the shell that runs the code, read by worlds; a server removes them with its temporary files.
 
     Raises:
         EnvError: AppWorld is not installed here, or does not start.
@@ -148,7 +148,7 @@ def prepare() -> Path:
     except Exception as cause:
         raise EnvError(
             f"AppWorld does not start with the data in {data}: {type(cause).__name__}: {cause}",
-            hint=f"is it whole, and of this version of AppWorld? {PAGE} says how to download it",
+            hint=f"check that it is complete and of this version of AppWorld; {PAGE} describes the download",
         ) from cause
     finally:
         world.remove_root()
@@ -158,14 +158,14 @@ def prepare() -> Path:
 
 
 def require_package() -> None:
-    """Raises EnvError where this Python has no AppWorld, or a half of it."""
+    """Raise EnvError if this Python has no AppWorld, or an incomplete one."""
     found = find_spec("appworld")
     if found is not None and found.origin and (Path(found.origin).parent / "apps" / "supervisor").is_dir():
         return
-    problem = "is not there" if found is None else "is not unpacked, which `appworld install` does"
+    problem = "is missing" if found is None else "is not unpacked, which `appworld install` does"
     raise EnvError(
         f"{sys.executable}: AppWorld {problem}",
-        hint="`make appworld` makes an environment of its own for it, which cannot be the one that trains; start its "
+        hint="`make appworld` creates its environment, which is separate from the training one; start its "
         f"service with --with-appworld and set env_url; see {PAGE}",
     )
 
@@ -183,7 +183,8 @@ def can_confine() -> bool:
 
 
 class World:
-    """A task's world. This process makes its root and removes it; all else is done in one that was forked for it.
+    """World of one task. This process creates its root and removes it; all else is done in a forked process. This
+    process makes its root and removes it; all else is done in one that was forked for it.
 
     Args:
         settings: of the shell, as `prepare` returned them.
@@ -221,7 +222,7 @@ class World:
         self._opened = _open_world(self.task_id)
 
     def run(self, code: str) -> dict[str, Any]:
-        """What the code printed, or its error, and whether it completed the task."""
+        """Run code; return its output or error, and whether it completed the task."""
         output: str = self._opened.execute(code)
         left_out = len(output) - MAX_OUTPUT
         if left_out > 0:
@@ -245,7 +246,7 @@ class World:
         return {name: str(path) for name, path in places.items()}
 
     def _confine(self, readable: Iterable[Path]) -> None:
-        """Give up all but `readable` and the root, of that all writing but at home, and our environment."""
+        """Restrict access to `readable` and the root, which is writable only at home, and clear our environment."""
         home = str(self._home)
         os.environ.clear()
         os.environ.update(environment() | self.variables())

@@ -1,4 +1,4 @@
-"""The tasks that environments make from seeds: how they are counted, and called (`train-17`, `validation-3`)."""
+"""Tasks that environments generate from seeds, and their ids (`train-17`, `validation-3`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ID = re.compile(rf"({'|'.join(SPLITS)})-(\d+)")
 
 
 def task_ids(split: str, *, whose: str) -> list[str]:
-    """The ids of a split's tasks.
+    """Return the ids of a split's tasks.
 
     Args:
-        whose: the environment, for the error.
+        whose: name of the environment, for the error.
 
     Raises:
         EnvError: there is no such split.
@@ -27,7 +27,7 @@ def task_ids(split: str, *, whose: str) -> list[str]:
 
 
 def split_and_index(task_id: str) -> tuple[str, int] | None:
-    """The split of the task of this id, and its place there; None where it is none of theirs."""
+    """Return the split and index of the task with this id; None if it is not one of these."""
     own = _ID.fullmatch(task_id)
     if own is None or int(own[2]) >= SPLITS[own[1]][1]:
         return None

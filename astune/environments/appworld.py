@@ -25,9 +25,9 @@ from astune.processes.forked import Ended, Forked, Raised
 from astune.schema import EnvError, Message, Task
 
 OPENING_S = 60.0
-"""Seconds that a world may take to open; it takes a fraction of one in a process that was prepared."""
+"""Seconds that a world may take to open; a prepared process takes a fraction of one."""
 STEP_S = engine.CODE_S + 20.0
-"""Seconds after which a world is ended whose code AppWorld itself could not stop."""
+"""Seconds after which a world is ended whose code AppWorld could not stop."""
 EVALUATION_S = 120.0
 
 _BLOCK = re.compile(
@@ -36,7 +36,8 @@ _BLOCK = re.compile(
     r"(.*?)(?:`{3,}[ \t\r]*$|\Z)",
     re.M | re.S,
 )
-"""A language and what it is the language of, perhaps nothing. Blocks follow each other, so no end is a beginning."""
+"""Pattern of a code block with its language, if any. Blocks are matched in sequence, so no closing fence is an
+opening."""
 _PYTHON = ("", "python", "python3", "py")
 
 SYSTEM = """You do what a person asks for, on their own apps, by writing Python.

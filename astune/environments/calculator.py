@@ -11,11 +11,11 @@ The sparse evaluation is 1 for the right final answer, however it was found, and
 to an episode that calculated the right number and did not end with it, and 0.1 to one that calculated anything: rare
 successes then have frequent forerunners.
 
-A message that is neither a calculation nor an answer ends the episode rather than getting a
-hint: an agent that strays at the start of training does so almost always, and a second chance costs as many tokens
-again as the first, while a group's baseline already tells it which of its attempts were better.
+A message that is neither a calculation nor an answer ends the episode rather than getting a hint: an untrained agent
+strays almost always, and a second chance costs as many tokens as the first, while the group's baseline already
+separates better from worse attempts.
 
-Of its own tasks, sums of two numbers below 100, the id is the sum: `47 + 16`. Those that are held out end in 3.
+Its own tasks are sums of two numbers below 100, with the sum as id: `47 + 16`. Validation tasks end in 3.
 """
 
 from __future__ import annotations

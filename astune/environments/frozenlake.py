@@ -8,10 +8,9 @@ One message is one move:
     Hmm, down, no: left        -> the last direction word counts
     anything without one       -> the end, without success
 
-Each observation says which ways are safe, since a small model cannot read a grid; what lies further off it has to
-walk into. Directions are listed in an order drawn from the map and the position, so that no place in a list is the
-right answer. The sparse evaluation is 1 at the goal and else 0; the dense one also gives half of the part of the way
-covered.
+Each observation lists the safe directions, since a small model cannot read a grid; anything further away has to be
+explored. Directions are listed in an order drawn from the map and the position, so that no list position is always
+right. The sparse evaluation is 1 at the goal and else 0; the dense one adds half of the covered fraction of the path.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from astune.schema import EnvError, Message, Task, install_extra
 
 SYSTEM = "You walk on a frozen lake to its goal and step into no hole. Answer with one word: left, down, right or up."
 DIRECTIONS = ("left", "down", "right", "up")
-"""In the order of gymnasium's actions 0 to 3."""
+"""Directions in the order of gymnasium's actions 0 to 3."""
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 DEFAULT_MAX_TURNS = 6
@@ -111,7 +110,8 @@ def sides_to_goal(lake_map: list[str], here: tuple[int, int]) -> dict[str, int]:
 
 
 def shortest_way(lake_map: list[str], position: int | None = None) -> list[str] | None:
-    """The directions of a shortest way from `position` (default: S) to G that meets no hole; None if there is none."""
+    """Return the directions of a shortest path from `position` (default: S) to G that avoids holes; None if there is
+    none."""
     start = divmod(_start(lake_map) if position is None else position, len(lake_map[0]))
     if lake_map[start[0]][start[1]] == "H":
         return None
@@ -138,14 +138,14 @@ def _start(lake_map: list[str]) -> int:
 
 
 def _tile(lake_map: list[str], row: int, column: int, direction: str) -> str:
-    """The tile one step away; # is the shore."""
+    """Return the tile one step away; # is the shore."""
     down, right = MOVES[direction]
     row, column = row + down, column + right
     return lake_map[row][column] if 0 <= row < len(lake_map) and 0 <= column < len(lake_map[0]) else "#"
 
 
 def _with_observation(messages: list[Message], observed: str) -> list[Message]:
-    """The first observation ends the last opening message, so that user and assistant go on taking turns."""
+    """Append the first observation to the last opening message, so that user and assistant still alternate."""
     *earlier, last = messages
     return [*earlier, {**last, "content": f"{text_of(last)}\n{observed}".strip()}]
 

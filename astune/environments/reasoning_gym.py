@@ -60,7 +60,7 @@ class ReasoningGym(Environment):
 
 
 def answer_in(text: str) -> str:
-    """The answer that a message gives: in its last `<answer>`, else in its last box, else all of it."""
+    """Return a message's answer: in its last `<answer>`, else in its last box, else all of it."""
     tagged = _ANSWER.findall(text)
     if tagged:
         return tagged[-1].strip()

@@ -39,7 +39,7 @@ REQUIRED = {
     "tw-coin_collector": {"level": 1},
     "tw-treasure_hunter": {"level": 1},
 }
-"""Settings that a challenge must be given, where a task gives none."""
+"""Settings that a challenge requires, if a task gives none."""
 
 _PROMPT = re.compile(r"\n*>[^\n]*\Z")
 _making = threading.Lock()
@@ -104,7 +104,7 @@ class TextWorld(Environment):
 
 
 def read_as_prose(feedback: str, objective: str) -> str:
-    """What the game says, without the banner before its objective, its prompt, and blank lines in rows."""
+    """Return the game's text without the banner before its objective, its prompt, and repeated blank lines."""
     banner = feedback.find(objective) if objective else 0
     text = "\n".join(line.rstrip() for line in feedback[max(0, banner) :].splitlines()).strip()
     return re.sub(r"\n{3,}", "\n\n", _PROMPT.sub("", text))
@@ -124,13 +124,13 @@ def _game_seed(task: Task) -> int:
 
 
 def _game_file(variant: str, seed: int, settings: dict[str, Any]) -> Path:
-    """The compiled game: made once, whoever asks for it first."""
+    """Return the compiled game, created once by whichever process needs it first."""
     textworld = _require_challenge(variant)
     described = json.dumps([textworld.__version__, variant, seed, settings], sort_keys=True)
     folder = cache_dir() / "textworld" / hashlib.sha256(described.encode()).hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _making, open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the episodes of a group want it at the same time, in processes of their own
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the episodes of a group need it at the same time, in separate processes
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(prefix="making-", dir=folder.parent) as made:
                 _make(textworld, variant, seed, settings, Path(made, "new", "game.z8"))
@@ -188,6 +188,6 @@ def _textworld(variant: str) -> Any:
         raise EnvError(
             f"textworld:{variant} needs TextWorld, which is not installed", hint=install_extra("textworld")
         ) from cause
-    # The interpreter knows the scores of published games; of these games TextWorld itself does.
+    # The interpreter only scores published games; TextWorld itself scores these.
     warnings.filterwarnings("ignore", message=".*is not fully supported", module="jericho")
     return textworld

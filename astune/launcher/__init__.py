@@ -1,4 +1,4 @@
-"""What runs beside a run: companions, the record of our processes, the backup, `.env`, the message at the end."""
+"""Services around a run: companions, process records, the backup, `.env`, the message at the end."""
 
 from astune.launcher.backup import back_up, config_path_of
 

@@ -1,4 +1,4 @@
-"""The backup of a start: everything needed to say later what exactly ran.
+"""Backup of a start: everything needed to know later what exactly ran.
 
     backup/manifest.json     when, where and how it was started; `config_path` is the original file
     backup/<name>.yaml       the configuration as it was written
@@ -8,9 +8,9 @@
     backup/git.json          commit, branch and changed files of the working directory's repository
     backup/git.patch         its uncommitted changes to tracked files, without those of `.env` and key files
 
-A run that is resumed keeps its first backup and gets another one in `backup/resumed_<time>/`. Nothing here is ever
-executed again and its folder is its owner's alone. What looks like a key on the command line, in a source or in
-the patch is written as `***`. A repository or a file that cannot be read is noted and does not stop a run.
+A resumed run keeps its first backup and adds one in `backup/resumed_<time>/`. Backups are never executed, and only
+their owner can read the folder. Likely keys on the command line, in a source or in the patch are written as `***`. An
+unreadable repository or file is noted and does not stop a run.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def back_up(
     """Write the backup of this start below `folder`, a run's `backup/`.
 
     Args:
-        config_path: the user's YAML file; None where there was none.
+        config_path: the user's YAML file; None if there was none.
         resolved: the whole configuration as YAML.
-        classes: the user's classes whose sources are kept; those of astune itself are versions, not sources.
+        classes: the user's classes whose sources are copied; astune's own are identified by its version.
         command: the command line.
 
     Returns:
@@ -87,7 +87,7 @@ def back_up(
 
 
 def config_path_of(folder: Path) -> Path | None:
-    """The original YAML file of the run whose backup this is; None where there was none or it is not known."""
+    """Return the original YAML file of the run with this backup; None if there was none or it is unknown."""
     try:
         written = json.loads((folder / _MANIFEST).read_text(encoding="utf-8")).get("config_path")
     except (OSError, ValueError):
@@ -116,9 +116,10 @@ def _copy_sources(classes: Sequence[type], target: Path) -> dict[str, str]:
 
 
 def _source_files(classes: Sequence[type]) -> dict[Path, Path]:
-    """Each class's file and the loaded modules that it may import, each with the folder that its name starts in.
+    """Return each class's file and the loaded modules that it may import, each with the folder in which its name is
+    rooted.
 
-    That folder is the one of the outermost package, or of the file where it is in none.
+    That folder is the one around the outermost package, or the file's own if it is in no package.
     """
     found: dict[Path, Path] = {}
     loaded = _loaded_files()
@@ -154,7 +155,8 @@ def _packages() -> list[str]:
 
 
 def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
-    """By the first lines of its metadata; `Distribution.metadata` would parse every description behind them."""
+    """Parse name and version from the first lines of the metadata; `Distribution.metadata` would parse every
+    description."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     parts = (line.partition(": ") for line in text.partition("\n\n")[0].splitlines())
     fields = {name: value for name, _, value in parts}

@@ -1,6 +1,6 @@
-"""A companion: a service that a run needs beside it, and how it is known that it has started.
+"""A companion: a service beside a run, and how its start is detected.
 
-The flags say which companions a run has, the configuration says what they are. Nothing is started here.
+The flags select the companions of a run, the configuration describes them. Nothing is started here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUCCESS_MESSAGES = (
     "Ray runtime started",
     "Serving HTTP on",
 )
-"""What servers write once they have started, where there is no address to ask."""
+"""Output of servers that have started, for those without a health URL."""
 APPWORLD_URL = "http://127.0.0.1:8080"
 APPWORLD_SERVER = Path(__file__).parents[1] / "env_service" / "appworld_server.py"
 LOGVIEW_PORT = 8181
@@ -39,7 +39,7 @@ _FLAGS = ("ray", "appworld", "logview")
 
 @dataclass(frozen=True, slots=True)
 class CompanionFlags:
-    """What the command line asks for: `--with NAME=COMMAND` or `--with NAME`, and the three flags of known ones."""
+    """Companions on the command line: `--with NAME=COMMAND` or `--with NAME`, and the three flags of built-in ones."""
 
     named: tuple[str, ...] = ()
     ray: bool = False
@@ -52,11 +52,11 @@ class CompanionFlags:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """What is started and how one sees that it has.
+    """Description of a companion: its command, and how its start is detected.
 
-    `health_url` answers once it has; without one, its output shows one of `success_messages`. `page` is where people
-    look at it. A run goes on without one that is not `needed`. One that answers already is used as it is, unless it has
-    a `port_key`, the configuration's key of its port: whose weights another server has, its name does not say.
+    `health_url` responds once it has started; without one, its output shows one of `success_messages`. `page` is its
+    web page. A run continues without one that is not `needed`. One that already responds is reused, unless it has a
+    `port_key`, the configuration key of its port: another server may have other weights.
     """
 
     name: str
@@ -70,13 +70,13 @@ class Companion:
 
 
 def companions_of(flags: CompanionFlags, config: AstuneConfig, record_dir: Path | None = None) -> list[Companion]:
-    """The companions that the flags ask for, in the order in which they are started.
+    """Return the companions that the flags request, in start order.
 
     Args:
-        record_dir: where the run is recorded; `config.record_dir` where nothing else is said.
+        record_dir: root folder of runs; by default `config.record_dir`.
 
     Raises:
-        ConfigError: a flag is malformed, names what is not known, or lacks what it needs.
+        ConfigError: a flag is malformed, has an unknown name, or a requirement is missing.
     """
     found: dict[str, Companion] = {}
     for companion in [
@@ -124,12 +124,12 @@ def _command_hint(name: str, config: AstuneConfig) -> str:
 
 
 def _configured(companion: Companion, config: AstuneConfig) -> Companion:
-    """The same with what the configuration says of it."""
+    """Return the companion with the configuration's settings applied."""
     settings = config.companions.get(companion.name, CompanionConfig())
     if settings.health_url and not re.match(r"(https?|tcp)://[^/]", settings.health_url):
         raise ConfigError(
-            f"astune.companions.{companion.name}.health_url is {settings.health_url!r}, which is no address",
-            hint="write http://127.0.0.1:8080/healthz, or tcp://127.0.0.1:6379 for one that only takes connections",
+            f"astune.companions.{companion.name}.health_url is {settings.health_url!r}, which is not an address",
+            hint="write http://127.0.0.1:8080/healthz, or tcp://127.0.0.1:6379 for one that only accepts connections",
         )
     own = (settings.success_message,) if settings.success_message else ()
     return replace(
@@ -141,7 +141,7 @@ def _configured(companion: Companion, config: AstuneConfig) -> Companion:
 
 
 def ray_head(config: AstuneConfig) -> Companion:
-    """A Ray head on this machine; one that was started here before and still answers is asked at its address."""
+    """Return a Ray head on this machine; a running one that was started here is reused."""
     engine = config.cluster_engine
     python = sys.executable if engine is None else interpreter(config, engine)
     on_path = shutil.which("ray")
@@ -155,26 +155,26 @@ def ray_head(config: AstuneConfig) -> Companion:
 
 
 def _ray_beside(program: Path) -> Path | None:
-    """Ray's command in the folder of that program; not the stand-in that scripts/install.sh puts there."""
+    """Return Ray's command in the folder of that program; not the placeholder of scripts/install.sh."""
     ray = program.parent / "ray"
     return ray if ray.is_file() and b"astune's stand-in" not in ray.read_bytes()[:200] else None
 
 
 def give_ray_head_a_token() -> None:
-    """Have a Ray head that is started next answer only those who inherit this process's environment."""
+    """Set a token so that a Ray head only accepts processes that inherit this environment."""
     if running_ray_head() is None and "RAY_AUTH_MODE" not in os.environ:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def _places_to_compute(engine: str | None) -> tuple[str, ...]:
-    """Without a GPU an engine is told of two: one to train on, and one to sample on."""
+    """Declare two places without a GPU: one to train on, and one to sample on."""
     if engine is None or shutil.which("nvidia-smi"):
         return ()
     return ("--num-gpus=2", "--num-cpus=16", "--object-store-memory=500000000")
 
 
 def running_ray_head(temporary: Path | None = None) -> str | None:
-    """The address of the Ray head that was last started on this machine, where it still accepts connections."""
+    """Return the address of the Ray head last started on this machine, if it still accepts connections."""
     folder = temporary or Path(os.environ.get("RAY_TMPDIR", "/tmp"))
     try:
         address = f"tcp://{(folder / 'ray' / 'ray_current_cluster').read_text().strip()}"
@@ -184,7 +184,7 @@ def running_ray_head(temporary: Path | None = None) -> str | None:
 
 
 def log_viewer(config: AstuneConfig, record_dir: Path) -> Companion:
-    """The log viewer on a folder of runs; one that shows this folder already is used as it is."""
+    """Return the log viewer on a folder of runs; one that already shows this folder is reused."""
     page = f"http://127.0.0.1:{LOGVIEW_PORT}/"
     command = (sys.executable, "-P", "-m", "astune", "view", str(record_dir), "--no-open", "--port", str(LOGVIEW_PORT))
     health_url = f"{page}healthz?folder={quote(str(record_dir))}"
@@ -211,7 +211,7 @@ def appworld_command(url: str, environ: Mapping[str, str]) -> tuple[str, ...]:
             )
     if not Path(environ["APPWORLD_PATH"]).expanduser().is_dir():
         raise ConfigError(
-            f"--with-appworld: APPWORLD_PATH is {environ['APPWORLD_PATH']}, which is no folder",
+            f"--with-appworld: APPWORLD_PATH is {environ['APPWORLD_PATH']}, which is not a folder",
             hint="name the folder that holds AppWorld's `data`; see docs/en/appworld.md",
         )
     parts = urlsplit(url)
@@ -220,5 +220,5 @@ def appworld_command(url: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def in_shell(line: str) -> tuple[str, ...]:
-    """A line for the shell as a command; bash where there is one, since activating an environment often needs it."""
+    """Wrap a shell line as a command; bash if available, since activating an environment often needs it."""
     return (shutil.which("bash") or "/bin/sh", "-c", line)

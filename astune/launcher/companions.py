@@ -1,9 +1,9 @@
-"""The companions of a run: started before it, watched while it goes on, ended with it.
+"""Companions of a run: started before it, watched during it, ended with it.
 
-Their output is kept in the run's `companions/NAME.log`. They are started before the run has a folder, for tasks may
-come from one of them; until then the logs lie in `.starting-<process id>` beside the experiment's runs. There they stay
-when it comes to nothing, and are removed after what has no run, as an evaluation. A companion that already runs and
-answers is used as it is, and is not ended by us.
+Their output is kept in the run's `companions/NAME.log`. They are started before the run has a folder, since tasks may
+come from one of them; until then the logs are in `.starting-<process id>` beside the experiment's runs. They are kept
+there if no run starts, and removed after an evaluation, which has no run. A companion that already responds is reused,
+and not ended.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ class Companions:
         return self._folder
 
     def start(self, tell: Callable[[str], None], waiting: Callable[[str, float], None]) -> None:
-        """Start one after the other, each when the one before counts as started.
+        """Start the companions in order, each after the previous one has started.
 
         Args:
-            tell: is given a line for each that has started.
-            waiting: is told again and again what is waited for, and for how many seconds.
+            tell: receives a line for each that has started.
+            waiting: called repeatedly with what is being waited for, and for how many seconds.
 
         Raises:
-            CompanionError: one could not be started, or ended before it counted as started; or another has the port
-                of one that is not shared.
-            DeadlineExceeded: one did not count as started in time.
+            CompanionError: one could not be started, or ended during its start; or another process has the port of one
+                that is not shared.
+            DeadlineExceeded: one did not start in time.
         """
         for companion in self._companions:
             if companion.health_url is not None and why_not_answering(companion.health_url) is None:
                 _require_shared(companion, companion.health_url)
                 where = companion.page or companion.health_url
-                tell(f"companion {companion.name}: {where} answers already, it is used as it is")
+                tell(f"companion {companion.name}: {where} already responds and is reused")
                 continue
             began = time.monotonic()
             process = self._launch(companion)
@@ -93,7 +93,7 @@ class Companions:
             tell(f"companion {companion.name}: process {process.pid}, {how} after {time.monotonic() - began:.1f} s")
 
     def belong_to(self, run: Path) -> None:
-        """Move the logs into the run's folder; those of a run that goes on into a folder of their own."""
+        """Move the logs into the run's folder; those of a resumed run into a separate folder."""
         for _, process in self._running:
             process.belongs_to(str(run))
         if not self._running:
@@ -105,11 +105,11 @@ class Companions:
         self._folder = target
 
     async def guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; when a companion that it needs dies meanwhile, cancel it, wait for its end, and say so.
+        """Do the work; if a required companion dies, cancel it, wait for its end, and raise.
 
         Raises:
-            CompanionError: a companion died, or the work failed at one, whose address the failure names; with its last
-                lines.
+            CompanionError: a companion died, or the work failed at one whose address the failure contains; with its
+                last lines.
         """
         loop, own = asyncio.get_running_loop(), asyncio.current_task()
         task = asyncio.ensure_future(work)
@@ -155,7 +155,7 @@ class Companions:
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if cause is None and self._folder.name.startswith(_STARTING):  # nothing went wrong, and no run wants them
+        if cause is None and self._folder.name.startswith(_STARTING):  # nothing failed, and no run needs the logs
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._died and isinstance(cause, Exception) and not isinstance(cause, CompanionError):
             raise self._death(*self._died[0]) from cause  # likelier the reason than what was missing without it
@@ -186,7 +186,7 @@ class Companions:
         return process
 
     def _wait_for(self, companion: Companion, process: GuardedProcess, waiting: Callable[[str, float], None]) -> str:
-        """Until it counts as started; says by what it was seen."""
+        """Wait until it has started; return how that was detected."""
         began = time.monotonic()
         sought = companion.health_url or "a success message in its output"
         key = f"astune.companions.{companion.name}"
@@ -259,14 +259,14 @@ class Companions:
 def _require_shared(companion: Companion, health_url: str) -> None:
     if companion.port_key:
         raise CompanionError(
-            f"companion {companion.name}: {describe_listener(port_of(health_url) or 0)} answers already at "
-            f"{origin_of(health_url)}, and a run starts one of its own",
-            hint=f"set {companion.port_key} to another port, or engine.base_url to that address if it is meant",
+            f"companion {companion.name}: {describe_listener(port_of(health_url) or 0)} already responds at "
+            f"{origin_of(health_url)}, but a run starts its own",
+            hint=f"set {companion.port_key} to another port, or set engine.base_url to use that server",
         )
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    """Have the loop do it; one that is closed has nothing left to end."""
+    """Schedule the call on the loop; a closed loop has nothing left to end."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(what)
 

@@ -1,4 +1,4 @@
-"""The message at the end of a run, or of a start that failed: to phones through the user's gateway, and to a webhook.
+"""Message at the end of a run, or of a failed start: to phones through the user's gateway, and to a webhook.
 
     PHONE_NUMBERS and ASTUNE_SMS_URL   POST {"phone_numbers": [...], "run", "status", "message"}
     ASTUNE_WEBHOOK_URL                 POST {"run", "status", "message"}
@@ -21,23 +21,23 @@ from astune.runs import RunDirectory
 from astune.schema import start_in_thread
 
 DEADLINE_S = 5.0
-"""Seconds that one gateway may take in all."""
+"""Total timeout of one gateway in seconds."""
 EndStatus = Literal["success", "failure", "interrupted"]
 _STATUS: dict[str, EndStatus] = {"finished": "success", "interrupted": "interrupted"}
 
 
 def missing_gateway(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What a run says at its start where phone numbers are given that nothing can be sent to."""
+    """Return a warning for the start of a run if phone numbers are set but no gateway."""
     if not phone_numbers(environ) or environ.get("ASTUNE_SMS_URL"):
         return None
     return "PHONE_NUMBERS is set but ASTUNE_SMS_URL, the gateway's address, is not: no message will be sent"
 
 
 def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Tell those who want to know how the run ended; returns a warning for each gateway that failed.
+    """Send the message about how the run ended; return a warning for each gateway that failed.
 
     Args:
-        failure: why it failed, where the run itself has not recorded it.
+        failure: why it failed, if the run has not recorded it.
     """
     info = run.info()
     status = _STATUS.get(info.status, "failure")
@@ -48,7 +48,7 @@ def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str,
 def send_start_message(
     experiment: str, failure: str, *, interrupted: bool = False, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """The same for a start that ended before there was a run: a service died, or the model is not there."""
+    """Send the message for a start that ended before there was a run: a service died, or the model is missing."""
     if interrupted:
         return _send(experiment, "interrupted", f"{experiment} was interrupted before its run began", environ)
     return _send(experiment, "failure", f"{experiment} failed before its run began: {_shortened(failure)}", environ)
@@ -75,7 +75,7 @@ def _message(run: RunDirectory, status: EndStatus, reason: str) -> str:
     latest, best = run.checkpoints.latest(), run.checkpoints.best()
     step = f"after step {latest.step}" if latest is not None else "before its first checkpoint"
     if status == "success":
-        score = f", best held-out success {best.score:.2f}" if best is not None and best.score is not None else ""
+        score = f", best validation success {best.score:.2f}" if best is not None and best.score is not None else ""
         return f"{experiment} finished {step}{score}"
     if status == "interrupted":
         return f"{experiment} was interrupted {step}"
@@ -87,7 +87,7 @@ def _shortened(reason: str) -> str:
 
 
 def _post(url: str, content: dict[str, Any]) -> str | None:
-    """Send it; says what went wrong. The address is shown without its path, which may hold a secret."""
+    """Post the message; return the error, if any. The URL is shown without its path, which may contain a secret."""
     host = urlsplit(url).hostname or url
     # A thread, since httpx limits each read, and a gateway that sends a byte a second would keep the run waiting.
     sending = start_in_thread(lambda: httpx.post(url, json=content, timeout=DEADLINE_S), name="astune-end-message")

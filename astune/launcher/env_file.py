@@ -1,4 +1,4 @@
-"""`.env` in the working directory: settings and secrets of a machine. It never overrides the environment."""
+"""`.env` in the working directory: a machine's settings and secrets. It never overrides the environment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from astune.schema import ConfigError
 
 
 def read_env_file(folder: Path) -> None:
-    """Put the `KEY=VALUE` lines of `folder/.env` into the environment, where it has no such key yet.
+    """Add the `KEY=VALUE` lines of `folder/.env` to the environment, unless a key is already set.
 
     Raises:
-        ConfigError: a line is not of that form, or the file cannot be read; names the line.
+        ConfigError: a line is malformed, or the file cannot be read; the message names the line.
     """
     path = folder / ".env"
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Health of services: does one answer at its address, and which process holds a port?"""
+"""Health checks of services, and the process that holds a port."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 import psutil
 
 PROBE_S = 2.0
-"""Seconds that one look at an address may take."""
+"""Timeout of one health check in seconds."""
 _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A proxy for the internet has no business with a service beside us. httpx would load certificates at each look."""
+"""Opener without a proxy, which must not be used for local services. httpx would load certificates at each check."""
 
 
 def why_not_answering(address: str) -> str | None:
-    """None where `address` answers, otherwise why it does not, in words.
+    """Return None if `address` responds, otherwise the reason why not.
 
     Args:
         address: `http://` or `https://`, which answers with a status below 400; or `tcp://host:port`, which accepts
@@ -54,7 +54,7 @@ def port_of(address: str) -> int | None:
 
 
 def listener_of(port: int) -> psutil.Process | None:
-    """The process that listens on a port of this machine; None where nobody does, or it may not be seen."""
+    """Return the process that listens on a port of this machine; None if there is none, or it is not visible."""
     try:
         connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:  # macOS shows them to root alone

@@ -1,10 +1,10 @@
-"""What looks like a key, and is not written into a run's backup.
+"""Detection of likely keys, which are not written into a run's backup.
 
     command line   --set judge.api_key=sk-1 --token abc      ->  --set judge.api_key=*** --token ***
     patch, source  +OPENAI_API_KEY = "sk-1"                  ->  +OPENAI_API_KEY = ***
     anywhere       hf_AbC..., sk-..., AKIA..., private keys  ->  ***
 
-A name is one of a key by its last word: `api_key_env` names a variable, `max_tokens` a number.
+The last word of a name decides whether it is a key: `api_key_env` names a variable, `max_tokens` a number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 KEY_FILES = tuple(f":(exclude,icase,glob)**/{name}" for name in (".env*", "*.pem", "*.key", "id_*"))
-"""Files whose changes are no part of a patch, as pathspecs of git."""
+"""Key files, whose changes are excluded from a patch, as pathspecs of git."""
 _WORDS = "key|apikey|token|secret|password|passwd|credential|credentials"
 _NAME = re.compile(rf"(?:^|[^a-z0-9])(?:{_WORDS})$", re.IGNORECASE)
 _GIVEN = rb"""["']?\s*(?::=|[=:])\s*)"""
@@ -27,7 +27,7 @@ _ASSIGNED_NUMBERS = re.compile(
     rb"((?:^|[^a-z0-9])(?:key|token)" + _GIVEN + rb"""(["']?(?=[^\s"']*\d)[\w+/=.-]{16,}["']?(?=[\s,]|$))""",
     re.IGNORECASE,
 )
-"""`key` and `token` name much that is no secret, so what they are given has to look like one."""
+"""Assignments of numbers: `key` and `token` often name no secret, so their values have to look like one."""
 _KNOWN = re.compile(
     rb"(?:sk|pk|rk)-[\w-]{16,}|hf_\w{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abpr]-[\w-]{10,}|"
     rb"AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
@@ -36,7 +36,7 @@ _PRIVATE = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", 
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
-    """The command line with `***` for the value of every argument whose name says that it is secret."""
+    """Return the command line with `***` for the value of every argument with a secret's name."""
     told: list[str] = []
     hide_next = False
     for argument in command:
@@ -48,7 +48,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
 
 
 def masked(text: bytes) -> bytes:
-    """The text with `***` for what looks like a key; a patch that has some cannot be applied as it is."""
+    """Return the text with `***` for likely keys; a patch with some cannot be applied unchanged."""
     text = _PRIVATE.sub(rb"\1***\2", text)
     return b"\n".join(_masked_line(line) for line in text.split(b"\n"))
 

@@ -1,24 +1,22 @@
-"""The guardian: starts one command, and ends it with everything that it started when the launcher is gone.
+"""The guardian process: starts one command, and ends it and its descendants when the launcher is gone.
 
-Run as `python -I -S _guardian.py ORDERS COMMAND...`, with the standard library alone, so that it is there within some
-tens of milliseconds. It knows nothing of what it guards. The orders are a JSON object:
+Run as `python -I -S _guardian.py ORDERS COMMAND...`, with the standard library alone, so that it starts within some
+tens of milliseconds. It is independent of the command. The orders are a JSON object:
 
-    launcher  the process that started this one: when it is gone, everything ends
-    grace_s   seconds between SIGTERM and SIGKILL
-    log       the file that the command's output is appended to; without one the command has this process's stdout
-    input     the file that the command reads as standard input; without one it reads nothing
-    report    the file descriptor that is reported to
-    memory    bytes that the command and all that it started may hold at once; 0 is no limit
-    alone     whether what the command started ends with it, also where it ends well
+    launcher the process that started this one: when it is gone, everything ends grace_s seconds between SIGTERM and
+    SIGKILL log the file that the command's output is appended to; without one the command has this process's stdout
+    input the file that the command reads as standard input; without one it reads nothing report the file descriptor for
+    reports memory memory limit in bytes of the command and its descendants; 0 is no limit alone whether its children
+    end with it, even after success
 
-    stdin     nothing is ever written: its end is the order to end everything, as are SIGTERM and the launcher's end
+    stdin     nothing is ever written: closing it ends everything, as do SIGTERM and the launcher's end
     report    one JSON object a line: {"pid"} the command runs, {"status"} it ended, {"memory"} it held that many bytes
               and is ended; then nothing, when nothing is left
 
-It leads a session of its own, and so does the command: a Ctrl-C at the terminal reaches neither. Under Linux, orphans
-below it become its children (PR_SET_CHILD_SUBREAPER), so that a process that went into the background, or into yet
-another session, is still found. A command that ends well and leaves processes behind is such a one, and goes on unless
-it is to be `alone`.
+It leads its own session, and so does the command: a Ctrl-C at the terminal reaches neither. Under Linux, orphans below
+it become its children (PR_SET_CHILD_SUBREAPER), so that a process that went into the background, or into yet another
+session, is still found. A command that succeeds and leaves processes is an example, and these continue unless `alone`
+is set.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from typing import Any, NoReturn
 TICK_S = 0.1
 MEMORY_EVERY_S = 0.2
 KILL_S = 5.0
-"""Seconds that the kernel gets for what was killed."""
+"""Seconds for the kernel to end killed processes."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -67,7 +65,7 @@ class Guardian:
         self._say(pid=self._leader)
 
     def watch(self) -> None:
-        """Until the launcher is gone, the command failed or holds too much, or nothing is left of it."""
+        """Watch until the launcher is gone, the command failed or exceeds its memory, or no process is left."""
         while not self._told_to_end and os.getppid() == self._orders["launcher"]:
             self._reap()
             if self._status is not None and (self._status != 0 or self._orders["alone"] or not self._living()):
@@ -90,9 +88,9 @@ class Guardian:
         return memory > self._orders["memory"]
 
     def end_everything(self) -> None:
-        """SIGTERM, then SIGKILL: to the command, and to the rest once that is gone or half of the time has passed.
+        """Send SIGTERM, then SIGKILL: to the command, and to the rest once it is gone or half of the time has passed.
 
-        A server that ends its own workers in order takes longer, or hangs, where they are ended under its feet.
+        A server that shuts down its own workers takes longer, or hangs, if they are ended first.
         """
         for number, patience_s in ((signal.SIGTERM, self._orders["grace_s"]), (signal.SIGKILL, KILL_S)):
             began = time.monotonic()
@@ -126,7 +124,7 @@ class Guardian:
             os.write(self._orders["report"], json.dumps(message).encode() + b"\n")
 
     def _living(self) -> set[int]:
-        """What can be sent a signal: every descendant; where there is no /proc, the command's group (negative)."""
+        """Return what can be signalled: every descendant; without /proc, the command's group (negative)."""
         if os.path.isdir("/proc/self"):
             return descendants(os.getpid())
         try:
@@ -195,7 +193,7 @@ def below(root: int) -> set[int]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 where it has ended or nobody can tell."""
+    """Return the resident memory of a process in bytes; 0 if it has ended or is not accessible."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

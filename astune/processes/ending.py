@@ -1,4 +1,4 @@
-"""The end of a child process: how it is brought about, and what is said of it."""
+"""Ending a child process, and describing how it ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 
 
 def kill_group(leader: int) -> None:
-    """Kill every process in the group of `leader`; no-op where there is none left."""
+    """Kill every process in the group of `leader`; no-op if none is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -24,10 +24,10 @@ def wait_or_kill(process: subprocess.Popen[bytes], patience_s: float) -> int:
 
 
 def how_it_ended(status: int | None) -> str:
-    """`ended with exit status 3` or `was ended by SIGKILL`.
+    """Format how a process ended: `ended with exit status 3` or `was ended by SIGKILL`.
 
     Args:
-        status: the exit status, below 0 the negated number of a signal; None where it is not known.
+        status: the exit status, below 0 the negated number of a signal; None if unknown.
     """
     if status is None:
         return "ended"

@@ -1,7 +1,6 @@
-"""A process forked from this one: it has what was imported and computed here, and what it does stays there.
+"""A process forked from this one: it inherits imports and state, and its changes stay inside it.
 
-The parent believes nothing that it says but its answers, and waits no longer than it is told to. It ends with the
-parent.
+The parent trusts only its answers, and waits no longer than the timeout. It ends with the parent.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Ended(Exception):
 
 
 class Raised(EnvError):
-    """The target's method raised, as the process says."""
+    """The target's method raised, according to the process."""
 
 
 class Forked:
@@ -52,7 +51,7 @@ class Forked:
         self._link = Link(ours, largest=LARGEST_ANSWER)
 
     def ask(self, call: str, *, timeout_s: float, **given: Any) -> Any:
-        """What the target's method returns.
+        """Call the target's method and return its result.
 
         Raises:
             Raised: it raised.
@@ -65,7 +64,7 @@ class Forked:
         except TimeoutError:
             self.end()
             raise Ended(f"took longer than {timeout_s:g} s") from None
-        except (OSError, ValueError):  # nobody is there, or what was sent is no answer
+        except (OSError, ValueError):  # the process is gone, or sent something other than an answer
             answer = None
         if answer is None:
             raise self._ending()
@@ -82,7 +81,7 @@ class Forked:
             self._pid = 0
 
     def _ending(self) -> Exception:
-        """How it ended; one that only stopped answering is ended."""
+        """Describe how it ended; one that only stopped responding is ended first."""
         status = self._status()
         self.end()
         if status is None:
@@ -92,7 +91,7 @@ class Forked:
         return Ended(how_it_ended(status))
 
     def _status(self) -> int | None:
-        """The exit status, or below 0 the signal that ended it; None where it has not ended."""
+        """Return the exit status, or below 0 the signal that ended it; None if it is still running."""
         give_up = time.monotonic() + _ENDS_S
         while self._pid:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -106,13 +105,13 @@ class Forked:
 
 
 def close_all_but(descriptor: int) -> None:
-    """Close what this process has open beside `descriptor` and the standard streams."""
+    """Close all open descriptors except `descriptor` and the standard streams."""
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _leave_standard_streams() -> None:
-    """The parent's are its log, which whoever holds it can write to, and cut."""
+    """Redirect the standard streams: the parent's are its log, which a child could write to and truncate."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
@@ -120,7 +119,7 @@ def _leave_standard_streams() -> None:
 
 
 def _serve(channel: int, target: object, parent: int) -> NoReturn:
-    """What the child does, until its channel is closed; nothing of the parent's own work is done again."""
+    """Serve calls in the child until its channel is closed; none of the parent's own work is repeated."""
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:

@@ -1,8 +1,8 @@
-"""A process that this one starts and that never outlives it: not after Ctrl-C, and not after `kill -9`.
+"""A child process that never outlives this one: not after Ctrl-C, and not after `kill -9`.
 
-A small guardian process stands between the two (`_guardian.py`): it starts the command, adopts whatever the command
-leaves behind, and ends all of it when this process closes it or is gone. Both are recorded, so that `astune --kill`
-finds them. What the process is for, and whether it is ready, is not known here.
+A small guardian process (`_guardian.py`) starts the command, adopts its orphans, and ends all of them when this process
+closes it or is gone. Both are recorded, so that `astune --kill` finds them. Purpose and readiness of the process are up
+to the caller.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def guarded(
 
 
 class GuardedProcess:
-    """A running command with everything that it starts; `close` it, or let this process end.
+    """A running command with its descendants; `close` it, or let this process end.
 
     Args:
-        name: what it is, for records and errors.
+        name: name for records and errors.
         command: program and arguments; it runs in this working directory.
         log: the file that its output is appended to.
-        environment: in place of this process's own.
-        run: the run that it belongs to, for its record.
+        environment: replaces this process's own.
+        run: its run, for the record.
 
     Raises:
         CompanionError: no process could be started.
@@ -115,7 +115,7 @@ class GuardedProcess:
         self._records = [each for each in (guardian, command) if each is not None]
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when it dies, in a thread of its own; at once where it died already."""
+        """Call `callback` in a new thread when it dies; at once if it already died."""
         self._on_death = callback
         if self.has_died:
             callback()
@@ -126,7 +126,7 @@ class GuardedProcess:
         if self._guardian.stdin is not None:
             self._guardian.stdin.close()
         self._guardian.terminate()  # a process forked from this one may hold the pipe open
-        if wait_or_kill(self._guardian, self._grace_s + _guardian.KILL_S + 5.0) != 0:  # killed before it was done
+        if wait_or_kill(self._guardian, self._grace_s + _guardian.KILL_S + 5.0) != 0:  # killed before it was finished
             kill_group(self.pid)
         for each in self._records:
             forget(each)

@@ -1,4 +1,4 @@
-"""Ending processes of earlier runs: only those that are recorded as ours, with their children, never ourselves."""
+"""Ending processes of earlier runs: only recorded ones of ours, with their children, never this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from astune.processes.records import ProcessRecord, command_line, forget, recorded
 
 GRACE_S = 15.0
-"""Seconds between SIGTERM and SIGKILL: a run that ends cleanly first writes down where it is."""
+"""Seconds between SIGTERM and SIGKILL: a run that ends cleanly saves its progress first."""
 _KILL_S = 5.0
 
 
@@ -26,10 +26,10 @@ class Target:
 
 
 def find_targets(words: Sequence[str]) -> list[Target]:
-    """Recorded processes whose command line has one of the words, each followed by its children.
+    """Find recorded processes whose command line has one of the words, each followed by its children.
 
-    A recorded process is only taken where its start still matches (`recorded` sees to that), and psutil compares the
-    start again before it sends a signal.
+    A recorded process must still have the recorded start time (checked by `recorded`), and psutil compares it again
+    before it sends a signal.
     """
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found: dict[int, Target] = {}

@@ -1,7 +1,7 @@
-"""A channel between two processes: frames of JSON, each preceded by its length, and who answers what comes over it.
+"""A channel between two processes: length-prefixed JSON frames, and the dispatch of requests.
 
-A request is `{"call": name, "given": {...}}`, an answer `{"data": ...}`, or `{"refused": text}` for a typed error that
-says what to do, or `{"failed": text}`.
+A request is `{"call": name, "given": {...}}`, an answer `{"data": ...}`, or `{"refused": text}` for a typed error with
+a hint, or `{"failed": text}`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Link:
-    """This process's end of the channel; `largest` is how many bytes the other end is trusted to send at once."""
+    """Own end of the channel; `largest` is the maximum frame size accepted from the other end."""
 
     def __init__(self, channel: socket.socket, *, largest: int = 1 << 32) -> None:
         channel.set_inheritable(False)
@@ -34,11 +34,11 @@ class Link:
         self._channel.sendall(LENGTH.pack(len(frame)) + frame)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any] | None:
-        """The next frame; None when the other end is closed.
+        """Return the next frame; None if the other end is closed.
 
         Raises:
-            TimeoutError: it was not there, or not whole, within `timeout_s`.
-            ValueError: it is larger than expected, or no JSON object.
+            TimeoutError: no complete frame arrived within `timeout_s`.
+            ValueError: it is too large, or not a JSON object.
         """
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         head = self._exactly(LENGTH.size, give_up)

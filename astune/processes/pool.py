@@ -1,7 +1,7 @@
-"""Processes that answer calls, started before they are needed.
+"""Pool of processes that answer calls, started in advance.
 
-One that is given back without any failure is used again, unless it says otherwise; any other is killed, with everything
-that it started. Where the first one `forks`, it is the template that all others are forked from.
+A process returned without any failure is reused, unless it opts out; any other is killed with its descendants. If the
+first one `forks`, it is the template from which all others are forked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerPool:
-    """Processes of one kind: `warm` of them wait ready beside those in use.
+    """Processes of one kind: `warm` of them are ready in addition to those in use. `warm` of them wait ready beside
+    those in use.
 
     Args:
-        start: starts one that can answer calls, or that `forks` others which can.
+        start: starts a process that answers calls, or that `forks` others that do.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Worker]], *, warm: int) -> None:
@@ -46,7 +47,7 @@ class WorkerPool:
         self._refill()
 
     async def take(self) -> Worker:
-        """A process without an instance: a waiting one, or the next that is started or given back.
+        """Acquire a process without an instance: a ready one, or the next that is started or returned.
 
         Raises:
             OSError, WorkerLost, EnvError: it could not be started.
@@ -70,7 +71,7 @@ class WorkerPool:
             raise
 
     async def give_back(self, worker: Worker) -> None:
-        """Take back a process whose instance was closed."""
+        """Return a process whose instance was closed."""
         if worker.reusable:
             self._keep(worker)
         else:
@@ -78,7 +79,7 @@ class WorkerPool:
             self._refill()
 
     async def trim(self) -> None:
-        """End processes that nobody needed for a while, the longest idle first."""
+        """End idle processes, the longest idle first."""
         while len(self._idle) > self._warm and time.monotonic() - self._idle[0].idle_since > IDLE_S:
             await self._idle.pop(0).end()
 
@@ -102,7 +103,7 @@ class WorkerPool:
         self._idle.append(worker)
 
     def _next_waiter(self) -> asyncio.Future[Worker] | None:
-        """Who waits longest, no longer among those who wait."""
+        """Remove and return the longest waiting caller."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():  # it is when its caller was cancelled

@@ -1,6 +1,6 @@
-"""A program that runs once: started, read and ended with everything that it started, however it or this process ends.
+"""Running a program once: start, read, and end it with its descendants, however it or this process ends.
 
-The guardian of `_guardian.py` stands between the two, as with `guarded.py`; what the program is for is not known here.
+It runs under the guardian of `_guardian.py`, as in `guarded.py`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _ENDS_S = KILL_S + 5.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """What a program printed on each stream, and how it ended."""
+    """Output of a program on each stream, and how it ended."""
 
     stdout: str
     stderr: str
     status: int | None
-    """Exit status, below 0 the negated number of a signal; None where somebody ended its guardian."""
+    """Exit status, below 0 the negated number of a signal; None if its guardian was killed."""
     memory: int
-    """Bytes that it and what it started held at once when it was ended for that; 0 where it was not."""
+    """Bytes held by its processes when it was ended for exceeding the limit; 0 otherwise."""
 
 
 async def run_program(
     command: Sequence[str], *, source: Path, environment: Mapping[str, str], folder: Path, memory: int = 0
 ) -> ProgramEnd:
-    """Run a program to its end in `folder`. When the caller is cancelled or this process ends, it is killed.
+    """Run a program in `folder` until it ends. When the caller is cancelled or this process ends, it is killed.
 
     Args:
-        source: the file that it reads as standard input.
-        memory: bytes that it and what it started may hold together; 0 is no limit.
+        source: file for its standard input.
+        memory: memory limit in bytes of all its processes; 0 is no limit.
 
     Raises:
         OSError, ValueError: it could not be started.
@@ -78,7 +78,7 @@ async def run_program(
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Have the guardian end everything, and wait for that."""
+    """Make the guardian end everything, and wait for that."""
     if process.returncode is not None:
         return
     if process.stdin is not None:
@@ -90,7 +90,7 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def _read(descriptor: int) -> dict[str, int]:
-    """Everything that the guardian reported until now."""
+    """Return everything that the guardian has reported."""
     os.set_blocking(descriptor, False)
     with os.fdopen(descriptor, "rb") as file:
         lines = (file.read() or b"").splitlines()
@@ -98,7 +98,7 @@ def _read(descriptor: int) -> dict[str, int]:
 
 
 async def _end_of(stream: asyncio.StreamReader | None) -> str:
-    """The end of what is printed; the rest is read and dropped, so that a program that prints much goes on."""
+    """Return the end of a stream; the rest is read and dropped, so that a verbose program is not blocked."""
     kept = bytearray()
     while stream is not None and (piece := await stream.read(65536)):
         kept += piece

@@ -1,10 +1,9 @@
-"""The processes that ASTuner started on behalf of this user: one small JSON file each, so that no lock is needed.
+"""Records of the processes that ASTuner started for this user: one small JSON file each, so that no lock is needed.
 
     ~/.local/state/astune/processes/<pid>-<hash of its start>.json     ($XDG_STATE_HOME in place of ~/.local/state)
 
-A process is its id and the moment of its start, so that an id that the system gave to somebody else is never taken
-for ours. A file whose process is gone is removed whenever the records are read; those of other machines, which may
-share the home folder, are left alone. What is done with a process is not decided here.
+A process is identified by its id and start time, so that a reused id is never mistaken for ours. Files of ended
+processes are removed whenever the records are read; those of other machines, which may share the home folder, are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process; `start` is as `started_at` has it."""
+    """A recorded process; `start` is as returned by `started_at`."""
 
     pid: int
     start: str
@@ -42,12 +41,12 @@ def registry_folder() -> Path:
 
 
 def record(pid: int, *, name: str, command: str = "", run: str = "") -> ProcessRecord | None:
-    """Write down a process that was just started; None where it is gone already, or nothing can be written.
+    """Record a process that was just started; None if it is already gone, or nothing can be written.
 
-    A record is only there for `astune --kill`: a folder that cannot be written is logged and stops nothing.
+    Records only serve `astune --kill`: a folder that cannot be written is logged and is not an error.
 
     Args:
-        command: the command line, where the system may not show it yet.
+        command: the command line, which the system may not show yet.
     """
     start = started_at(pid)
     if start is None:
@@ -80,7 +79,7 @@ def recorded() -> list[ProcessRecord]:
         except FileNotFoundError:  # another process removed it meanwhile
             continue
         except (OSError, ValueError, TypeError) as cause:
-            _log.warning("%s is no record of a process, it is removed: %s", path, cause)
+            _log.warning("%s is not a record of a process and is removed: %s", path, cause)
             path.unlink(missing_ok=True)
             continue
         if process.host != socket.gethostname():
@@ -93,7 +92,7 @@ def recorded() -> list[ProcessRecord]:
 
 
 def started_at(pid: int) -> str | None:
-    """Return when the process started, to be compared only; None where there is none.
+    """Return the start time of the process, for comparison only; None if it does not exist.
 
     Under Linux psutil adds the boot time, which moves when the clock is set; it is subtracted again.
     """

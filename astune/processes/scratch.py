@@ -1,9 +1,9 @@
-"""A temporary folder that is removed also where the process that made it was killed.
+"""Temporary folder that is removed even if the process that made it was killed.
 
     /tmp/astune-tmp-<what>-XXXXXXXX/     locked (flock) by the process that made it, for as long as that lives
 
-The next process of the same user that makes one removes those that nobody holds a lock on any more. A lock, unlike a
-process id, tells the truth between containers that share a folder, too.
+The next process of the same user that makes one removes those without a lock. Unlike process ids, locks also work
+between containers that share a folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 _PREFIX = "astune-tmp-"
 _NEW_S = 60.0
-"""Seconds in which a folder may be there without its lock yet."""
+"""Seconds in which a new folder may exist without its lock."""
 
 
 class Scratch:
@@ -39,7 +39,7 @@ class Scratch:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove the temporary folders in `folder` whose process is gone; returns them."""
+    """Remove and return the temporary folders in `folder` whose process is gone."""
     return [path for path in folder.glob(f"{_PREFIX}*") if _is_left_over(path) and _remove(path)]
 
 
@@ -75,7 +75,8 @@ def _locked(path: Path) -> int | None:
 
 
 def _remove(path: Path) -> bool:
-    """Whether it is gone. Code that a model wrote may have nested folders deeper than Python's own removal goes."""
+    """Remove a folder and return whether it is gone. Model-written code may nest folders deeper than Python's own
+    removal supports."""
     try:
         shutil.rmtree(path, ignore_errors=True)
     except RecursionError:

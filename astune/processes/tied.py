@@ -1,8 +1,8 @@
-"""A Python process that answers calls, one at a time, and ends with the one that started it: the process's own side.
+"""Process side of a Python process that answers calls, one at a time, and ends with its starter.
 
-It was started by `worker.py`, with its ends of a channel and a control socket among its arguments and of a lifeline as
-its standard input. One that forks gets over the control socket, for each process that it is to fork, a folder for its
-temporary files, a channel and a lifeline.
+`worker.py` starts it with its ends of a channel and a control socket as arguments, and of a lifeline as its standard
+input. A process that forks receives over the control socket, for each fork, a folder for temporary files, a channel and
+a lifeline.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from astune.schema import AstuneError
 from astune.schema.plain_json import encoded
 
 CAN_FORK = sys.platform == "linux"
-"""Elsewhere nobody can tell when a process that is no child has ended."""
-_ANEW = "anew"
+"""Whether forking is supported: elsewhere the end of a process that is not a child cannot be detected."""
+_RESTARTED = "restarted"
 """The last word on the command line of a process that was started again, with few variables."""
 _LONGEST_PATH = 4096
 
 
 class TiedProcess:
-    """This process, before it answers calls: it ends with its starter from now on.
+    """State of this process before it answers calls: from now on it ends with its starter.
 
     Args:
         channel: descriptor of the socket for calls and answers.
@@ -43,24 +43,24 @@ class TiedProcess:
         self._link = Link(socket.socket(fileno=channel))
 
     def keep_variables(self, names: Iterable[str]) -> None:
-        """Have no other variables in this process's memory, which may mean to start its program anew."""
-        if sys.argv[-1] == _ANEW:
+        """Remove all other variables from this process's memory, which may restart its program."""
+        if sys.argv[-1] == _RESTARTED:
             return
         os.set_inheritable(self._channel, True)
         os.dup2(self._lifeline, sys.stdin.fileno())
         kept = {name: os.environ[name] for name in names if name in os.environ}
-        os.execve(sys.executable, [*sys.orig_argv, _ANEW], kept)
+        os.execve(sys.executable, [*sys.orig_argv, _RESTARTED], kept)
 
     def refuse(self, error: AstuneError) -> None:
         """Say why this process can answer nothing."""
         self._link.send(encoded({"unusable": {"message": error.message, "hint": error.hint}}))
 
     def ready(self, *, reusable: bool, forks: bool) -> Link:
-        """Say that this process can answer calls, and return where they come from.
+        """Report that this process can answer calls, and return the source of the calls.
 
         Args:
-            reusable: whether it can be used again once it was given back.
-            forks: return in processes that are forked from this one on demand, and not in this one; where the system
+            reusable: whether it can be reused after it was returned.
+            forks: return in processes that are forked from this one on demand, and not in this one; if the system
                 cannot do that, return here.
         """
         self._say_ready(reusable=reusable, forks=forks and CAN_FORK)
@@ -96,11 +96,11 @@ class TiedProcess:
 
 
 def end_with_the_starter() -> int:
-    """Be killed, with all processes of this one's group, when its starter ends, however it ends.
+    """Arrange that this process's group is killed when its starter ends, however it ends.
 
-    Standard input is a pipe that the starter holds the other end of and never writes to. Linux kills this process's
-    group when that end closes, even where it computes and never looks (`F_SETOWN` with a negative number is a group,
-    `F_SETSIG` the signal in place of SIGIO: fcntl(2)). Elsewhere the process ends after its call.
+    Standard input is a pipe whose other end the starter holds and never writes to. Linux kills this process's group
+    when that end closes, even while it computes (`F_SETOWN` with a negative number is a group, `F_SETSIG` the signal in
+    place of SIGIO: fcntl(2)). Elsewhere the process ends after its call.
 
     Returns:
         The pipe's end, which is no longer standard input.

@@ -1,8 +1,8 @@
-"""A Python process that answers calls, one at a time, and ends with this one: the side that starts it.
+"""Starter side of a Python process that answers calls, one at a time, and ends with this one.
 
-The process itself is `tied.py`'s. It runs a module with the words CHANNEL CONTROL and its arguments. First it says
-`{"ready": {"pid": int, "reusable": bool, "forks": bool}}`, or `{"unusable": {"message", "hint"}}`. One that `forks`
-answers no calls: it was prepared once, and others are forked from it.
+`tied.py` is the process side. It runs a module with the arguments CHANNEL CONTROL and its own. First it reports
+`{"ready": {"pid": int, "reusable": bool, "forks": bool}}`, or `{"unusable": {"message", "hint"}}`. A process that
+`forks` answers no calls: it is prepared once, and others are forked from it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from astune.schema import EnvError
 from astune.schema.plain_json import encoded
 
 STARTS_S = 240.0
-"""Seconds that a process may take to be ready: it imports what it hosts."""
+"""Seconds that a process may take to start: it imports what it hosts."""
 ENDS_S = 10.0
 
 _STDERR = 2
-"""The stream for what a process prints; the channel is a socket of its own."""
+"""Stream for a process's output; the channel is a separate socket."""
 
 
 class CallFailed(Exception):
-    """The process raised; `is_refusal` where it was a typed error that says what to do."""
+    """The process raised; `is_refusal` if it was a typed error with a hint."""
 
     def __init__(self, detail: str, *, is_refusal: bool) -> None:
         super().__init__(detail)
@@ -43,15 +43,16 @@ class WorkerLost(Exception):
 
 
 class Ties:
-    """What a process has from this one: a channel, a lifeline whose end is the process's end, and a folder for its
-    temporary files, since one that is killed removes none."""
+    """Connections of a process to this one: a channel, a lifeline whose end is the process's end, and a folder for its
+    temporary files, since a killed process removes none."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lifeline: int) -> None:
         self.reader = reader
         self.writer = writer
         self.folder = Scratch("env")
         self.control: socket.socket | None = None
-        """The socket for what a process that forks others gets for each; None where it does not."""
+        """Control socket over which a forking process receives the connections of each fork; None if it does not
+        fork."""
         self._lifeline = lifeline
 
     @classmethod
@@ -83,12 +84,12 @@ class Ties:
 
 
 class Worker:
-    """A process. Calls do not overlap; after a lost one only `end` is of use.
+    """A child process. Calls do not overlap; after a lost one only `end` may be used.
 
     Args:
-        exited: the process's exit status once it has ended, None where only its parent knows.
-        name: what the process is called in errors.
-        pid: 0 where the process itself will say.
+        exited: the process's exit status once it has ended, None if only its parent knows it.
+        name: name of the process in errors.
+        pid: 0 if the process reports it.
     """
 
     def __init__(self, ties: Ties, exited: asyncio.Future[int | None], *, name: str, pid: int = 0) -> None:
@@ -102,10 +103,10 @@ class Worker:
 
     @classmethod
     async def start(cls, module: str, *arguments: str, name: str) -> Worker:
-        """Start a process that runs `module` and answers calls, or that `forks` others which do.
+        """Start a process that runs `module` and answers calls, or that `forks` others that do.
 
         Raises:
-            EnvError: it cannot do what it is for, as the process says.
+            EnvError: it reports that it is unusable.
             WorkerLost: the process ended, or was not ready in time.
         """
         async with Ties.new() as (ties, channel, lifeline):
@@ -211,7 +212,7 @@ async def _status(process: asyncio.subprocess.Process) -> int | None:
 
 
 def _settle_at_end(exited: asyncio.Future[int | None], pid: int) -> None:
-    """Give `exited` its result when a process has ended that is no child of this one."""
+    """Set the result of `exited` when a process has ended that is not a child of this one."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)

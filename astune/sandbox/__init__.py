@@ -1,6 +1,6 @@
-"""Running code that a model wrote, without harm.
+"""Sandbox for model-written code.
 
-What runs inside is imported without the rest, which is loaded when it is asked for.
+Modules that run inside import nothing else; the rest is loaded lazily.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many calls run at once: as many as may all use their memory, in half of what the machine has; others wait."""
+"""Limit on concurrent calls: as many as may use their full memory in half of the machine's; others wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class Budget:
-    """`places` at most at once, for calls from any event loop; whoever came first goes first."""
+    """Semaphore of `places` for calls from any event loop, first come, first served."""
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -64,6 +64,6 @@ def places_for(memory_mb: int) -> int:
 def machine_bytes() -> int:
     """Memory of this machine, or of the container that this process is in."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError):  # no container of that kind, or it says `max`
+    with suppress(OSError, ValueError):  # no container of that kind, or it reads `max`
         total = min(total, int(_CGROUP.read_text()))
     return total

@@ -1,4 +1,4 @@
-"""The interpreter that runs inside: how it is started, with what environment, and which folders it needs."""
+"""The interpreter that runs inside: its command, environment and required folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} 
 
 
 def environment() -> dict[str, str]:
-    """All that the code sees of an environment: nothing of ours. One thread, since threads count as processes."""
+    """Return the environment of the code: nothing of ours. One thread, since threads count as processes."""
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
@@ -34,7 +34,8 @@ def command(module: str, *words: str, folder: Path = FOLDER) -> list[str]:
 
 
 def readable_folders() -> list[str]:
-    """What an interpreter needs to read: its own parts and the system's libraries; no home folder, no project."""
+    """Return the folders that an interpreter reads: its own files and the system's libraries; no home folder, no
+    project."""
     real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
     parts = [os.path.join(folder, part) for folder in (sys.base_prefix, sys.prefix, real) for part in _PARTS]
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""What to do where no sandbox works: the line that mends this machine, as far as its kernel's settings tell."""
+"""Advice if no sandbox works: the command that fixes this machine, as far as its kernel's settings reveal it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _AGAINST_NAMESPACES = {
 
 
 def mending(hints: Iterable[str]) -> str:
-    """The line to run first, and the way out that isolates nothing.
+    """Return the command to run first, and the fallback without isolation.
 
     Args:
-        hints: what backends that failed say themselves.
+        hints: messages of the failed backends.
     """
-    line = next(iter([*_of_the_kernel(), *hints, *_of_landlock()]), "use a machine whose kernel you can set up")
+    line = next(iter([*_of_the_kernel(), *hints, *_of_landlock()]), "use a machine whose kernel you can configure")
     return f"{line}; or run code without isolation: --set sandbox.allow_unsafe=true"
 
 

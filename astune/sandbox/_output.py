@@ -1,4 +1,4 @@
-"""Both output streams of a call, read while it runs, up to a number of bytes together."""
+"""Reader of both output streams of a call while it runs, up to a total number of bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Output:
-    """Made on the event loop that waits for the call. Give `write_ends` away, then call `let_go`."""
+    """Output reader, created on the event loop that waits for the call. Pass on `write_ends`, then call `let_go`."""
 
     def __init__(self, limit_bytes: int, *, when_full: Callable[[], None]) -> None:
         self.full = False
@@ -32,7 +32,7 @@ class Output:
             os.close(self.write_ends.pop())
 
     async def ended(self) -> None:
-        """Until nobody can write any more, or nothing more is read."""
+        """Wait until all writers have closed the streams, or reading has stopped."""
         await asyncio.wait([stream.ended for stream in self._streams])
 
     def streams(self) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""The backends that start an interpreter for each call: bubblewrap, and rlimits alone."""
+"""Backends that start an interpreter for each call: bubblewrap, and rlimits alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEFT_OVER_S = 0.2
 
 
 class _ProgramBackend:
-    """A process a call, in a session of its own."""
+    """Backend with one process per call, in its own session."""
 
     name: str
 
@@ -84,7 +84,7 @@ class _ProgramBackend:
         return command("program", *program)
 
     def _outgrown(self, process: int, scratch: str, limits: SandboxLimits) -> Callable[[], bool]:
-        """Tells whether too much lies in the scratch folder."""
+        """Return whether the scratch folder holds too much."""
         return Quota(scratch, limits.memory_mb << 20).is_exceeded
 
     async def _started(
@@ -119,7 +119,7 @@ class BubblewrapBackend(_ProgramBackend):
         return [str(self._bwrap), *_namespaces(), *_tree(limits), "--die-with-parent", "--chdir", "/", "--", *words]
 
     def _outgrown(self, process: int, scratch: str, limits: SandboxLimits) -> Callable[[], bool]:
-        """Tells whether there are too many files; a file system of its own bounds their bytes."""
+        """Return whether there are too many files; the scratch folder's own file system bounds their bytes."""
         return lambda: any(_files_of(inside) > MOST_FILES for inside in family.below(process))
 
 
@@ -136,7 +136,7 @@ async def _watch(
     limits: SandboxLimits,
     outgrown: Callable[[], bool],
 ) -> None:
-    """Until the process ends by itself, or is to be stopped."""
+    """Wait until the process ends by itself, or is to be stopped."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limits.timeout_s
     proc = family.open_proc() if sys.platform == "linux" else None
@@ -157,8 +157,9 @@ async def _watch(
 
 
 def _namespaces() -> list[str]:
-    """As root, no namespace of users: root inside would be the machine's root, whom no limit of processes binds. The
-    interpreter inside changes to nobody instead, for which it is left the capabilities."""
+    """Return the namespace options: as root without a user namespace, since root inside would be the machine's root,
+    which no limit of processes binds. The interpreter inside changes to the user `nobody` instead, for which it keeps
+    the capabilities."""
     kinds = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     if os.geteuid() != 0:
         return [*kinds, "--unshare-user"]
@@ -174,7 +175,7 @@ def _tree(limits: SandboxLimits) -> list[str]:
         if path.is_symlink() and len(path.parts) == 2:  # /lib -> usr/lib
             tree += ["--symlink", os.readlink(path), str(path)]
             continue
-        for parent in reversed(path.parents[:-1]):  # bwrap's own would be closed to nobody
+        for parent in reversed(path.parents[:-1]):  # bwrap's own would not be accessible to nobody
             tree += ["--perms", "0755", "--dir", str(parent)]
         tree += ["--ro-bind", str(path), str(path)]
     if not any(folder.startswith("/tmp/") for folder in folders):
@@ -184,7 +185,7 @@ def _tree(limits: SandboxLimits) -> list[str]:
 
 
 def _files_of(process: str) -> int:
-    """Files in the scratch folder as a process sees it; 0 before it is there."""
+    """Count files in the scratch folder as the process sees it; 0 before it exists."""
     scratch = f"/proc/{process}/root{SCRATCH}"
     try:
         if os.stat(f"/proc/{process}/root").st_dev == os.stat("/").st_dev:
@@ -196,7 +197,7 @@ def _files_of(process: str) -> int:
 
 
 def _read_ready(descriptor: int) -> bool:
-    """Return whether the code began; where it did not, confining it failed."""
+    """Return whether the code started; if not, confining it failed."""
     try:
         return os.read(descriptor, len(READY)) == READY
     except BlockingIOError:
@@ -209,7 +210,7 @@ def _settle(stopped: asyncio.Future[EndedBy], reason: EndedBy) -> None:
 
 
 def _wait_status(returncode: int) -> int:
-    """The wait status; bwrap says 128 + n of a process that signal n ended, as shells do."""
+    """Return the wait status; bwrap reports 128 + n for a process ended by signal n, as shells do."""
     if returncode > 128:
         return returncode - 128
     return -returncode if returncode < 0 else returncode << 8

@@ -25,7 +25,7 @@ from astune.sandbox.inside.removal import remove_all
 from astune.schema import SandboxError, boundary
 
 _START_S = 30.0
-"""Seconds that the interpreter may take to be ready; it takes a tenth of one on an idle machine."""
+"""Seconds that the interpreter may take to start; it takes a tenth of one on an idle machine."""
 _REPORT_S = 15.0
 """Seconds beyond a call's own limit within which its end is reported."""
 _MESSAGE_BYTES = 1 << 16
@@ -67,7 +67,7 @@ class ZygoteBackend:
                 if report:
                     await output.ended()
         finally:
-            ours.close()  # where nothing was reported yet, this ends the call
+            ours.close()  # without a report yet, this ends the call
             output.close()
         return self._result(json.loads(report or _unreported(control)), output, name)
 
@@ -82,7 +82,7 @@ class ZygoteBackend:
         return result_of(report["status"], stopped, *output.streams())
 
     async def _send(self, request: dict[str, Any], descriptors: list[int]) -> socket.socket:
-        """Hand a request to the zygote, to another one where it has ended; gives the socket that it went over."""
+        """Send a request to the zygote, restarting it if it has ended; return the socket used."""
         message = json.dumps(request).encode()
         control = self._control
         try:
@@ -136,15 +136,16 @@ class ZygoteBackend:
             wait_or_kill(self._process, _REPORT_S)
             self._process = None
         if self._scratch is not None:
-            remove_all(self._scratch.path)  # its keeper did, unless it was killed
+            remove_all(self._scratch.path)  # its parent process does, unless it was killed
             self._scratch.remove()
             self._scratch = None
 
 
 def _unreported(control: socket.socket) -> str:
-    """What a call's warden would have said. The kernel ends one where memory runs out, and its call with it.
+    """Return a substitute for a missing report of a call's warden, which the kernel may kill, with its call, when
+    memory runs out.
 
-    Where the zygote lives, which sends nothing after its start, its socket is silent and not at its end.
+    While the zygote lives, which sends nothing after its start, its socket is silent and not at its end.
     """
     try:
         control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -162,11 +163,12 @@ def _alive(control: socket.socket | None) -> socket.socket:
 
 
 def _require_readable_by_all(paths: Iterable[str]) -> None:
-    """Code that root starts without a mount namespace runs as nobody, who has to reach the interpreter."""
+    """Check that the user nobody, as whom code runs that root starts without a mount namespace, can read the
+    interpreter."""
     for path in map(Path, paths):
         closed = [parent for parent in path.parents if not parent.stat().st_mode & stat.S_IXOTH]
         if closed:
             raise SandboxError(
-                f"without namespaces code runs as nobody, to whom {path} is closed by {closed[0]}",
+                f"without namespaces code runs as nobody, who cannot read {path} because of {closed[0]}",
                 hint=f"chmod o+x {closed[0]}",
             )

@@ -1,4 +1,4 @@
-"""What a call to the sandbox gives, and what a backend is."""
+"""Result of a sandbox call, and the interface of a backend."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ EndedBy = Literal["exit", "timeout", "memory", "output", "killed"]
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """What the code did. That it failed, or had to be stopped, is a result and no error.
+    """Result of running the code; that it failed or had to be stopped is not an error. That it failed, or had to be
+    stopped, is a result and no error.
 
     Args:
         returncode: exit status; below 0 the number of the signal that ended it, -9 where it was stopped.
-        stdout: what it printed, at most `output_kb` of both streams together; bytes that are no UTF-8 become �.
-        ended_by: `exit` by itself, one of the limits, or `killed` by a signal of its own making, as after a segfault.
+        stdout: what it printed, at most `output_kb` of both streams together; bytes that are not UTF-8 become �.
+        ended_by: `exit` by itself, one of the limits, or `killed` by a signal that it caused, such as a segfault.
     """
 
     returncode: int
@@ -30,12 +31,13 @@ class SandboxResult:
 
 
 class Backend(Protocol):
-    """A way to run code. It is started before its first call; calls may come at once, from any event loop."""
+    """A method of running code. It is started before its first call; calls may run concurrently, from any event
+    loop."""
 
     name: str
 
     async def start(self) -> None:
-        """Raises SandboxError where this machine does not allow it."""
+        """Start the backend; raise SandboxError if this machine does not allow it."""
         ...
 
     async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult: ...
@@ -44,10 +46,10 @@ class Backend(Protocol):
 
 
 def result_of(status: int, stopped: EndedBy | None, stdout: bytes, stderr: bytes) -> SandboxResult:
-    """The result of a process with this wait status, which we stopped for the reason `stopped`.
+    """Return the result of a process with this wait status; `stopped` is our reason for stopping it.
 
-    A SIGKILL that was not ours is the kernel's, for want of memory. What printed too much was cut, also where it ended
-    before it was stopped.
+    A SIGKILL that was not ours is the kernel's, because memory ran out. Excessive output was cut, even if the process
+    ended before it was stopped.
     """
     returncode = os.waitstatus_to_exitcode(status)
     if returncode == OUT_OF_MEMORY or stopped == "output":

@@ -1,6 +1,6 @@
-"""The sandbox: code that nobody has read, run where it can do no harm.
+"""The sandbox, which runs unreviewed code without risk.
 
-It runs Python and gives back what was printed. It keeps nothing between calls, and hands no objects in or out.
+It runs Python and returns the output. No state is kept between calls, and no objects are passed in or out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from astune.schema import SandboxError
 _log = logging.getLogger(__name__)
 
 BACKENDS = ("zygote", "zygote-landlock", "bubblewrap", "rlimits")
-"""In the order in which they are tried; the last one isolates nothing and is tried only where the user says so."""
+"""Backends in the order in which they are tried; the last one has no isolation and is only used if the user allows
+it."""
 
 _PROBE = SandboxLimits(timeout_s=30.0)
 
@@ -46,11 +47,11 @@ class Sandbox:
         """Open the first backend that works here.
 
         Args:
-            config: limits, and whether no isolation will do.
+            config: limits, and whether running without isolation is allowed.
             backend: one of BACKENDS, to try no other.
 
         Raises:
-            SandboxError: none works; says why each does not.
+            SandboxError: none works; the message has the reason of each.
         """
         sandbox = await cls.start(config, backend=backend)
         try:
@@ -85,12 +86,12 @@ class Sandbox:
         return self._backend.name
 
     async def run(self, code: str, *, timeout_s: float | None = None, name: str = "the code") -> SandboxResult:
-        """Run code as a program of its own, with nothing from calls before.
+        """Run code as a separate program, without state of earlier calls.
 
         Args:
-            timeout_s: seconds it may take, where that is less than the configuration allows; above 0. Waiting for other
-                calls to end, where all together might use half of the machine's memory, does not count.
-            name: what errors call it, for instance the episode's task.
+            timeout_s: timeout in seconds, above 0, if less than the configured one. Time in the queue, while other
+                calls might use half of the machine's memory, does not count.
+            name: name in errors, for instance the episode's task.
 
         Raises:
             SandboxError: the sandbox failed. Whatever the code does is a result.

@@ -1,4 +1,4 @@
-"""A sandbox a process and configuration, opened when it is first needed; it ends with the process."""
+"""Sandbox shared by a process, one per configuration, opened on first use and closed with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every HTTP server of ours asks of a request before it acts on it, and how it listens."""
+"""Common parts of our HTTP servers: checks of requests, and listening."""
 
 from astune.serving.guard import Guard, Refuse, has_token
 from astune.serving.json_body import read_json

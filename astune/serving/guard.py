@@ -1,4 +1,4 @@
-"""The guard around an HTTP application: host name, token, and size of a body. Answers pass it unbuffered."""
+"""Guard around an HTTP application: checks host name, token, and body size. Responses pass through unbuffered."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def nothing(_: Scope) -> bool:
 
 
 class Guard:
-    """Pure ASGI middleware that refuses what a server of ours never answers.
+    """Pure ASGI middleware that refuses disallowed requests to our servers.
 
     Args:
         loopback: whether only this machine reaches the server. The `Host` header must then name this machine, which
             keeps out web pages whose name was pointed here (DNS rebinding).
-        token: what callers must send as `Authorization: Bearer`; None where none is needed.
+        token: token that callers must send as `Authorization: Bearer`; None if none is required.
         max_body_bytes: larger bodies get status 413 and are not read to their end.
-        refuse: makes the answer to a refused request.
-        is_open: which requests need no token.
-        is_page: which requests other sites' pages may lead to, since what they get holds nothing secret.
-        reads_query: whether the token may come as `?token=` too, from a browser that opens a link.
+        refuse: creates the response to a refused request.
+        is_open: whether a request needs no token.
+        is_page: whether other sites may link to a request, since its response holds nothing secret.
+        reads_query: whether the token may also be sent as `?token=`, by a browser that opens a link.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Guard:
         try:
             await (refusal or self._app)(scope, self._limited(receive), send)
         except ClientDisconnect:
-            return  # nobody waits for an answer
+            return  # no client waits for the response
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
@@ -110,13 +110,13 @@ class Guard:
 
 
 def has_token(headers: Headers, token: str) -> bool:
-    """Whether the request carries `token`."""
+    """Return whether the request carries `token`."""
     kind, _, given = headers.get("authorization", "").partition(" ")
     return kind.lower() == "bearer" and _same(given, token)
 
 
 def _same(given: str, token: str) -> bool:
-    """Compared in a time that does not tell how much of it was right."""
+    """Compare tokens in constant time."""
     return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
 
 

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: what could not be stored or sent on is refused where it arrives."""
+"""JSON from clients: values that could not be stored or forwarded are refused on arrival."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MAX_DEPTH = 100
 
 
 def read_json(body: bytes) -> Any:
-    """The value in `body`.
+    """Return the value in `body`.
 
     Raises:
-        ValueError: it is no JSON, nested deeper than `MAX_DEPTH`, or holds NaN, Infinity or half a surrogate pair.
+        ValueError: it is not JSON, is nested deeper than `MAX_DEPTH`, or contains NaN, Infinity or a lone surrogate.
     """
     try:
         value = json.loads(body, parse_constant=_no_constant)
@@ -28,7 +28,7 @@ _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_depth(value: Any) -> None:

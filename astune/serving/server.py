@@ -1,10 +1,10 @@
-"""How our HTTP servers listen: one protocol, with an end for connections on which no whole request arrives.
+"""Connection handling of our HTTP servers: one protocol, with a timeout for incomplete requests.
 
-    head     a request's line and headers have to be there `HEAD_S` after the connection, or after the answer before
-    body     and its body `BODY_S` later
-    many     above `most_connections()`, the one that has waited longest for a request makes room for the new one
+    head a request's line and headers must arrive within `HEAD_S` of the connection, or of the previous response body
+    and its body `BODY_S` later many above `most_connections()`, the connection that has waited longest for a request is
+    closed
 
-An answer may take as long as it takes: what is limited is what a caller can make a server wait for.
+A response may take any time: only waiting for a client is limited.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BACKLOG = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The listening socket; port 0 takes a free one.
+    """Return the listening socket; port 0 selects a free one.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -47,10 +47,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_config(app: ASGIApp, *, end_s: int | None = None, log_level: str = "warning") -> uvicorn.Config:
-    """The settings of every server of ours.
+    """Return the settings shared by all our servers.
 
     Args:
-        end_s: seconds that answers have to leave when the server ends; None waits for them.
+        end_s: seconds for unfinished responses when the server ends; None waits for them.
     """
     return uvicorn.Config(
         app,
@@ -99,7 +99,7 @@ class PromptHttp(H11Protocol):
         self._note_phase()
 
     def _note_phase(self) -> None:
-        """Give each phase of a request its time: what drips in does not prolong it."""
+        """Limit each phase of a request, so that slowly arriving bytes do not prolong it."""
         phase = self.conn.their_state
         if phase is self._phase:
             return

@@ -12,7 +12,22 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ASTUNE = ROOT / "astune"
 ROOMS = sorted(path.name for path in ASTUNE.iterdir() if (path / "__init__.py").is_file())
-TO_DO = frozenset(ROOMS) - {"config", "schema", "runs", "app", "rollout", "workflow", "context_tracker", "renderers"}
+TO_DO = frozenset(ROOMS) - {
+    "config",
+    "schema",
+    "runs",
+    "app",
+    "rollout",
+    "workflow",
+    "context_tracker",
+    "renderers",
+    "sandbox",
+    "processes",
+    "serving",
+    "launcher",
+    "env_service",
+    "environments",
+}
 """Rooms whose texts still have to be reworded; this only shrinks."""
 PAGES_TO_DO = frozenset(path.name for path in (ROOT / "docs/en").glob("*.md"))
 """Pages that still have to be reworded; decisions.md and letter.md record what was decided and promised."""

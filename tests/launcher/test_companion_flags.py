@@ -89,7 +89,7 @@ def test_a_name_twice_is_an_error(config):
 
 def test_an_address_that_is_none_is_an_error(tmp_path):
     config = load_config(None, ["companions.env.health_url=127.0.0.1:80"])
-    with pytest.raises(ConfigError, match="which is no address"):
+    with pytest.raises(ConfigError, match="which is not an address"):
         companions_of(CompanionFlags(("env=x",)), config)
 
 
@@ -124,7 +124,7 @@ def test_the_section_is_explained():
     from astune.config import explain
 
     assert "health_url" in explain("companions.NAME")
-    assert "Seconds that it may take to start" in explain("companions.tools.timeout_s")
+    assert "Start-up timeout in seconds" in explain("companions.tools.timeout_s")
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_appworld_says_what_it_needs(name, appworld_world, config):
 
 
 def test_appworlds_folder_must_be_there(appworld_world, config):
-    with pytest.raises(ConfigError, match="which is no folder"):
+    with pytest.raises(ConfigError, match="which is not a folder"):
         appworld(config, appworld_world | {"APPWORLD_PATH": "/no/such/folder"})
 
 

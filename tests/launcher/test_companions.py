@@ -78,7 +78,7 @@ def test_one_that_answers_already_is_used_and_not_ended(experiment, port, marker
     with Companions([server(port, marker)], experiment) as first:
         Told().start(first)
         with Companions([server(port, marker)], experiment.parent / "other") as second:
-            assert "answers already, it is used as it is" in Told().start(second)[0]
+            assert "already responds and is reused" in Told().start(second)[0]
             assert len(with_marker(marker)) == 2
         assert len(with_marker(marker)) == 2
 
@@ -95,7 +95,7 @@ def test_one_that_is_the_runs_own_is_not_mistaken_for_another_that_answers_at_it
     with Companions([server(port, marker)], experiment) as first:
         Told().start(first)
         error = failing(server(port, marker, port_key="engine.vllm.port"), experiment.parent / "other")
-    assert f"answers already at http://127.0.0.1:{port}, and a run starts one of its own" in error.message
+    assert f"already responds at http://127.0.0.1:{port}, but a run starts its own" in error.message
     assert "set engine.vllm.port to another port" in error.hint
 
 

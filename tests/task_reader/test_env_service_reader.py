@@ -58,7 +58,7 @@ def test_the_calculator_brings_tasks_that_do_not_meet():
     [
         ({"env_type": ""}, "set task_reader.env_service.env_type"),
         ({"env_type": "appworld"}, "APPWORLD_PATH is not set; .*env_url"),
-        ({"env_type": "frozenlake"}, "FrozenLake brings no tasks of its own"),
+        ({"env_type": "frozenlake"}, "FrozenLake has no tasks of its own"),
         ({"env_type": "calculator", "training_split": "test1"}, "no split 'test1'; use train to train"),
         ({"training_split": "nothing"}, "has no task in split 'nothing'"),
         ({"training_split": "twice"}, "'a' is there twice"),

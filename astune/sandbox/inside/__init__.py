@@ -1,6 +1,6 @@
-"""What runs on the other side of a sandbox's wall: standard library only, so that a plain interpreter starts at once.
+"""Code that runs inside the sandbox: standard library only, so that a plain interpreter starts at once.
 
-Nothing here imports astune. Of astune, the sandbox imports nothing from here but constants and paths: these files are
-run by an interpreter of their own, whose environment and memory have nothing of the parent's. Processes that are forked
-from an environment's (`astune/environments/_appworld_engine.py`) confine themselves by `confine.py`.
+Nothing here imports astune. The rest of the sandbox imports only constants and paths from here: these files are run by
+a separate interpreter, whose environment and memory share nothing with the parent's. Processes that are forked from an
+environment's (`astune/environments/_appworld_engine.py`) confine themselves by `confine.py`.
 """

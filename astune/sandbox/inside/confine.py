@@ -1,6 +1,6 @@
-"""What a process gives up before it runs the code: memory, processes, capabilities, files, system calls.
+"""Confinement of a process before it runs the code: memory, processes, capabilities, files, system calls.
 
-Each step raises OSError where it cannot be taken, and then no code is run.
+Each step raises OSError if it fails, and then no code is run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCRATCH = "/scratch"
-"""The code's own folder, where there is a mount namespace: its working, home and temporary folder."""
+"""The code's own folder, if there is a mount namespace: its working, home and temporary folder."""
 
 DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
-"""Not /dev/zero: mapping it shared makes memory that no process is charged for."""
+"""Devices that are visible. Not /dev/zero: mapping it shared creates memory that no process is charged for."""
 NOBODY = 65534
 OPEN_FILES = 128
 """Each may hold a few hundred KiB of the kernel's memory, as sockets do."""
@@ -47,7 +47,7 @@ def limit(timeout_s: float, memory_mb: int) -> None:
 
 
 def die_first(proc: int) -> None:
-    """Have the kernel end this process, and whatever it starts, before any other where memory runs out.
+    """Make the kernel kill this process, and its children, before any other when memory runs out.
 
     Args:
         proc: a descriptor of /proc.
@@ -61,7 +61,7 @@ def die_first(proc: int) -> None:
 
 
 def limit_processes(processes: int) -> None:
-    """Bound the processes and threads of this process's user, which should be a user of its own."""
+    """Limit the processes and threads of this process's user, which should be a separate user."""
     _lower(resource.RLIMIT_NPROC, processes, processes)
 
 
@@ -74,7 +74,7 @@ def become_nobody(*, keep_administration: bool) -> None:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     except OSError as cause:
-        if cause.errno != errno.EINVAL:  # a container's root, where nobody else is mapped, is not the machine's root
+        if cause.errno != errno.EINVAL:  # a container's root without other mapped users is not the machine's root
             raise
     _set_capabilities(1 << _CAP_SYS_ADMIN if keep_administration else 0)
 
@@ -85,12 +85,12 @@ def enter_own_user_namespace() -> None:
 
 
 def give_up(readable: Sequence[str], scratch: str, *, walled: bool, threads: bool = False) -> None:
-    """Capabilities, files and system calls, for good.
+    """Drop capabilities, and restrict files and system calls, irrevocably.
 
     Args:
         walled: whether there are namespaces, which end processes and hide files. Without them no process may be
-            started, and a kernel without Landlock will not do.
-        threads: whether threads may be started where no process may be.
+            started, and the kernel must support Landlock.
+        threads: whether threads may be started if processes may not.
     """
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     _set_capabilities(0)

@@ -1,4 +1,4 @@
-"""The processes below another one, and their memory, as /proc tells it."""
+"""Descendants of a process, and their memory, according to /proc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def resident_bytes(proc: int, process: str) -> int:
 
 
 def below(process: int) -> list[str]:
-    """All processes below one."""
+    """Return all descendants of a process."""
     proc = open_proc()
     try:
         return list(_below(proc, str(process)))
@@ -33,8 +33,8 @@ def _below(proc: int, process: str) -> Iterator[str]:
 
 
 def _own_bytes(proc: int, process: str) -> int:
-    """Memory that is no file of the machine's: private, and of files in the scratch folder. There is no other: the
-    system call filter refuses shared memory without a file."""
+    """Return the memory not backed by the machine's files: private, and of files in the scratch folder. There is no
+    other: the system call filter refuses shared memory without a file."""
     lines = [line.split() for line in _read(proc, f"{process}/status").splitlines()]
     return sum(int(words[1]) << 10 for words in lines if words[0] in ("RssAnon:", "RssShmem:"))
 

@@ -1,4 +1,4 @@
-"""How much lies in a folder that untrusted code fills, where no file system of its own bounds it."""
+"""Size of a folder that untrusted code fills, if no separate file system limits it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHARE = 10.0
 
 
 class Quota:
-    """Looks at a folder now and then: the more lies there, the more seldom.
+    """Quota that checks a folder from time to time, less often the more it holds.
 
     Args:
-        most_bytes: what all files together may hold on the disk.
-        process: whose open files count although they were unlinked; 0 where none does.
+        most_bytes: limit of all files together, on the disk.
+        process: process whose unlinked open files count as well; 0 for none.
     """
 
     def __init__(self, folder: str, most_bytes: int, process: int = 0) -> None:
@@ -30,7 +30,7 @@ class Quota:
         self._next = 0.0
 
     def is_exceeded(self) -> bool:
-        """Whether the folder held too much when it was last looked at."""
+        """Return whether the folder was over its limit at the last check."""
         began = time.monotonic()
         if began < self._next:
             return False
@@ -42,7 +42,7 @@ class Quota:
 
 
 def holds_more(folder: str, most_bytes: int, most_files: int) -> bool:
-    """Whether a folder holds more bytes or files than these, or folders deeper than 64. Raises nothing."""
+    """Return whether a folder holds more bytes or files than these, or folders deeper than 64. Raises nothing."""
     left = [most_bytes, most_files]
     try:
         return _exceeds(os.open(folder, _OPEN), left, _DEEPEST)
@@ -51,7 +51,7 @@ def holds_more(folder: str, most_bytes: int, most_files: int) -> bool:
 
 
 def unlinked_bytes(process: int, folder: str) -> int:
-    """What files of the folder hold that no name leads to any more: open ones, and those that are mapped alone."""
+    """Return the bytes of the folder's unlinked files: open ones, and those that are only mapped."""
     held: dict[int, int] = {}
     for descriptor in _names(f"/proc/{process}/fd"):
         try:
@@ -63,7 +63,10 @@ def unlinked_bytes(process: int, folder: str) -> int:
     for line in _lines(f"/proc/{process}/maps"):
         where, _, offset, _, inode, *path = line.split(None, 5)
         if path and path[0].startswith(folder) and path[0].endswith(" (deleted)"):
-            start, end = (int(bound, 16) for bound in where.split("-"))
+            start, end = (
+                int(bound, 16)
+                for bound in where.split("Subtract the size of the folder, which is closed, from `left`.")
+            )
             held.setdefault(int(inode), 0)
             held[int(inode)] = max(held[int(inode)], int(offset, 16) + end - start)
     return sum(held.values())
@@ -91,7 +94,7 @@ def _exceeds(folder: int, left: list[int], levels: int) -> bool:
             try:
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 inside = os.open(name, _OPEN, dir_fd=folder) if stat.S_ISDIR(found.st_mode) else None
-            except PermissionError:  # nobody may count what lies there
+            except PermissionError:  # content cannot be counted without permission
                 return True
             except OSError:  # it has gone
                 continue

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # a program that starts for each call imports no more than it
     from typing import NoReturn
 
 FILE_NAME = "main.py"
-"""What tracebacks call the code."""
+"""File name of the code in tracebacks."""
 
 OUT_OF_MEMORY = 137
 """Exit status of code that ran out of memory: what containers say of a process that the kernel ended for that."""
@@ -79,5 +79,5 @@ def _show(failure: BaseException, source: str) -> None:
 def _write(text: str) -> None:
     try:
         sys.stderr.write(text)
-    except Exception:  # sys.stderr is whatever the code made of it
+    except Exception:  # the code may have replaced sys.stderr
         os.write(2, text.encode(errors="replace"))

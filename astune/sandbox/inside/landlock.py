@@ -1,7 +1,8 @@
-"""Landlock: which files can be opened. Reference: landlock(7) and `linux/landlock.h`.
+"""Landlock: restricts which files can be opened. Reference: landlock(7) and `linux/landlock.h`. Reference: landlock(7)
+and `linux/landlock.h`.
 
 It checks opening, creating, renaming and removing. It does not check changes of a file's mode, owner or times, nor
-questions such as stat(2): those are left to the mounts, or to the system call filter.
+queries such as stat(2): those are left to the mounts, or to the system call filter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1 << 0, 1 
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READING = _EXECUTE | _READ_FILE | _READ_DIR
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""Every right that a version of the interface knows: to be handled is to be refused where no rule grants it."""
+"""Every right of a version of the interface: a handled right is refused unless a rule grants it."""
 
 
 def version() -> int:
@@ -37,7 +38,7 @@ def version() -> int:
 def restrict(readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
     """Let this thread, and whatever it starts, open only these files and folders. Needs no_new_privs.
 
-    Programs are run from `readable` only; of `listable`, and what is below, the names can be read.
+    Programs are run from `readable` only; of `listable` and its subfolders, only names can be read.
     """
     abi = version()
     rights = _RIGHTS[min(abi, 5)]

@@ -1,7 +1,7 @@
-"""A guest that is a program of its own, for backends that start an interpreter for each call.
+"""Guest process for backends that start an interpreter for each call.
 
-Its arguments say how to confine itself, and the code is its standard input. Before any code runs it says so on a pipe
-and closes that; where nothing came over the pipe, it was not the code that ended.
+Its arguments describe the confinement, and the code is its standard input. Before any code runs it reports that on a
+pipe and closes it; without this report, the failure was not the code's.
 """
 
 from __future__ import annotations

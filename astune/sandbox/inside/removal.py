@@ -1,7 +1,7 @@
 """Removal of a folder that untrusted code has filled: of any depth, with names and modes of its choosing.
 
 `shutil.rmtree` recurses once a level and raises RecursionError some 1,000 levels down; no path reaches the bottom of
-3,000. Here the folders of each folder are moved up beside it before it goes, so that nothing is ever deep.
+3,000. Here the subfolders of each folder are moved up before it is removed, so that nothing is ever deep.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_all(folder: str | os.PathLike[str]) -> bool:
-    """Remove a folder and what lies in it; returns whether it is gone. Raises nothing."""
+    """Remove a folder and its content; return whether it is gone. Raises nothing."""
     try:
         top = os.open(folder, _OPEN)
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def _names(descriptor: int) -> list[str]:
 
 
 def _removed(name: str, top: int) -> bool:
-    """Remove a file of the folder, or a folder whose own folders are moved up; whether that went well."""
+    """Remove a file of the folder, or a folder whose subfolders are moved up; return whether that succeeded."""
     try:
         inside = _entered(name, top)
         if inside is None:
@@ -71,7 +71,7 @@ def _move_up(child: str, inside: int, top: int) -> None:
 
 
 def _entered(name: str, parent: int) -> int | None:
-    """A descriptor of a folder, which may be read and written from now on; None for anything else."""
+    """Return a descriptor of a folder, made readable and writable; None for anything else."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
         return None
     with contextlib.suppress(OSError):

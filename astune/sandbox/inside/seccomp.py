@@ -1,4 +1,5 @@
-"""A seccomp filter: which system calls exist inside. It is a list of what is allowed, and everything else is not.
+"""A seccomp filter: the list of system calls allowed inside; everything else is refused. It is a list of what is
+allowed, and everything else is not.
 
     load the architecture     another one: the process is killed
     load the number           a search through the sorted ranges of numbers
@@ -43,18 +44,18 @@ _CLONE_THREAD = 0x00010000
 _AF_UNIX, _SOCK_STREAM = 1, 1
 _FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX = 0x5421, 0x541B, 0x5451, 0x5450
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
-# A file's owner is told of events by a signal of any kind: a way to signal processes that kill() may not.
+# F_SETOWN delivers events by any signal: a way to signal processes that kill() may not.
 _F_SETLK, _F_SETLKW, _F_OFD_SETLK, _F_OFD_SETLKW = 6, 7, 37, 38
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 1, 0x20, 0x40000
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
 _assembled: dict[tuple[str, bool, bool], bytes] = {}
-"""What was assembled once, for whatever is forked from here."""
+"""Cache of the assembled filter, shared by forked processes."""
 
 
 def assemble(*, processes: bool, threads: bool = False) -> bytes:
-    """This machine's filter, the same object every time."""
+    """Return this machine's filter, the same object every time."""
     asked = os.uname().machine, processes, threads
     if asked not in _assembled:
         _assembled[asked] = filter_program(*asked)
@@ -62,12 +63,12 @@ def assemble(*, processes: bool, threads: bool = False) -> bytes:
 
 
 def install(*, processes: bool, threads: bool = False) -> None:
-    """Filter this thread's calls from now on, and those of whatever it starts. Needs no_new_privs.
+    """Filter this thread's system calls from now on, and those of its children. Requires no_new_privs.
 
     Args:
-        processes: whether processes may be started and file attributes changed; False where nothing but the filter
-            would keep them from doing harm.
-        threads: whether threads may be started where processes may not.
+        processes: whether processes may be started and file attributes changed; False if only the filter would keep
+            them from doing harm.
+        threads: whether threads may be started if processes may not.
     """
     program = assemble(processes=processes, threads=threads)
     code = ctypes.create_string_buffer(program, len(program))
@@ -94,7 +95,7 @@ def filter_program(machine: str, processes: bool, threads: bool = False) -> byte
 
 
 def _decisions(machine: str, processes: bool, threads: bool) -> dict[int, Program]:
-    """What becomes of each known call, by its number."""
+    """Return the decision on each known call, by its number."""
     allow, refuse = [_returning(_ALLOW)], [_refusing(errno.EPERM)]
     groups = {
         syscalls.ALWAYS: allow,
@@ -140,7 +141,7 @@ def _intervals(decided: dict[int, Program]) -> list[tuple[int, Program]]:
         what = decided.get(number, absent)
         if what != found[-1][1]:
             found.append((number, what))
-    return found  # the last one holds whatever is above, also the x32 interface's numbers
+    return found  # the last one covers all higher numbers, including the x32 interface's
 
 
 def _search(intervals: list[tuple[int, Program]]) -> Program:
@@ -155,7 +156,7 @@ def _search(intervals: list[tuple[int, Program]]) -> Program:
 
 
 def _only(argument: int, values: list[int], refusal: int, *, mask: int = 0xFFFFFFFF, last: bool = True) -> Program:
-    """Allow the call, or go on with what follows, where the argument's low half is one of `values`."""
+    """Allow the call, or continue with the next check, if the argument's low half is one of `values`."""
     program: Program = [*_low_half(argument, mask)]
     for index, value in enumerate(values):
         program.append((_EQUAL, len(values) - index, 0, value))
@@ -164,7 +165,7 @@ def _only(argument: int, values: list[int], refusal: int, *, mask: int = 0xFFFFF
 
 
 def _none_of(argument: int, values: list[int], refusal: int, *, last: bool = True) -> Program:
-    """Refuse the call where the argument's low half is one of `values`; 0 as refusal says that all went well."""
+    """Refuse the call if the argument's low half is one of `values`; refusal 0 reports success."""
     program: Program = [*_low_half(argument)]
     for index, value in enumerate(values):
         program.append((_EQUAL, len(values) - index, 0, value))

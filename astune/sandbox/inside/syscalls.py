@@ -1,8 +1,8 @@
-"""The system calls that the filter knows, by what they are for, with their numbers on each processor.
+"""System calls known to the filter, by purpose, with their numbers on each processor.
 
-A call that is not here does not exist inside: ptrace, process_vm_readv, io_uring, bpf, mount, unshare, memfd_create,
-keyctl, perf_event_open, System V memory and whatever later kernels add. An entry is name/x86-64/aarch64, the kernel's
-numbers from `asm/unistd_64.h` and `asm-generic/unistd.h`; `-` is a call that the processor never had.
+Any other call does not exist inside: ptrace, process_vm_readv, io_uring, bpf, mount, unshare, memfd_create, keyctl,
+perf_event_open, System V memory and whatever later kernels add. An entry is name/x86-64/aarch64, the kernel's numbers
+from `asm/unistd_64.h` and `asm-generic/unistd.h`; `-` is a call that the processor never had.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ poll/7/- ppoll/271/73 select/23/- pselect6/270/72 epoll_create/213/- epoll_creat
 epoll_wait/232/- epoll_pwait/281/22 epoll_pwait2/441/441 eventfd/284/- eventfd2/290/19 sendto/44/206 recvfrom/45/207
 sendmsg/46/211 recvmsg/47/212 shutdown/48/210 getsockname/51/204 getpeername/52/205
 """
-"""What any program needs, and what touches nothing but its own memory and the files that it may open."""
+"""Calls that any program needs, and that affect only its own memory and the files that it may open."""
 
 PROCESSES = """
 fork/57/- vfork/58/- kill/62/129 tkill/200/130 tgkill/234/131 pidfd_open/434/434

@@ -1,4 +1,4 @@
-"""Namespaces: a file tree, processes, a network and memory segments of the sandbox's own, where the kernel allows them.
+"""Namespaces: separate file tree, processes, network and memory segments, if the kernel allows them.
 
 The tree has the interpreter and the system's libraries, read-only, a few devices, and nothing else: no home folders,
 no /proc, no /sys. It is built once; each call adds a scratch folder that only it sees.
@@ -24,9 +24,9 @@ class Walls:
     """Around the process that calls are forked from, and so around each call."""
 
     def __init__(self) -> None:
-        """In the process before: what it forks next is the first process of a new PID namespace."""
+        """Unshare in the parent process: its next fork is the first process of a new PID namespace."""
         self.proc = family.open_proc()
-        """The machine's /proc, which is not there behind walls; closed before any code runs."""
+        """The machine's /proc, which does not exist behind walls; closed before any code runs."""
         self._processes = -1
         user, group = os.geteuid(), os.getegid()
         if user == 0:
@@ -42,7 +42,7 @@ class Walls:
                 file.write(text)
 
     def close_in(self, base: str, readable: Iterable[str]) -> None:
-        """Leave the machine's files behind for a tree at `base`, which must be an empty folder."""
+        """Replace the machine's files by a tree at `base`, which must be an empty folder."""
         self._processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
         libc.unshare(libc.CLONE_NEWNS | libc.CLONE_NEWNET | libc.CLONE_NEWIPC | libc.CLONE_NEWUTS)
         libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
@@ -74,14 +74,14 @@ class Walls:
 
     @staticmethod
     def add_scratch(megabytes: int) -> None:
-        """A scratch folder that only this process, and whatever it starts, can see, and that ends with them."""
+        """Mount a scratch folder that only this process and its children can see, and that ends with them."""
         libc.unshare(libc.CLONE_NEWNS)
         flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
         libc.mount("tmpfs", SCRATCH, "tmpfs", flags, f"mode=0700,size={megabytes}m,nr_inodes={MOST_FILES}")
 
 
 def _show(path: str, base: str) -> None:
-    """Make a path of the machine appear below `base`; one that is not there is left out."""
+    """Bind-mount a path of the machine below `base`; a missing one is skipped."""
     place = base + path
     if not os.path.exists(path) or os.path.lexists(place):
         return

@@ -1,9 +1,9 @@
-"""The warden of one call: it forks the guest, watches time and memory, ends all that is left, and reports.
+"""The warden of one call: it forks the guest, watches time and memory, kills leftover processes, and reports.
 
 It is outside of the guest's confinement and shares nothing with it but a pipe, over which the guest reports a failure
-to confine itself and which is closed before any code runs. So there is nothing that the code could write to in the
-warden's name. Where there are walls the warden is the first process of the call's PID namespace: if it ends, for
-whatever reason, the kernel ends all others.
+to confine itself and which is closed before any code runs. So the code cannot forge the warden's reports. With
+namespaces, the warden is the first process of the call's PID namespace: if it ends, for whatever reason, the kernel
+kills all others.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Warden:
         except Exception as cause:
             report["failed"] = f"its warden failed: {cause!r}"
         report["status"] = self._end_all(guest)
-        with contextlib.suppress(BrokenPipeError):  # the call was given up
+        with contextlib.suppress(BrokenPipeError):  # the call was abandoned
             channel.send(json.dumps(report).encode())
         os._exit(0)
 
@@ -122,7 +122,7 @@ class Warden:
         confine.give_up(self._readable, self._scratch, walled=walled)
 
     def _wait(self, guest: int, channel: socket.socket) -> str:
-        """Until the guest ends by itself, or is to be stopped; returns why."""
+        """Wait until the guest ends by itself, or is to be stopped; return the reason."""
         ended = os.pidfd_open(guest)
         poller = select.poll()
         poller.register(ended, select.POLLIN)
@@ -145,7 +145,7 @@ class Warden:
         return "timeout"
 
     def _end_all(self, guest: int) -> int:
-        """End whatever is left of the call; returns the guest's wait status."""
+        """Kill all leftover processes of the call; return the guest's wait status."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1 if self._walls is not None else guest, signal.SIGKILL)
         status = os.waitpid(guest, 0)[1]

@@ -1,12 +1,13 @@
 """The zygote: an interpreter that is ready, and from which each call is forked.
 
-    keeper      waits for the zygote, and then removes the folder that it worked in
+    parent      waits for the zygote, and then removes the folder that it worked in
     └─ zygote   reads requests from its socket; behind walls it is the first process of a PID namespace
        └─ warden, one a call: time, memory, report
           └─ guest: confined, then the code
 
 The parent's end of the socket is closed when the parent ends, however it ends, and its process is watched too; then
-everything below ends. The parent's memory was never here, since this is a new program; its environment was left out.
+everything below ends. The parent's memory is not accessible, since this is a new program; its environment is not
+inherited.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main() -> NoReturn:
 
 
 def _fork_from_keeper(base: str) -> None:
-    """Go on in a child, whose parent removes `base` when it has ended."""
+    """Continue in a child process, whose parent removes `base` when the child has ended."""
     zygote = os.fork()
     if zygote == 0:
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
