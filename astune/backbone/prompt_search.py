@@ -1,6 +1,7 @@
 """Better prompts in place of better weights: GEPA's reflective search over a workflow's own prompts.
 
 It is a backbone as others are: the same tasks, workflow, judge, records and viewer. A step is one evaluation of GEPA's.
+A search that was killed resumes by its journal (`search_journal.py`).
 
 Source: Agrawal et al. 2025, arXiv 2507.19457; the library `gepa`.
 """
@@ -10,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -21,10 +22,12 @@ from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.engines import OpenModel, open_model
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
+from astune.backbone.search_journal import SearchJournal
 from astune.config.schema import AstuneConfig
-from astune.helper_model import HelperModel
+from astune.helper_model import HelperModel, Usage
 from astune.rollout import RolloutPool
-from astune.runs import RunDirectory
+from astune.runs import EpisodeReader, RunDirectory
+from astune.runs.report import BEST_PROMPTS
 from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, WorkflowError, install_extra
 from astune.task_judge.judged import problem_of
 from astune.trainer.ledger import RolloutResult, StepLedger
@@ -33,7 +36,6 @@ from astune.trainer.resume_point import ResumePoint
 from astune.workflow.loading import load_workflow
 
 REFERENCE = "astune.backbone.prompt_search->PromptSearch"
-BEST = "best_prompts.yaml"
 NOT_TRAINED = "prompts are searched"
 MINIBATCH = 3
 """Tasks that a new prompt is tried on first."""
@@ -41,6 +43,7 @@ _SHOWN = 4_000
 _REFLECTS = "You improve the prompts of AI agents."
 
 Prompts = dict[str, str]
+T = TypeVar("T")
 _Played = tuple[RolloutResult, list[str]]
 """Episodes, and why some of them could not be played."""
 
@@ -68,6 +71,10 @@ class PromptSearch(Backbone):
                 f"{len(parts.training_tasks)} training tasks are too few to compare prompts on",
                 hint=f"bring {needed}, or lower prompt_search.validation_tasks",
             )
+        journal = SearchJournal(run.path)
+        superseded = run.rewind(journal.last_step)
+        if superseded is not None:
+            observer.on_note(str(superseded))
         observer.on_phase("loading the model")
         loop = asyncio.get_running_loop()
         async with open_model(config, own=parts.engine) as model:
@@ -84,11 +91,17 @@ class PromptSearch(Backbone):
                 )
                 player = _Player(config, parts, model, Recorder(episodes, observer), ledger, observer, base_dir, loop)
                 start = prompts_of(config)
-                await player.measure(start, held_out)
-                best = await asyncio.to_thread(_search, player, start, parts.training_tasks, config, run.path)
-                await player.measure(best, held_out)
+                if ledger.last_measured < 0:
+                    await player.measure(start, held_out)
+                with run.episodes() as recorded:
+                    search = _Search(player, journal, recorded, HelperModel(config.helper_model))
+                    best = await asyncio.to_thread(search.best, start, parts.training_tasks)
+                if ledger.last_measured < ledger.step:
+                    await player.measure(best, held_out)
         found = {"astune": {"rollout": {"params": best}}}
-        (run.path / BEST).write_text(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        (run.path / BEST_PROMPTS).write_text(
+            yaml.safe_dump(found, sort_keys=False, allow_unicode=True), encoding="utf-8"
+        )
 
 
 def prompts_of(config: AstuneConfig) -> Prompts:
@@ -146,8 +159,11 @@ class _Player:
             played, _ = await self.play(prompts, held_out, "validation", self.config.validation_temperature)
             self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
 
-    async def try_out(self, prompts: Prompts, tasks: Sequence[Task]) -> list[Episode]:
-        """An episode a task, as a step of the run.
+    async def try_out(self, prompts: Prompts, tasks: Sequence[Task], more: Mapping[str, float]) -> list[Episode]:
+        """One episode a task, as a step of the run.
+
+        Args:
+            more: metrics of the search.
 
         Raises:
             WorkflowError: one of them could not be played.
@@ -155,59 +171,91 @@ class _Player:
         step = self.ledger.step + 1
         self.ledger.resume_point = ResumePoint(step, self.ledger.resume_point.trained_s, {})
         played, failed = await self.play(prompts, tasks, "train", self.config.rollout.temperature)
-        self.ledger.record_untrained(played, seconds={"rollout": played.seconds})
+        self.ledger.record_untrained(played, seconds={"rollout": played.seconds}, more=more)
         if failed:
             raise WorkflowError(f"prompts cannot be compared, since an episode failed: {failed[0]}")
         return [_only(group) for group in played.groups]
 
+    def skip_to(self, step: int, recorded: EpisodeReader) -> list[Episode]:
+        """The episodes of a step that an earlier process of the run played."""
+        self.ledger.resume_point = ResumePoint(step, self.ledger.resume_point.trained_s, {})
+        return [each for each in recorded.episodes(step=step, split="train") if each.status != "error"]
 
-class _Adapter:
-    """What GEPA asks: scores of prompts on tasks, and what a reflection reads of the episodes."""
 
-    propose_new_texts = None
+@dataclass
+class _Search:
+    """What GEPA asks: scores of prompts on tasks, what a reflection reads of the episodes, and what it writes.
 
-    def __init__(self, player: _Player, loop: asyncio.AbstractEventLoop, batch: Any) -> None:
-        self._player = player
-        self._loop = loop
-        self._batch = batch
+    GEPA is synchronous and runs in a thread; episodes and questions run on the run's loop.
+    """
+
+    player: _Player
+    journal: SearchJournal
+    recorded: EpisodeReader
+    model: HelperModel
+    reported: Usage = field(default_factory=Usage)
+    propose_new_texts: None = None
+
+    def best(self, start: Prompts, tasks: Sequence[Task]) -> Prompts:
+        """The best prompts that GEPA finds."""
+        gepa, _ = _gepa()
+        config = self.player.config
+        n = config.prompt_search.validation_tasks
+        found = gepa.optimize(
+            seed_candidate=start,
+            trainset=list(tasks[n:]),
+            valset=list(tasks[:n]),
+            adapter=self,
+            reflection_lm=self.reflect,
+            reflection_minibatch_size=MINIBATCH,
+            max_metric_calls=config.prompt_search.max_episodes,
+            logger=_Quiet(),
+            seed=config.seed,
+        )
+        return dict(found.best_candidate)
+
+    def reflect(self, prompt: Any) -> str:
+        """What the helper model answers."""
+        asked = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+        text = self.journal.reflected(asked)
+        if text is None:
+            text = self._awaited(self.model.ask(_REFLECTS, asked))
+            self.journal.add_reflection(asked, text)
+        return text
 
     def evaluate(self, batch: list[Task], candidate: Prompts, capture_traces: bool = False) -> Any:
-        playing = self._player.try_out(candidate, batch)
-        episodes = asyncio.run_coroutine_threadsafe(playing, self._loop).result()
+        """Play a candidate. GEPA fills up an epoch's last batch, so a task may be in it twice; it is played once."""
+        tasks = list({task.task_id: task for task in batch}.values())
+        names = [task.task_id for task in tasks]
+        step = self.journal.tried(candidate, names)
+        if step is None:
+            played = self._awaited(self.player.try_out(candidate, tasks, self._spent()))
+            self.journal.add_try(self.player.ledger.step, candidate, names, [each.raw_reward for each in played])
+        else:
+            played = self.player.skip_to(step, self.recorded)
+        by_task = {episode.task.task_id: episode for episode in played}
+        episodes = [by_task[task.task_id] for task in batch]
+        _, evaluation = _gepa()
         scores = [episode.raw_reward for episode in episodes]
-        return self._batch(outputs=episodes, scores=scores, trajectories=episodes if capture_traces else None)
+        return evaluation(outputs=episodes, scores=scores, trajectories=episodes if capture_traces else None)
 
     def make_reflective_dataset(
         self, candidate: Prompts, eval_batch: Any, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        shown = [_shown(episode, self._player.config.task_judge.reference_field) for episode in eval_batch.trajectories]
+        shown = [_shown(episode, self.player.config.task_judge.reference_field) for episode in eval_batch.trajectories]
         return dict.fromkeys(components_to_update, shown)
 
+    def _spent(self) -> dict[str, float]:
+        """What reflections took since the step before."""
+        used, before = self.model.used, self.reported
+        self.reported = replace(used)
+        return {
+            "search/helper_calls": float(used.calls - before.calls),
+            "search/helper_tokens": float(used.tokens - before.tokens),
+        }
 
-def _search(player: _Player, start: Prompts, tasks: Sequence[Task], config: AstuneConfig, folder: Path) -> Prompts:
-    """The best prompts that GEPA finds. Runs in a thread: GEPA is synchronous, and episodes run on the run's loop."""
-    gepa, batch = _gepa()
-    model = HelperModel(config.helper_model)
-    loop = player.loop
-    n = config.prompt_search.validation_tasks
-
-    def reflect(prompt: Any) -> str:
-        text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
-        return asyncio.run_coroutine_threadsafe(model.ask(_REFLECTS, text), loop).result()
-
-    found = gepa.optimize(
-        seed_candidate=start,
-        trainset=list(tasks[n:]),
-        valset=list(tasks[:n]),
-        adapter=_Adapter(player, loop, batch),
-        reflection_lm=reflect,
-        reflection_minibatch_size=MINIBATCH,
-        max_metric_calls=config.prompt_search.max_episodes,
-        run_dir=str(folder / "search"),
-        logger=_Quiet(),
-        seed=config.seed,
-    )
-    return dict(found.best_candidate)
+    def _awaited(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.player.loop).result()
 
 
 class _Quiet:

@@ -14,12 +14,13 @@ from rich.table import Table
 from astune.app.beside import telling_the_end
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
-from astune.backbone.prompt_search import BEST, MINIBATCH, REFERENCE
+from astune.backbone.prompt_search import MINIBATCH, REFERENCE
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._train import Request, train_or_plan
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory
 from astune.runs.interval import wilson_interval
+from astune.runs.report import BEST_PROMPTS
 from astune.trainer.measures import SUCCESS
 
 
@@ -58,7 +59,7 @@ def _report(run: RunDirectory, console: Console) -> None:
         low, high = wilson_interval(round(metrics[SUCCESS] * n), n)
         table.add_row(name, f"{metrics[SUCCESS]:.2f}", f"{low:.2f} to {high:.2f}", f"{metrics['reward/mean']:.2f}")
     console.print(table)
-    best = yaml.safe_load((run.path / BEST).read_text(encoding="utf-8"))["astune"]["rollout"]["params"]
+    best = yaml.safe_load((run.path / BEST_PROMPTS).read_text(encoding="utf-8"))["astune"]["rollout"]["params"]
     for name, text in best.items():
         console.print(f"\n{name}:\n{text}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nthese prompts: {run.path / BEST}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nthese prompts: {run.path / BEST_PROMPTS}", markup=False, highlight=False, soft_wrap=True)

@@ -153,6 +153,8 @@ def _path_lines(report: RunReport) -> list[Text]:
     lines = [Text(f"run       {_shown(report.path)}")]
     if report.model is not None:
         lines.append(Text(f"model     {_shown(report.model)} (step {report.model_step})"))
+    if report.prompts is not None:
+        lines.append(Text(f"prompts   {_shown(report.prompts)}"))
     lines += [Text(f"earlier   {_shown(path)}: steps that a resume ran again") for path in report.superseded]
     return lines
 

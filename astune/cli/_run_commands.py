@@ -16,15 +16,29 @@ run_commands = Commands("Recorded runs")
 @run_commands.command()
 def report(
     run: Run,
+    beside: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[MORE...]", help="Further runs: one table of all, on the same held-out tasks."),
+    ] = None,
     html: Annotated[
         bool, typer.Option("--html", metavar=" ", help="Write it as one page, plots/report.html in the run's folder.")
     ] = False,
 ) -> None:
-    """Print the report of a run again: before and after, the reward curve, the token balance."""
+    """Print the report of a run again: before and after, the reward curve, the token balance.
+
+    Of several runs, of which one may be a search for prompts, it is one table: start, best prompts, trained, trained
+    from the best prompts, each with an interval.
+    """
 
     def work() -> int:
         from astune.cli._past_runs import show_report, write_report_page
+        from astune.cli._report_beside import show_beside
+        from astune.schema import ConfigError
 
+        if beside and html:
+            raise ConfigError("--html is the page of one run", hint="leave it out, or name one run")
+        if beside:
+            return show_beside([run, *beside])
         return write_report_page(run) if html else show_report(run)
 
     exit_with(work)

@@ -21,6 +21,9 @@ from astune.runs import (
 )
 from astune.schema import Episode, Task, TokenBalance
 
+BEST_PROMPTS = "best_prompts.yaml"
+"""File in the run of a search for prompts: what it found, as `astune.rollout.params`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -85,6 +88,8 @@ class RunReport:
     """True if the kept model, and with it `after`, belongs to superseded steps."""
     superseded: list[Path]
     """Runs that hold superseded steps."""
+    prompts: Path | None
+    """File with the best prompts, if the run searched for some."""
     baseline: float | None
     """Score of a simple rule on the validation tasks, if they record it."""
 
@@ -133,6 +138,7 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
         model_step=best.step if best is not None else None,
         model_superseded=superseded,
         superseded=run.superseded(),
+        prompts=prompts if (prompts := run.path / BEST_PROMPTS).is_file() else None,
         baseline=baseline,
     )
 

@@ -212,13 +212,17 @@ class StepLedger:
         self.resume_point = moved
         return measures
 
-    def record_untrained(self, rollouts: RolloutResult, *, seconds: Mapping[str, float]) -> None:
+    def record_untrained(
+        self, rollouts: RolloutResult, *, seconds: Mapping[str, float], more: Mapping[str, float] | None = None
+    ) -> None:
         """Record rollouts of a run that does not train; all their groups are dropped.
+
+        `more` are metrics of the backbone's own.
 
         The balance need not be zero: an endpoint of text alone counts tokens, and its episodes hold characters.
         """
         self._annotate(TrainingBatch(self.step, [], []), rollouts.groups, {})
-        measures = rollouts.metrics() | balance_metrics(rollouts.balance)
+        measures = rollouts.metrics() | dict(more or {}) | balance_metrics(rollouts.balance)
         self._record(self.step, "train", measures, seconds, self.resume_point.trained_s)
 
     def record_validation(self, step: int, rollouts: RolloutResult, *, seconds: Mapping[str, float]) -> float:

@@ -1,0 +1,97 @@
+"""Several runs in one table: the start, the best prompts, the trained model, and the one trained from the best prompts.
+
+All were measured on the same held-out tasks, or are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from astune.config import load_config
+from astune.runs import RunDirectory, StepSummary, resolve_run
+from astune.runs.interval import wilson_interval
+from astune.runs.report import BEST_PROMPTS, RunReport, read_report
+from astune.schema import RunStoreError, visible
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A model with its prompts, as a run measured it on the held-out tasks."""
+
+    what: str
+    summary: StepSummary
+    report: RunReport
+
+
+def show_beside(runs: Sequence[str]) -> int:
+    """Print the table; each run brings what it made, and the search, or else the first one, the start."""
+    directories = [RunDirectory.open(resolve_run(run, prefer="training")) for run in runs]
+    directories.sort(key=lambda each: not (each.path / BEST_PROMPTS).is_file())
+    table = Table("", "held-out success", "95 % interval", "mean reward", "training", "run")
+    rows = _rows(directories)
+    for row in rows:
+        summary = row.summary
+        low, high = wilson_interval(summary.successes, summary.episodes)
+        table.add_row(
+            row.what,
+            f"{summary.success_rate:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{summary.reward:.2f}",
+            "" if row is rows[0] else f"{row.report.trained_s:.0f} s",
+            Text(visible(str(row.report.path))),
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"each measured on the same {rows[0].summary.tasks} held-out tasks", highlight=False)
+    return 0
+
+
+def _rows(directories: Sequence[RunDirectory]) -> list[Measured]:
+    reports = [read_report(each, examples=0) for each in directories]
+    found = [_best_prompts(report.prompts) for report in reports if report.prompts is not None]
+    rows: list[Measured] = []
+    tasks: set[str] | None = None
+    for directory, report in zip(directories, reports, strict=True):
+        before, after = report.before, report.after
+        if before is None or after is None:
+            raise RunStoreError(
+                f"{report.path} has no measurement before and after", hint="name runs that measured held-out tasks"
+            )
+        measured = _held_out(directory, before.step)
+        if tasks is not None and measured != tasks:
+            raise RunStoreError(
+                f"{report.path} was measured on other held-out tasks than {reports[0].path}",
+                hint="compare runs with the same validation tasks and trainer.validation.max_tasks",
+            )
+        tasks = measured
+        rows += [] if rows else [Measured("start", before, report)]
+        rows.append(Measured(_name(directory, report, found), after, report))
+    return rows
+
+
+def _name(directory: RunDirectory, report: RunReport, found: Sequence[dict[str, Any]]) -> str:
+    """What the run made; `found` are the best prompts of all searches."""
+    if report.prompts is not None:
+        return "best prompts"
+    params = load_config(directory.config_path).rollout.params
+    return "trained from the best prompts" if any(each.items() <= params.items() for each in found) else "trained"
+
+
+def _best_prompts(path: Path) -> dict[str, Any]:
+    try:
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]["rollout"]["params"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as cause:
+        raise RunStoreError(f"{path} cannot be read: {cause!r}", hint="search again") from cause
+
+
+def _held_out(directory: RunDirectory, step: int) -> set[str]:
+    with directory.episodes() as episodes:
+        return {row.task_id for row in episodes.list(step=step, split="validation")}
