@@ -27,9 +27,7 @@ from astune.helper_model import HelperModel
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import RolloutObserver
 from astune.schema import Task, TaskReaderError
-from astune.task_reader.data_reader import material_of
-
-SUCCESS_RATE = "success_rate"
+from astune.task_reader.data_reader import SUCCESS_RATE, material_of
 
 
 def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:

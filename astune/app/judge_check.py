@@ -15,6 +15,7 @@ from astune.rollout.verdict import TaskCoreArg
 from astune.rubrics import Agreement, Example, agreement
 from astune.schema import ConfigError, Reward, Task
 from astune.task_judge import GroupJudgeBase, JudgeBase, load_judge
+from astune.task_judge.calibration import Label
 from astune.task_judge.judged import problem_of
 from astune.task_judge.probes import PROBES
 
@@ -80,6 +81,37 @@ async def check_judge(
     return check
 
 
+async def labels_of(config: AstuneConfig, base_dir: Path | None, labelled: Sequence[Example]) -> list[Label]:
+    """The rewards of the experiment's first judge, as it is without a calibration, beside people's labels.
+
+    Raises:
+        ConfigError: there is no judge, or the labels are ranks.
+        AstuneError: the judge fails.
+    """
+    named = config.task_judge.judge_protocol
+    if config.rubrics.grader_mode != "pointwise":
+        raise ConfigError("ranks calibrate nothing", hint="bring scores: rubrics.grader_mode: pointwise")
+    alone = config.task_judge
+    if not isinstance(named, str) and named:
+        alone = alone.model_copy(update={"judge_protocol": named[0].judge, "params": named[0].params})
+    judge = load_judge(config.model_copy(update={"task_judge": alone}), base_dir=base_dir)
+    if judge is None or not labelled:
+        raise ConfigError("there is no judge, or no label", hint="set task_judge.judge_protocol, and name --labelled")
+    low, high = config.rubrics.min_score, config.rubrics.max_score
+    found: list[Label] = []
+    for number, example in enumerate(labelled):
+        task = _labelled_task(number, example, config.task_judge.reference_field)
+        rewards = await _rewards(judge, task, example.answers, JudgeCheck())
+        scores = ((label - low) / (high - low) for label in example.labels)
+        found += [Label(example.group, reward, score) for reward, score in zip(rewards, scores, strict=True)]
+    return found
+
+
+def _labelled_task(number: int, example: Example, field_name: str) -> Task:
+    known = {} if example.reference is None else {field_name: example.reference}
+    return Task(task_id=f"labelled-{number}", main_query=example.query, metadata=known)
+
+
 async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCheck) -> None:
     probed = {name: probe(bad, problem_of(task)) for name, probe in PROBES.items()}
     answers = [good, bad, *probed.values()]
@@ -94,8 +126,7 @@ async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCh
 async def _agreement(judge: JudgeBase, labelled: Sequence[Example], field_name: str, check: JudgeCheck) -> Agreement:
     groups = []
     for number, example in enumerate(labelled):
-        known = {} if example.reference is None else {field_name: example.reference}
-        task = Task(task_id=f"labelled-{number}", main_query=example.query, metadata=known)
+        task = _labelled_task(number, example, field_name)
         rewards = await _rewards(judge, task, example.answers, check)
         groups.append(list(zip(example.labels, rewards, strict=True)))
     if all(len(group) < 2 for group in groups):

@@ -250,7 +250,7 @@ def require_trainable(model: OpenModel) -> None:
 
 def task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
     """The order in which a run takes its training tasks, from the start."""
-    return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by)
+    return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by, config.task_reader.curriculum)
 
 
 def _training(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> RolloutPool | DemonstrationPool:

@@ -134,7 +134,9 @@ class _Player:
     base_dir: Path | None
     loop: asyncio.AbstractEventLoop
 
-    async def play(self, prompts: Prompts, tasks: Sequence[Task], split: Split, temperature: float) -> _Played:
+    async def play(
+        self, prompts: Prompts, tasks: Sequence[Task], split: Split, temperature: float, num_repeat: int = 1
+    ) -> _Played:
         params = self.config.rollout.params | prompts
         rollout = self.config.rollout.model_copy(update={"params": params})
         config = self.model.config.model_copy(update={"rollout": rollout})
@@ -144,7 +146,7 @@ class _Player:
         before = engine.stats()
         with clock.phase("validation" if split == "validation" else "rollout"):
             groups = await pool.run_groups(
-                tasks, step=self.ledger.step, split=split, num_repeat=1, temperature=temperature
+                tasks, step=self.ledger.step, split=split, num_repeat=num_repeat, temperature=temperature
             )
         after, failed = engine.stats(), [group.dropped for group in groups if group.dropped is not None]
         if split == "train":
@@ -156,7 +158,9 @@ class _Player:
     async def measure(self, prompts: Prompts, held_out: Sequence[Task]) -> None:
         """Success on the held-out tasks, as a measurement of the present step."""
         if held_out:
-            played, _ = await self.play(prompts, held_out, "validation", self.config.validation_temperature)
+            config = self.config
+            repeat = config.trainer.validation.num_repeat
+            played, _ = await self.play(prompts, held_out, "validation", config.validation_temperature, repeat)
             self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
 
     async def try_out(self, prompts: Prompts, tasks: Sequence[Task], more: Mapping[str, float]) -> list[Episode]:

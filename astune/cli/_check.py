@@ -67,6 +67,13 @@ def judge(
         Path | None,
         typer.Option("--labelled", metavar="FILE.jsonl", help="Labelled answers, as `astune rubrics` reads them."),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option("--calibrate", metavar="OUT.yaml", help="Only write what its rewards are worth in those labels."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", metavar="FIELD", help="Calibrate each group of tasks that this metadata field names.")
+    ] = "",
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> None:
@@ -77,8 +84,10 @@ def judge(
     """
 
     def work() -> int:
-        from astune.cli._judge_check import check_judge_of
+        from astune.cli._judge_check import calibrate_judge_of, check_judge_of
 
+        if calibrate is not None and dry_run is None:
+            return calibrate_judge_of(conf, overrides or [], labelled, calibrate, by)
         return check_judge_of(conf, overrides or [], tasks=tasks, labelled=labelled, dry_run=dry_run is not None)
 
     exit_with(work)

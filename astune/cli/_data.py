@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -71,8 +71,13 @@ def expand(
 
 @data_app.command()
 def measure(
-    tasks: Annotated[Path, typer.Argument(metavar="TASKS.jsonl", help="Tasks, made or written.")],
     conf: Annotated[Path, typer.Option("--conf", metavar="FILE.yaml", help="The experiment that would train on them.")],
+    tasks: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TASKS.jsonl]", help="Tasks, made or written; the experiment's own where it is left out."
+        ),
+    ] = None,
     out: Out = Path("measured.jsonl"),
     tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, help="Episodes of each task.")] = 4,
     between: Annotated[
@@ -84,7 +89,8 @@ def measure(
 ) -> None:
     """Measure how often the experiment's model succeeds in each task, and keep those of the difficulty that is wanted.
 
-    A group of episodes that all succeed, or all fail, teaches nothing: --between 0.1 0.9 leaves such tasks out.
+    A group of episodes that all succeed, or all fail, teaches nothing: --between 0.1 0.9 leaves such tasks out. Tasks
+    that the experiment's reader `data_generation` makes keep their rates, for task_reader.curriculum.
     """
 
     def work() -> int:
@@ -95,12 +101,21 @@ def measure(
         from astune.cli._evaluate import episodes_bar
         from astune.data_generator import write_tasks
         from astune.schema import ConfigError
-        from astune.task_reader.data_reader import tasks_in
+        from astune.task_reader import open_task_reader
+        from astune.task_reader.data_reader import TaskReaderDataGeneration, tasks_in
 
         low, high = between
         if not 0 <= low <= high <= 1:
             raise ConfigError(f"--between is {low:g} {high:g}", hint="two rates from 0 to 1, the lower one first")
-        experiment, console, found = Experiment.of(conf, overrides or []), Console(), tasks_in(tasks)
+        experiment, console = Experiment.of(conf, overrides or []), Console()
+        config = experiment.config
+        reader = None
+        if tasks is None and dry_run is not None:
+            print_line(f"the experiment's training tasks would be measured, {tries} times each, and {out} written")
+            return 0
+        if tasks is None:
+            reader = open_task_reader(config.task_reader, base_dir=conf.parent, experiment=config)
+        found = reader.training_tasks() if reader is not None else tasks_in(cast("Path", tasks))
         if dry_run is not None:
             print_line(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
             return 0
@@ -108,6 +123,8 @@ def measure(
         rates = [float(task.metadata[SUCCESS_RATE]) for task in measured]
         kept = [task for task, rate in zip(measured, rates, strict=True) if low <= rate <= high]
         write_tasks(out, kept)
+        if isinstance(reader, TaskReaderDataGeneration):
+            reader.keep_success_rates(measured)
         console.print(_rates_table(rates))
         print_line(f"{len(kept):,} of {len(found):,} tasks, {len(found) - len(measured):,} not measured   {out}")
         return 0

@@ -47,3 +47,31 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
     for line in [*lines, *(f"fault: {fault}" for fault in check.faults)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 1 if check.faults else 0
+
+
+def calibrate_judge_of(conf: Path, overrides: Sequence[str], labelled: Path | None, out: Path, by: str) -> int:
+    """Write the calibration of the experiment's first judge, and print what it changes on labels it has not seen."""
+    from astune.app.judge_check import labels_of
+    from astune.config import load_config
+    from astune.rubrics import read_examples
+    from astune.schema import ConfigError
+    from astune.task_judge.calibration import Calibration, errors
+
+    if labelled is None:
+        raise ConfigError("--calibrate needs labels", hint="name them with --labelled FILE.jsonl")
+    config, console = load_config(conf, list(overrides)), Console()
+    examples = read_examples(labelled, config.rubrics, by)
+    with console.status("judging"):
+        labels = asyncio.run(labels_of(config, conf.parent, examples))
+    calibration = Calibration.fitted(labels, by)
+    calibration.save(out)
+    before, after = (fmean(each) for each in zip(*errors(labels, by), strict=True))
+    for group, curve in calibration.groups.items():
+        console.print(f"{group or 'all'}: {curve.labels} labels", highlight=False, markup=False)
+    console.print(
+        f"rewards are {before:.2f} from the labels, and {after:.2f} calibrated on other labels   {out}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0

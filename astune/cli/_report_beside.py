@@ -56,7 +56,7 @@ def show_beside(runs: Sequence[str]) -> int:
 
 def _rows(directories: Sequence[RunDirectory]) -> list[Measured]:
     reports = [read_report(each, examples=0) for each in directories]
-    found = [_best_prompts(report.prompts) for report in reports if report.prompts is not None]
+    found = [_found(each, report.prompts) for each, report in zip(directories, reports, strict=True) if report.prompts]
     rows: list[Measured] = []
     tasks: set[str] | None = None
     for directory, report in zip(directories, reports, strict=True):
@@ -82,12 +82,15 @@ def _name(directory: RunDirectory, report: RunReport, found: Sequence[dict[str, 
     if report.prompts is not None:
         return "best prompts"
     params = load_config(directory.config_path).rollout.params
-    return "trained from the best prompts" if any(each.items() <= params.items() for each in found) else "trained"
+    from_best = any(each and each.items() <= params.items() for each in found)
+    return "trained from the best prompts" if from_best else "trained"
 
 
-def _best_prompts(path: Path) -> dict[str, Any]:
+def _found(directory: RunDirectory, path: Path) -> dict[str, Any]:
+    """The prompts that a search found; empty where it found none better than those it began with."""
     try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]["rollout"]["params"])
+        best = dict(yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]["rollout"]["params"])
+        return {} if best.items() <= load_config(directory.config_path).rollout.params.items() else best
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as cause:
         raise RunStoreError(f"{path} cannot be read: {cause!r}", hint="search again") from cause
 

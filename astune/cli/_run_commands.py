@@ -17,7 +17,7 @@ run_commands = Commands("Recorded runs")
 def report(
     run: Run,
     beside: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Argument(metavar="[MORE...]", help="Further runs: one table of all, on the same held-out tasks."),
     ] = None,
     html: Annotated[

@@ -20,6 +20,8 @@ class WeightedJudgeConfig(StrictModel):
     """Factor on the judge's reward."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the judge's class or function."""
+    calibration: str = ""
+    """File of `astune check judge --calibrate` that maps the judge's reward to people's labels."""
 
 
 class TaskJudgeConfig(StrictModel):

@@ -97,3 +97,6 @@ class TaskReaderConfig(StrictModel):
     stratify_by: str | None = None
     """Metadata field by whose values each step is stratified like the whole training set; null samples at random. Steps
     dominated by one kind of answer push a small model back and forth."""
+    curriculum: str | None = None
+    """Metadata field by which each epoch is sorted from high to low, as `success_rate` of `astune data measure`; null
+    shuffles. Sorted by success rate, an epoch goes from easy to hard."""

@@ -21,6 +21,7 @@ class Example:
     answers: tuple[str, ...]
     labels: tuple[float, ...]
     reference: str | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,11 @@ class Contrast:
     worse: tuple[Example, int]
 
 
-def read_examples(path: Path, config: RubricsConfig) -> list[Example]:
+def read_examples(path: Path, config: RubricsConfig, group_field: str = "") -> list[Example]:
     """The labelled answers of a JSONL file. Pointwise, those to the same query become one example.
+
+    Args:
+        group_field: the metadata field that names an example's group.
 
     Raises:
         TaskReaderError: a line is not as it should be; names the file and the task.
@@ -41,13 +45,14 @@ def read_examples(path: Path, config: RubricsConfig) -> list[Example]:
     tasks = TaskReaderJsonl(TaskReaderConfig.model_validate({"type": "jsonl", "jsonl": jsonl})).training_tasks()
     if config.grader_mode == "listwise":
         return [_ranked(task, path, config) for task in tasks]
-    scored: dict[tuple[str, str | None], list[tuple[str, float]]] = {}
+    scored: dict[tuple[str, str | None, str], list[tuple[str, float]]] = {}
     for task in tasks:
         one = (_text(task.metadata, config.answer_field, task, path), _score(task, path, config))
-        scored.setdefault((task.main_query, _reference(task, config)), []).append(one)
+        group = str(task.metadata.get(group_field, ""))
+        scored.setdefault((task.main_query, _reference(task, config), group), []).append(one)
     return [
-        Example(query, tuple(answer for answer, _ in each), tuple(score for _, score in each), reference)
-        for (query, reference), each in scored.items()
+        Example(query, tuple(answer for answer, _ in each), tuple(score for _, score in each), reference, group)
+        for (query, reference, group), each in scored.items()
     ]
 
 

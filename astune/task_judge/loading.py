@@ -12,9 +12,10 @@ from astune.config.arguments import require_accepted
 from astune.config.imports import import_class_or_function
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, boundary_now
+from astune.task_judge.calibration import Calibration
 from astune.task_judge.function_judge import FunctionJudge
 from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase
-from astune.task_judge.weighted import WeightedGroupJudges, WeightedJudges
+from astune.task_judge.weighted import Part, WeightedGroupJudges, WeightedJudges
 
 _KEY = "task_judge.judge_protocol"
 _PARAMS = "task_judge.params"
@@ -48,11 +49,21 @@ def load_judge(config: AstuneConfig, *, base_dir: Path | None = None) -> JudgeBa
     if params:
         raise ConfigError(f"{_PARAMS} belongs to one judge, and {_KEY} lists several", hint="give each its own params")
     parts = [
-        (each.weight, _load(each.judge, each.params, config, base_dir, f"{_KEY}.{number}.params"))
+        Part(
+            _load(each.judge, each.params, config, base_dir, f"{_KEY}.{number}.params"),
+            each.weight,
+            Calibration.load(_found(each.calibration, base_dir)) if each.calibration else None,
+        )
         for number, each in enumerate(named)
     ]
-    grouped = any(isinstance(judge, GroupJudgeBase) for _, judge in parts)
+    grouped = any(isinstance(part.judge, GroupJudgeBase) for part in parts)
     return WeightedGroupJudges(config, parts) if grouped else WeightedJudges(config, parts)
+
+
+def _found(file: str, base_dir: Path | None) -> Path:
+    """The file in the working directory, or else beside the experiment's YAML file."""
+    path = Path(file).expanduser()
+    return path if path.exists() or base_dir is None else base_dir / path
 
 
 def _load(

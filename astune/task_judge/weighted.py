@@ -5,15 +5,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from astune.config.schema import AstuneConfig
 from astune.schema import JudgeError, Reward
+from astune.task_judge.calibration import Calibration
 from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase, Verdict
-from astune.task_judge.judged import Inputs
+from astune.task_judge.judged import Inputs, task_of
 
-Part = tuple[float, JudgeBase]
-"""A judge and its weight."""
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several judges; with a calibration, its reward is what that finds it worth."""
+
+    judge: JudgeBase
+    weight: float = 1.0
+    calibration: Calibration | None = None
+
+    def reward(self, verdict: Verdict, inputs: Inputs) -> Reward:
+        reward = _as_reward(self.judge, verdict)
+        if self.calibration is None:
+            return reward
+        worth = self.calibration.worth(reward.raw_reward, task_of(inputs))
+        metadata = reward.metadata | {"uncalibrated": reward.raw_reward}
+        return reward.model_copy(update={"raw_reward": worth, "metadata": metadata})
 
 
 class WeightedJudges(JudgeBase):
@@ -27,7 +43,8 @@ class WeightedJudges(JudgeBase):
         self._parts = parts
 
     async def compute_reward(self, judge_input_dictionary: Inputs) -> Reward:
-        return _sum([(*part, await _asked(part[1], judge_input_dictionary)) for part in self._parts])
+        inputs = judge_input_dictionary
+        return _sum([(part, part.reward(await _asked(part.judge, inputs), inputs)) for part in self._parts])
 
 
 class WeightedGroupJudges(GroupJudgeBase):
@@ -38,10 +55,10 @@ class WeightedGroupJudges(GroupJudgeBase):
         self._parts = parts
 
     async def compute_rewards(self, judge_input_dictionaries: list[Inputs]) -> list[Reward]:
-        rewards = [await self._rewards(judge, judge_input_dictionaries) for _, judge in self._parts]
+        verdicts = [await self._rewards(part.judge, judge_input_dictionaries) for part in self._parts]
         return [
-            _sum([(*part, own[i]) for part, own in zip(self._parts, rewards, strict=True)])
-            for i in range(len(judge_input_dictionaries))
+            _sum([(part, part.reward(own[i], inputs)) for part, own in zip(self._parts, verdicts, strict=True)])
+            for i, inputs in enumerate(judge_input_dictionaries)
         ]
 
     async def _rewards(self, judge: JudgeBase, inputs: list[Inputs]) -> Sequence[Verdict]:
@@ -62,15 +79,17 @@ async def _asked(judge: JudgeBase, inputs: Inputs) -> Verdict:
     return verdict
 
 
-def _sum(judged: Sequence[tuple[float, JudgeBase, Verdict]]) -> Reward:
-    rewards = [(weight, type(judge).__name__, _as_reward(judge, verdict)) for weight, judge, verdict in judged]
+def _sum(judged: Sequence[tuple[Part, Reward]]) -> Reward:
     metrics: dict[str, float] = {}
-    for _, name, reward in rewards:
+    metadata: dict[str, Any] = {}
+    for part, reward in judged:
+        name = type(part.judge).__name__
         metrics |= reward.metrics | {f"reward_{name}": reward.raw_reward}
+        metadata[name] = {"reward": reward.raw_reward} | reward.metadata
     return Reward(
-        raw_reward=sum(weight * reward.raw_reward for weight, _, reward in rewards),
-        is_success=rewards[0][2].is_success,
-        metadata={name: {"reward": reward.raw_reward} | reward.metadata for _, name, reward in rewards},
+        raw_reward=sum(part.weight * reward.raw_reward for part, reward in judged),
+        is_success=judged[0][1].is_success,
+        metadata=metadata,
         metrics=metrics,
     )
 

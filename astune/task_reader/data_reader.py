@@ -9,10 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from astune.config.cache import cache_dir
 from astune.config.reader import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.config.schema import AstuneConfig
-from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks
+from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks, write_whole
 from astune.env_service.base import text_of
 from astune.env_service.built_in import NO_ENV
 from astune.env_service.handle import ENV_URL
@@ -22,6 +24,8 @@ from astune.scoring.math_answer import after_marker
 from astune.task_reader.jsonl import TaskReaderJsonl
 from astune.task_reader.reader import TaskReaderBase
 
+SUCCESS_RATE = "success_rate"
+"""The metadata field with the part of episodes in which the experiment's model succeeded."""
 _TRAINING, _HELD_OUT = "training.jsonl", "held_out.jsonl"
 
 
@@ -38,17 +42,37 @@ class TaskReaderDataGeneration(TaskReaderBase):
         self._folder: Path | None = None
 
     def training_tasks(self) -> list[Task]:
-        return self._read(_TRAINING)
+        """The tasks; those that were measured with the experiment's model have `metadata.success_rate`."""
+        tasks = self._read(_TRAINING)
+        path = self._rates_path()
+        rates = orjson.loads(path.read_bytes()) if path.exists() else {}
+        return [
+            replace(task, metadata=task.metadata | {SUCCESS_RATE: rates[task.task_id]})
+            if task.task_id in rates
+            else task
+            for task in tasks
+        ]
 
     def validation_tasks(self) -> list[Task]:
         return self._read(_HELD_OUT)
 
+    def keep_success_rates(self, measured: Sequence[Task]) -> None:
+        """Keep how often the experiment's model succeeds in each task, beside the tasks."""
+        rates = {task.task_id: task.metadata[SUCCESS_RATE] for task in measured}
+        write_whole(self._rates_path(), orjson.dumps(rates).decode())
+
+    def _rates_path(self) -> Path:
+        return self._made() / f"success_rates-{content_id({'model': self._experiment.model.path})}.json"
+
     def _read(self, name: str) -> list[Task]:
-        self._folder = self._folder or self._made()
-        path = self._folder / name
+        path = self._made() / name
         return tasks_in(path) if path.stat().st_size else []
 
     def _made(self) -> Path:
+        self._folder = self._folder or self._make()
+        return self._folder
+
+    def _make(self) -> Path:
         """The folder with the tasks, which are made if it is not there."""
         config = self.config.data_generation
         seeds = self.find(config.seeds, key="task_reader.data_generation.seeds") if config.seeds else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections import Counter
 from typing import Any
@@ -19,19 +20,24 @@ class TaskOrder:
     in every epoch, and still at least seven eighths of all tasks lie between a task and its return: a step that
     begins in one epoch and ends in the next never holds a task twice.
 
-    With `stratify_by`, a metadata field, the tasks of each of its values are spread evenly over an epoch.
+    With `stratify_by`, a metadata field, the tasks of each of its values are spread evenly over an epoch. With
+    `curriculum`, another one, the blocks go from high values to low ones in place of being random.
 
     Raises:
         TaskReaderError: there is no task, or one without that field.
     """
 
-    def __init__(self, tasks: list[Task], seed: int, stratify_by: str | None = None) -> None:
+    def __init__(
+        self, tasks: list[Task], seed: int, stratify_by: str | None = None, curriculum: str | None = None
+    ) -> None:
         if not tasks:
             raise TaskReaderError("there is no task to train on", hint="give task_reader a training split")
         self._tasks = tasks
         self._seed = seed
         self._stratify_by = stratify_by
         self._kinds = [_kind(task, stratify_by) for task in tasks]
+        self._curriculum = curriculum
+        self._values = [] if curriculum is None else [_value(task, curriculum) for task in tasks]
         self._begins = {kind: random.Random(f"{seed}/{kind}").random() for kind in set(self._kinds)}
         self._fingerprint = self._made_fingerprint()
         self._epoch = 0
@@ -70,7 +76,8 @@ class TaskOrder:
         """
         if (state["seed"], state["tasks"]) != (self._seed, self._fingerprint):
             raise TaskReaderError(
-                "the training tasks, the seed or task_reader.stratify_by changed since the checkpoint was written",
+                "the training tasks, the seed, task_reader.stratify_by or task_reader.curriculum changed since the "
+                "checkpoint was written",
                 hint="resume with the same task files and settings, or start a new run from the checkpoint's model",
             )
         self._epoch, self._position = state["epoch"], state["position"]
@@ -80,6 +87,8 @@ class TaskOrder:
         dealt = list(range(len(self._tasks)))
         random.Random(f"{self._seed}/deal").shuffle(dealt)
         dealt = self._spread(dealt)
+        if self._values:
+            dealt.sort(key=lambda index: -self._values[index])
         shuffle = random.Random(f"{self._seed}/epoch {self._epoch}").shuffle
         order: list[int] = []
         size = -(-len(dealt) // BLOCKS)
@@ -104,6 +113,8 @@ class TaskOrder:
         names = [task.task_id for task in self._tasks]
         if self._stratify_by is not None:
             names += [self._stratify_by, *map(str, self._kinds)]
+        if self._curriculum is not None:
+            names += [self._curriculum, *map(str, self._values)]
         return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
@@ -116,3 +127,13 @@ def _kind(task: Task, field: str | None) -> str | None:
             hint=f"it has {', '.join(sorted(task.metadata)) or 'none'}",
         )
     return str(task.metadata[field])
+
+
+def _value(task: Task, field: str) -> float:
+    value = task.metadata.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TaskReaderError(
+            f"task_reader.curriculum is {field}, but the training task {task.task_id} has no number there",
+            hint="measure the tasks first: astune data measure --conf FILE.yaml",
+        )
+    return float(value)

@@ -144,14 +144,14 @@ def _size(path: Path) -> int:
 
 
 def test_training_is_compared_with_better_prompts_and_with_both(folder: Path) -> None:
-    """Half of the tasks need the rules, and all need a word of an even number of letters, which training teaches."""
+    """Half of the tasks need a rule, and all need a word of an even number of letters, which training teaches."""
     source = WORKFLOW.replace("reward = ", "ruled = ").replace(
         "reward=reward, is_success=reward == 1",
-        "reward=float(right), is_success=right",
+        "reward=0.8 * met + 0.2 * even, is_success=met and even",
     )
     lines = """
         even = len(answer["content"]) % 2 == 0
-        right = even and (ruled == 1 or int(task.main_query.split()[-1][:-1]) % 2 == 0)
+        met = ruled > 0 or int(task.main_query.split()[-1][:-1]) % 2 == 0
         return"""
     source = source.replace("await proxy.achat", "answer = await proxy.achat").replace("\n        return", lines)
     (folder / "prompted.py").write_text(source)

@@ -11,10 +11,12 @@ import pytest
 from answering import AnsweringServer, answering
 from rule_models import ReadingModel, command, use_own_cache
 
+from astune.config import load_config
 from astune.data_generator.documents import Document, read_documents
 from astune.data_generator.duplicates import Duplicates
 from astune.data_generator.passages import passages_of
 from astune.schema import TaskReaderError
+from astune.task_reader import TaskOrder, open_task_reader
 from astune.task_reader.data_reader import tasks_in
 
 DOCS = Path(__file__).parents[2] / "docs" / "en"
@@ -175,3 +177,45 @@ def test_a_dry_run_reads_and_asks_nothing(tmp_path: Path, capsys: pytest.Capture
         assert not server.bodies
     assert "passages of" in capsys.readouterr().out
     assert not list(tmp_path.glob("a*"))
+
+
+@pytest.mark.slow
+def test_made_tasks_that_were_measured_come_from_easy_to_hard(tmp_path: Path, tiny_folder: Path) -> None:
+    """`astune data measure` plays the tasks of the reader, which keeps their rates for the experiment's model."""
+    (tmp_path / "kinds.py").write_text(
+        "from astune import Workflow, WorkflowOutput\n\n\nclass Kinds(Workflow):\n"
+        "    async def execute(self, task, proxy):\n"
+        "        answer = await proxy.achat([{'role': 'user', 'content': task.main_query[:40]}])\n"
+        "        part = len(task.main_query) % 3\n"
+        "        return WorkflowOutput(reward=[0.0, float(len(answer['content']) % 2), 1.0][part])\n"
+    )
+    with answering(ReadingModel(planted=0)) as server:
+        making = {"documents": [str(DOCS / "sandbox.md"), str(DOCS / "judge.md")], "number": 12}
+        experiment = {
+            "model": {"path": str(tiny_folder), "dtype": "float32", "device": "cpu"},
+            "helper_model": {"base_url": server.url},
+            "task_reader": {"type": "data_generation", "data_generation": making, "curriculum": "success_rate"},
+            "rollout": {"workflow": "kinds.py->Kinds", "max_model_len": 256, "max_response_length_in_one_turn": 2},
+        }
+        conf = tmp_path / "kinds.yaml"
+        conf.write_text(json.dumps({"astune": experiment}))
+        config = load_config(conf)
+
+        def order() -> TaskOrder:
+            tasks = open_task_reader(config.task_reader, base_dir=tmp_path, experiment=config).training_tasks()
+            return TaskOrder(tasks, 0, curriculum=config.task_reader.curriculum)
+
+        with pytest.raises(TaskReaderError, match="astune data measure"):
+            order()
+        asked = len(server.bodies)
+        assert (
+            command(["data", "measure", "--conf", str(conf), "--out", str(tmp_path / "m.jsonl"), "--tries", "8"]) == 0
+        )
+        made = order()
+        assert len(server.bodies) == asked, "nothing is made a second time"
+    n = len(tasks_in(tmp_path / "m.jsonl"))
+    taken = [task.metadata["success_rate"] for task in made.take(n)]
+    assert taken[0] == 1.0
+    assert taken[-1] == 0.0
+    blocks = [sorted(taken[at : at + -(-n // 8)], reverse=True) for at in range(0, n, -(-n // 8))]
+    assert [rate for block in blocks for rate in block] == sorted(taken, reverse=True)

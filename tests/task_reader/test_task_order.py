@@ -113,3 +113,24 @@ def test_another_stratification_is_another_order():
     tasks = of_kinds(30, "ab")
     with pytest.raises(TaskReaderError, match="changed since the checkpoint"):
         TaskOrder(tasks, seed=0, stratify_by="kind").load_state_dict(TaskOrder(tasks, seed=0).state_dict())
+
+
+def measured(rates: list[object]) -> list[Task]:
+    return [Task(f"t{i}", main_query=f"q{i}", metadata={"success_rate": rate}) for i, rate in enumerate(rates)]
+
+
+@given(rates=st.lists(st.floats(0, 1), min_size=1, max_size=60))
+def test_a_curriculum_goes_from_easy_to_hard_in_every_epoch_and_shuffles_within_an_eighth(rates):
+    order = TaskOrder(measured(rates), seed=0, curriculum="success_rate")
+    size = -(-len(rates) // 8)
+    highest = sorted(rates, reverse=True)
+    for _ in range(2):
+        taken = [rates[int(name[1:])] for name in ids(order, len(rates))]
+        for start in range(0, len(rates), size):
+            assert sorted(taken[start : start + size], reverse=True) == highest[start : start + size]
+
+
+@pytest.mark.parametrize("rate", [None, "high", True, float("nan")])
+def test_a_curriculum_needs_a_number_in_each_task(rate):
+    with pytest.raises(TaskReaderError, match="training task t1 has no number there; measure the tasks first"):
+        TaskOrder(measured([0.5, rate]), seed=0, curriculum="success_rate")

@@ -57,7 +57,7 @@ class StepsToCome:
         Raises:
             TaskReaderError: the run that is resumed had other tasks, or another order.
         """
-        order = TaskOrder([*tasks], config.seed, config.task_reader.stratify_by)
+        order = TaskOrder([*tasks], config.seed, config.task_reader.stratify_by, config.task_reader.curriculum)
         done = 0
         if point is not None:
             order.load_state_dict(point.order)
