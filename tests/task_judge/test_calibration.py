@@ -12,7 +12,7 @@ from answering import answering
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.cli._app import run
+from astune.cli.app import run
 from astune.config import load_config
 from astune.rollout.verdict import TaskCoreArg
 from astune.schema import ConfigError, JudgeError, Task
