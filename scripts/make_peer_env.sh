@@ -31,6 +31,7 @@ transformers="transformers==5.19.0"
 vllm_version="0.32.0"
 trl_version="1.16.0"
 beast_logger="beast-logger==0.1.8"
+npm_agents="openai@7.57.0 @qwen-code/qwen-code@0.24.4"
 gepa="gepa==0.1.4"
 ray="ray==2.60.0"
 markitdown="markitdown[pdf,docx,pptx,xlsx]==0.1.9"
@@ -47,7 +48,7 @@ trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 site) recipe="site, requirements/site.txt $(cksum <requirements/site.txt)" ;;
-agents) recipe="agents, requirements/agents.txt $(cksum <requirements/agents.txt)" ;;
+agents) recipe="agents, requirements/agents.txt $(cksum <requirements/agents.txt), $npm_agents" ;;
 trackers)
     recipe="trackers, requirements/trackers.txt $(cksum <requirements/trackers.txt) in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
@@ -118,6 +119,12 @@ fi
 if [ "$peer" = agents ]; then
     "${pip[@]}" install --no-deps -r requirements/agents.txt
     "$env/bin/python" -m pip --disable-pip-version-check check
+    if command -v npm >/dev/null; then
+        # shellcheck disable=SC2086
+        npm install --prefix "$env/node" --no-audit --no-fund --no-save --ignore-scripts --loglevel error $npm_agents
+    else
+        echo "without npm the agents in JavaScript are left out" >&2
+    fi
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

@@ -1,40 +1,44 @@
-"""Each agent of `tutorial/example_frameworks` plays an episode with its real framework: `make e2e-agents`.
+"""Each agent of `tutorial/example_frameworks` plays with its real framework: `make e2e-agents`.
 
-The model's answers are scripted, a call of a tool and then an answer, so that each framework's own loop is what runs.
+Once with scripted answers, a call of a tool and then an answer, so that each framework's own loop is what runs; and,
+for a row of the table in docs/en/any_agent.md, with the small real model, which writes what it likes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
-from astune.config.schema import ProgramConfig
+from astune.config.schema import AstuneConfig, ProgramConfig
 from astune.context_tracker.replay import faults
+from astune.engine.local.in_process import InProcessEngine
+from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Renderer
+from astune.schema import Episode, TokenBalance
+from astune.workflow import AgentModel
 from astune.workflow.program import program_workflow
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tutorial" / "example_frameworks"
-PYTHON = ROOT / ".venv-agents" / "bin" / "python"
+ENVIRONMENT = ROOT / ".venv-agents"
+PYTHON = ENVIRONMENT / "bin" / "python"
 ASK = {"role": "user", "content": "Hi"}
-AGENTS = (
-    "openai_sdk",
-    "anthropic_sdk",
-    "openai_agents",
-    "langgraph_agent",
-    "pydantic_ai_agent",
-    "mcp_agent",
-    "autogen_agent",
-    "smolagents_agent",
+CONTEXT = 8192
+COLUMNS = (
+    *("agent", "episodes", "calls", "streamed", "forks", "tokens recorded", "trained", "rows an episode"),
+    "tokens of rows over recorded",
 )
+EDITS = ["message edited", "message edited"]
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +48,8 @@ def tool(name: str, **properties: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
 
 
-TOOLS = [tool("add", a="integer", b="integer"), tool("final_answer", answer="string")]
+TOOLS = [tool("add", a="integer", b="integer"), tool("final_answer", answer="string"), tool("bash", command="string")]
+TOOLS.append(tool("run_shell_command", command="string", is_background="boolean"))
 
 
 def call(name: str, **given: Any) -> dict[str, Any]:
@@ -52,39 +57,152 @@ def call(name: str, **given: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "type": "function", "function": function}]}
 
 
-def play(renderer: Any, command: Sequence[str], *answers: dict[str, Any]) -> Any:
-    replies = [renderer.answer_ids([ASK, answer], TOOLS) for answer in answers]
-    stage = build_stage(
-        renderer,
-        program_workflow(ProgramConfig(command=list(command))),
-        replies=replies,
-        max_model_len=8192,
-        episode_timeout_s=120,
-    )
-    (group,) = asyncio.run(stage.play([task_of()]))
-    (episode,) = group.episodes or group.failed_attempts
-    assert episode.status == "success", episode.error
-    assert not list(faults(episode.forest, renderer))
-    return episode
+def say(content: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_a_frameworks_agent_calls_its_tool_and_is_one_conversation(agent: str, renderer: Renderer) -> None:
+def fields(**given: str) -> dict[str, Any]:
+    """An answer as DSPy reads it."""
+    return say("\n\n".join([*(f"[[ ## {name} ## ]]\n{text}" for name, text in given.items()), "[[ ## completed ## ]]"]))
+
+
+class Agent(NamedTuple):
+    """An agent, the answers of its scripted model, and why its calls are no single conversation."""
+
+    file: str
+    answers: Sequence[dict[str, Any]] = (call("add", a=47, b=16), say("63"))
+    forks: Sequence[str] = ()
+
+
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat sum"
+AGENTS = (
+    Agent("openai_sdk.py"),
+    Agent("openai_sdk.mjs"),
+    Agent("anthropic_sdk.py"),
+    Agent("openai_agents.py"),
+    Agent("langgraph_agent.py"),
+    Agent("pydantic_ai_agent.py"),
+    Agent("mcp_agent.py"),
+    Agent("autogen_agent.py"),
+    Agent("agentscope2_agent.py"),
+    Agent("adk_agent.py"),
+    Agent("smolagents_agent.py", [call("add", a=47, b=16), call("final_answer", answer="63")], EDITS[:1]),
+    Agent("mini_swe_agent.py", [call("bash", command="expr 47 + 16 > sum"), call("bash", command=SUBMIT)]),
+    Agent(
+        "dspy_agent.py",
+        [
+            fields(next_thought="Add.", next_tool_name="add", next_tool_args='{"a": 47, "b": 16}'),
+            fields(next_thought="Done.", next_tool_name="finish", next_tool_args="{}"),
+            fields(reasoning="The tool said so.", answer="63"),
+        ],
+        EDITS,
+    ),
+    Agent("curl_agent.sh", [say("63")]),
+    Agent("qwen_code.sh", [call("run_shell_command", command="expr 47 + 16", is_background=False), say("63")]),
+)
+each_agent = pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.file)
+
+
+@pytest.fixture(autouse=True)
+def programs_of_npm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """npm's programs of the environment."""
+    monkeypatch.setenv("PATH", f"{ENVIRONMENT / 'node' / 'node_modules' / '.bin'}:{os.environ['PATH']}")
+
+
+def command_of(agent: Agent) -> list[str]:
+    if agent.file.endswith(".sh"):
+        program = "curl" if agent.file == "curl_agent.sh" else "qwen"
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}")
+        return [str(FOLDER / agent.file)]
     if not PYTHON.exists():
         pytest.skip("scripts/make_peer_env.sh agents")
-    last = call("final_answer", answer="63") if agent == "smolagents_agent" else {"role": "assistant", "content": "63"}
-    episode = play(renderer, [str(PYTHON), str(FOLDER / f"{agent}.py")], call("add", a=47, b=16), last)
-    assert episode.judge_inputs["final_answer"] == "63"
-    answers = [node for node in episode.forest.nodes if node.sampled]
-    assert len(answers) == 2
-    assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == []
-    assert answers[1].parent is not None
-    result = next(node for node in episode.forest.nodes if node.role in ("tool", "user") and "63" in str(node.content))
-    assert result.parent == answers[0].node_id
+    if agent.file.endswith(".py"):
+        return [str(PYTHON), str(FOLDER / agent.file)]
+    node = shutil.which("node")
+    if node is None or not (ENVIRONMENT / "node" / "node_modules" / "openai").exists():
+        pytest.skip("there is no node, or it was not there when .venv-agents was made")
+    there = shutil.copy(FOLDER / agent.file, ENVIRONMENT / "node")  # node looks for packages beside the file
+    return [node, str(there)]
 
 
-def test_curl_alone_is_an_agent(renderer: Renderer) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("there is no curl")
-    episode = play(renderer, [str(FOLDER / "curl_agent.sh")], {"role": "assistant", "content": "63"})
+def play(renderer: Any, agent: Agent, *, num_repeat: int = 1, **stage_of: Any) -> tuple[list[Episode], TokenBalance]:
+    """Its episodes, none of which failed, and where their tokens went."""
+    workflow = program_workflow(ProgramConfig(command=command_of(agent)))
+    stage = build_stage(renderer, workflow, max_model_len=CONTEXT, episode_timeout_s=300, **stage_of)
+
+    async def step() -> tuple[list[Episode], TokenBalance]:
+        before = stage.engine.stats()
+        groups = await stage.play([task_of()], num_repeat=num_repeat)
+        balance = stage.pool.balance(groups, before, stage.engine.stats())
+        return [*groups[0].episodes, *groups[0].failed_attempts], balance
+
+    episodes, balance = asyncio.run(step())
+    for episode in episodes:
+        assert episode.error is None, episode.error
+        assert not list(faults(episode.forest, renderer))
+    assert balance.difference == 0
+    return episodes, balance
+
+
+@each_agent
+def test_a_frameworks_agent_uses_its_tool_and_branches_as_it_is_known_to(agent: Agent, renderer: Renderer) -> None:
+    replies = [renderer.answer_ids([ASK, answer], TOOLS) for answer in agent.answers]  # type: ignore[attr-defined]
+    (episode,), _ = play(renderer, agent, replies=replies)
     assert episode.judge_inputs["final_answer"] == "63"
+    assert sum(node.sampled for node in episode.forest.nodes) == len(agent.answers)
+    assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == list(agent.forks)
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[list[str]]:
+    """Its rows go between the marks in the page that `ASTUNE_TABLE` names."""
+    rows = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    yield rows
+    if page := os.environ.get("ASTUNE_TABLE"):
+        path = ROOT / page
+        before, _, rest = path.read_text().partition("<!-- agents -->\n")
+        path.write_text(
+            before + "<!-- agents -->\n" + "\n".join(rows) + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
+        )
+
+
+@pytest.fixture(scope="module")
+def engine(smol_folder: Path) -> Iterator[InProcessEngine]:
+    config = AstuneConfig.model_validate({"engine": {"kv_cache_gb": 1.0, "max_batch_size": 4}})
+    engine = InProcessEngine.load(smol_folder, model=config.model, engine=config.engine, max_model_len=CONTEXT)
+    yield engine
+    asyncio.run(engine.aclose())
+
+
+@each_agent
+def test_with_the_small_real_model_every_token_is_accounted_for(
+    agent: Agent, engine: InProcessEngine, renderer: Any, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamed = Counter[bool]()
+    sample = AgentModel.sample
+
+    async def counted(self: AgentModel, request: Any, live: LiveAnswer | None) -> Any:
+        streamed[live is not None] += 1
+        return await sample(self, request, live)
+
+    monkeypatch.setattr(AgentModel, "sample", counted)
+    episodes, balance = play(renderer, agent, engine=engine, num_repeat=2, max_response_length_in_one_turn=24)
+    nodes = [node for episode in episodes for node in episode.forest.nodes]
+    forks = Counter(node.fork_cause for node in nodes if node.fork_cause)
+    timelines = [timeline for episode in episodes for timeline in episode.forest.timelines()]
+    read = sum(len(timeline.token_ids) for timeline in timelines)
+    cells = [
+        f"`{agent.file}`",
+        len(episodes),
+        sum(node.sampled for node in nodes),
+        "yes" if streamed[True] else "no",
+        ", ".join(f"{n} {cause}" for cause, n in forks.items()) or "none",
+        sum(len(node.token_ids) for node in nodes),
+        balance.trained,
+        f"{len(timelines) / len(episodes):g}",
+        f"{read / sum(len(node.token_ids) for node in nodes):.2f}",
+    ]
+    assert len(episodes) == 2
+    assert balance.trained == sum(node.n_sampled for node in nodes)
+    table.append("| " + " | ".join(map(str, cells)) + " |")

@@ -1,0 +1,29 @@
+"""DSPy's ReAct, told where the model is; its cache is off, since the same question is to be sampled anew.
+
+It writes all steps anew into one message for each call, so that every call is a conversation of its own.
+"""
+
+import json
+import os
+import sys
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else LiteLLM asks GitHub for prices
+
+import dspy
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+model = dspy.LM(
+    "openai/policy",
+    api_base=os.environ["OPENAI_BASE_URL"],
+    api_key=os.environ["OPENAI_API_KEY"],
+    cache=False,
+    num_retries=0,
+)
+dspy.configure(lm=model)
+agent = dspy.ReAct("question -> answer", tools=[add], max_iters=5)
+print(json.dumps({"final_answer": agent(question=json.load(sys.stdin)["main_query"]).answer}))
