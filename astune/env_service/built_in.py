@@ -15,6 +15,7 @@ NO_ENV = "no_env"
 
 BUILT_IN = {
     "calculator": "astune.environments.calculator->Calculator",
+    "gymnasium": "astune.environments.gymnasium->Gymnasium",
     "frozenlake": "astune.environments.frozenlake->FrozenLake",
     "reasoning_gym": "astune.environments.reasoning_gym->ReasoningGym",
     "textarena": "astune.environments.textarena->TextArena",

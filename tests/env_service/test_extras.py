@@ -19,6 +19,7 @@ from astune.schema import EnvError, Task, install_extra
     ("package", "extra", "name"),
     [
         ("reasoning_gym", "reasoning-gym", "reasoning_gym:leg_counting"),
+        ("gymnasium", "frozenlake", "gymnasium:Taxi-v4"),
         ("textworld", "textworld", "textworld:tw-simple"),
         ("textarena", "textarena", "textarena:SecretMafia-v0"),
         ("pettingzoo.classic.tictactoe_v3", "pettingzoo", "pettingzoo:classic.tictactoe_v3"),
