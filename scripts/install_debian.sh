@@ -4,11 +4,12 @@
 #   bubblewrap   a second way to run model-written code in isolation (docs/en/sandbox.md), where the kernel allows this
 #                user no namespaces but bubblewrap has the distribution's permission, as on some releases of Ubuntu
 #   chromium     the browser that the tests of the log viewer's page drive; without it they are skipped
+#   python3-doc  Python's documentation, of which `make e2e-data` makes tasks; without it, of this project's pages alone
 #
 # --dry-run prints the commands. Needs root, or sudo.
 set -euo pipefail
 
-packages=(bubblewrap chromium)
+packages=(bubblewrap chromium python3-doc)
 
 command -v apt-get >/dev/null || {
     echo "install_debian: this system has no apt-get; install with its own tool: ${packages[*]}" >&2

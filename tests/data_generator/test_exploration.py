@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import house_world
 import pytest
 from answering import answering
+from house_world import ROOMS, House
 from rule_models import command, use_own_cache
+from service_stage import running
 
 from astune.data_generator import Draft
-from astune.env_service.base import Environment, EnvState, EnvStep
 from astune.env_service.handle import open_environment
-from astune.schema import EnvError, Message, Task
+from astune.schema import EnvError, Task
 from astune.task_reader.data_reader import tasks_in
 
-ROOMS = ("hall", "attic", "cellar", "garden", "tower")
-
-
-class House(Environment):
-    """Rooms with a thing in each; `open ROOM` shows it. The door of the tower is open only sometimes."""
-
-    quick: ClassVar[bool] = True
-    opened: ClassVar[int] = 0
-
-    def get_init_state(self) -> EnvState:
-        return EnvState([{"role": "user", "content": f"House {self.task.task_id}: open one of {', '.join(ROOMS)}."}])
-
-    def step(self, action: Message) -> EnvStep:
-        room = str(action["content"]).removeprefix("open ")
-        seen = f"In the {room} lies thing {self.task.task_id}-{len(room)}."
-        if room == "tower":
-            House.opened += 1
-            seen = "The door is open: a bell rings." if House.opened % 2 else "The door is locked."
-        if room not in ROOMS:
-            seen = f"There is no {room}."
-        return EnvStep([{"role": "user", "content": seen}], 0.0, False)
-
-    def evaluate(self, sparse: bool = True) -> float:
-        return 0.0
-
-
-HOUSE = f"{__file__}->House"
+HOUSE = f"{house_world.__file__}->House"
+STEADY = f"{house_world.__file__}->SteadyHouse"
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +57,31 @@ def test_objectives_are_kept_where_executing_them_again_reaches_them(tmp_path: P
         assert "thing" in task.metadata["objective"]["reached"]
         assert task.metadata["actions"][-1].startswith("open ")
         assert task.env_type == HOUSE
+
+
+async def test_objectives_of_a_world_behind_a_service_are_made_and_judged_over_it(tmp_path: Path) -> None:
+    seeds = tmp_path / "worlds.jsonl"
+    seeds.write_text(
+        "".join(json.dumps({"task_id": f"h{n}", "main_query": f"h{n}", "env_type": STEADY}) + "\n" for n in range(3))
+    )
+    with running(STEADY) as service, answering(explorer) as server:
+        words = ["data", "expand", str(seeds), "--env", service.url, "--out", str(tmp_path / "t.jsonl"), "--num", "6"]
+        assert await asyncio.to_thread(command, [*words, "--set", f"helper_model.base_url={server.url}"]) == 0
+        tasks = tasks_in(tmp_path / "t.jsonl") + tasks_in(tmp_path / "t.held_out.jsonl")
+        assert len(tasks) == 6
+        for task in tasks:
+            handle = open_environment(task.env_type, task, 0)
+            assert handle is not None
+            begun = await handle.create()
+            assert begun.state[-1]["content"] == task.main_query
+            rewards = [
+                (await handle.step({"role": "assistant", "content": action})).reward
+                for action in task.metadata["actions"]
+            ]
+            assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
+            assert await handle.evaluate() == 1.0
+            await handle.release()
+        assert service.capacity()[0] == 0, "every instance is released"
 
 
 async def test_an_objective_is_reached_by_what_is_observed_and_not_by_what_is_said() -> None:

@@ -27,11 +27,14 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
         "install_debian: sudo apt-get update",
-        "install_debian: sudo apt-get install --yes --no-install-recommends bubblewrap chromium",
+        "install_debian: sudo apt-get install --yes --no-install-recommends bubblewrap chromium python3-doc",
     ]
 
 
 def test_another_system_is_told_what_to_install(tmp_path):
     done = _run(_folder_of_tools(tmp_path, "id"))
     assert done.returncode == 1
-    assert done.stderr == "install_debian: this system has no apt-get; install with its own tool: bubblewrap chromium\n"
+    assert (
+        done.stderr
+        == "install_debian: this system has no apt-get; install with its own tool: bubblewrap chromium python3-doc\n"
+    )
