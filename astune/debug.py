@@ -125,7 +125,7 @@ def _listening() -> tuple[str, int]:
 
 
 class _Callable(ModuleType):
-    """This module, which is also the function `astune.debug`."""
+    """Type of this module, which is also the function `astune.debug`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from astune.app import debug

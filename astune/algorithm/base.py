@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TokenWeights = Literal["episode", "timeline", "token", "constant", "group"]
-"""What has the same weight in a batch's loss; `astune.trainer.samples.weigh` has the worked example."""
+"""Unit of equal weight in a batch's loss; `astune.trainer.samples.weigh` has the worked example."""
 
 LearnsFrom = Literal["rollouts", "demonstrations", "preferences"]
 """`demonstrations` are the tasks' own answers, `preferences` a chosen and a rejected one of each: nothing is sampled,
@@ -24,7 +24,7 @@ and nothing corrects for how it was sampled."""
 
 
 class Preference(NamedTuple):
-    """What is known of the pair that each of E tokens is in, without a gradient.
+    """Constants of the preference pair of each of E tokens, without a gradient.
 
     `margin_E` is log policy - log starting policy, summed over the chosen answer's tokens, less the same of the
     rejected one's; `n_tokens_E` the number of both answers' tokens.
@@ -86,11 +86,11 @@ class Algorithm(ABC):
     """
 
     token_weights: TokenWeights = "episode"
-    """What has the same weight in the loss; `trainer.loss.token_weights` overrides it."""
+    """Unit of equal weight in the loss; `trainer.loss.token_weights` overrides it."""
     baseline: Literal["group", "batch"] = "group"
     """True where an episode is compared with the episodes of its task, or with all of a step."""
     learns_from: LearnsFrom = "rollouts"
-    """Where training episodes come from."""
+    """Source of training episodes."""
     needs_sequence_ratio: bool = False
     """True where `token_loss` reads `Tokens.sequence_ratio`."""
     max_response_tokens: int = 512

@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sft": Supervised,
     "dpo": DPO,
 }
-"""By their names in the configuration."""
+"""Algorithms by their configuration names."""
 
 _KEY = "trainer.algorithm"
 _OF_LOSS = ("normalise_advantages", "clip_low", "clip_high")

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the likelihood of answers that somebody else gave."""
+"""Supervised fine-tuning: the likelihood of given answers."""
 
 from __future__ import annotations
 

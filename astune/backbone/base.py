@@ -138,7 +138,7 @@ class Backbone(ABC):
         return []
 
     def doctor(self, config: AstuneConfig) -> Iterable[Finding]:
-        """What `astune doctor` finds of what this backbone needs on this machine."""
+        """Return the checks of `astune doctor` for this backbone on this machine."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Which engine the configuration asks for, opened with the renderer that speaks its tokens, and closed at the end.
+"""Opening the configured engine with its renderer, and closing it at the end.
 
 Nothing here imports torch unless the engine in this process is asked for.
 """
@@ -36,7 +36,7 @@ class OpenModel:
 
     `config` is the run's; of an endpoint of text, whose ids are characters, without our bounds. `lacks` is what keeps
     the engine from being trained with, in words; nothing where it can be. An engine that is `apart` has weights of its
-    own, which may be anybody's until it is given others.
+    own, which are unknown until it receives others.
     """
 
     engine: InferenceEngine

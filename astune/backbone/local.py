@@ -57,10 +57,10 @@ class LocalBackbone(Backbone):
 
 
 async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
-    """Train until the end, going on from the run's newest checkpoint where it has one.
+    """Train until the end, resuming from the run's newest checkpoint if it has one.
 
     Raises:
-        AstuneError: something that only the user can mend; everything up to the last whole step is on disk.
+        AstuneError: something that only the user can fix; everything up to the last whole step is on disk.
     """
     from astune.trainer.handover_proof import prove_handover
     from astune.trainer.ledger import StepLedger

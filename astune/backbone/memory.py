@@ -98,7 +98,7 @@ class Estimate:
 
 
 def estimates(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> list[Estimate]:
-    """What the experiment's backbone needs at each of its places.
+    """Return the memory that the experiment's backbone needs on each of its devices.
 
     Args:
         on_gpu: whether the machines that train have GPUs.

@@ -21,7 +21,7 @@ from astune.workflow.loading import load_workflow
 
 @dataclass(frozen=True, slots=True)
 class UserParts:
-    """What the user brings. `judge` is None where the workflow returns its own reward.
+    """Parts of an experiment that the user provides. `judge` is None where the workflow returns its own reward.
 
     There is always a training task, except in a plan made before there is anybody to ask for tasks.
     """
@@ -34,7 +34,7 @@ class UserParts:
     engine: type[EngineBase] | None = None
     """None where the engine is one of astune's."""
     trackers: tuple[NamedTracker, ...] = ()
-    """Of a run; what is not recorded is not tracked."""
+    """Tag of a run; a dry run is not tracked."""
 
 
 def load_parts(
@@ -46,7 +46,7 @@ def load_parts(
 ) -> UserParts:
     """Import and read what the configuration names; `base_dir` is the folder of the YAML file.
 
-    `tell` hears which tasks are being fetched and read; `with_tasks` False leaves them out.
+    `tell` receives progress messages about tasks; `with_tasks` False skips them.
 
     Raises:
         ConfigError: a name does not import, or is not what it should be; or several things are wrong.

@@ -8,7 +8,7 @@ from astune.schema import Episode, Task
 
 
 class Recorder:
-    """Writes every attempt into the store as it ends, and passes on to `observer` what it is told."""
+    """Observer that writes every attempt into the store as it ends, and forwards all events to `observer`."""
 
     def __init__(self, store: EpisodeStore, observer: RolloutObserver) -> None:
         self._store = store

@@ -89,7 +89,7 @@ def url_of(config: AstuneConfig) -> str:
 
 
 def _trainers_dtype(config: AstuneConfig) -> str:
-    """What the trainer computes in: `auto` would mean something else to vLLM."""
+    """Data type of the trainer, since vLLM interprets `auto` differently. `auto` would mean something else to vLLM."""
     from astune.engine.local.device import pick_device, pick_dtype
 
     return str(pick_dtype(config.model.dtype, pick_device(config.model.device))).removeprefix("torch.")

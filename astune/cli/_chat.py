@@ -43,7 +43,7 @@ def chat_with(run: str, message: str | None) -> int:
 
 
 def beginning_of(run: RunDirectory) -> list[Message]:
-    """What the run's newest episode read before its own question: instructions and examples."""
+    """Return the messages before the question of the run's newest episode: instructions and examples."""
     with run.episodes() as episodes:
         rows = [row for row in episodes.list() if row.n_turns]
         forest = episodes.read(rows[-1].episode_id).forest if rows else Forest()
@@ -83,7 +83,7 @@ class _Chat:
             try:
                 answer = runner.run(self._answer(line))
             except ContextOverflow:
-                console.print("the conversation is longer than rollout.max_model_len allows; it starts anew")
+                console.print("the conversation is longer than rollout.max_model_len allows; starting a new one")
                 self._messages = self._beginning
                 continue
             console.print(visible(answer), markup=False, highlight=False, soft_wrap=True, style="green")

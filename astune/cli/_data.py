@@ -39,7 +39,7 @@ def from_docs(
 ) -> None:
     """Ask questions about documents, and keep those that are answered again from their passage.
 
-    What the helper model has answered is kept: after a kill the same command goes on, and ends with the same file.
+    The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
     """
     exit_with(lambda: _make(paths, None, out, num, conf, overrides or [], dry_run is not None))
 
@@ -63,7 +63,7 @@ def expand(
 ) -> None:
     """Vary example tasks, and keep those whose answer checkers or repeated solving confirm.
 
-    What the helper model has answered is kept: after a kill the same command goes on, and ends with the same file.
+    The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
     """
     explored = [] if env is None else [f"task_reader.data_generation.env_url={env}"]
     exit_with(lambda: _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None))

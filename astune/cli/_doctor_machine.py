@@ -1,4 +1,4 @@
-"""What `astune doctor` looks at in the machine: processor, accelerator, memory, disks, ports, the sandbox."""
+"""Machine checks of `astune doctor`: processor, accelerator, memory, disks, ports, the sandbox."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def ports() -> Iterator[Finding]:
 
 
 def sandbox(config: SandboxConfig) -> Finding:
-    """What a run would confine model-written code with: the first backend that runs a line of code here."""
+    """Return the sandbox backend of a run: the first one that runs a line of code here."""
     try:
         backend = asyncio.run(_sandbox_backend(config))
     except SandboxError as failure:

@@ -1,4 +1,5 @@
-"""What `astune doctor` looks at in software: Python, packages against their supported ranges, engines and services."""
+"""Software checks of `astune doctor`: Python, packages against their supported ranges, engines and services. Python,
+packages against their supported ranges, engines and services."""
 
 from __future__ import annotations
 
@@ -148,7 +149,7 @@ def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def _requirements() -> dict[str, list[Requirement]]:
-    """What the installed package asks for: the core's requirements, then each extra's."""
+    """Return the requirements of the installed package: the core's, then each extra's."""
     found: dict[str, list[Requirement]] = {_CORE: []}
     parsed = [Requirement(line) for line in requires("astune") or []]
     found[_CORE] = [each for each in parsed if each.marker is None or each.marker.evaluate({"extra": ""})]

@@ -1,4 +1,5 @@
-"""How the command's process ends: by the command alone. An agent can neither end it before nor keep it alive after."""
+"""End of the command's process, which only the command decides: an agent can neither end it early nor keep it alive. An
+agent can neither end it before nor keep it alive after."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _exit_now = os._exit
 
 
 def refuse_exits() -> None:
-    """From now on `os._exit` raises SystemExit in code of the user's, as `sys.exit` does, which fails the episode.
+    """Make `os._exit` raise SystemExit in user code, as `sys.exit` does, which fails the episode.
 
     It would end the run in the middle of a step, with the status of its choosing. A forked child ends by it as ever.
     """

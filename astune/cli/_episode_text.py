@@ -62,7 +62,7 @@ def walk(forest: Forest) -> Iterator[tuple[MessageNode, int]]:
 
 
 def unit_of(episode: Episode) -> str:
-    """What its sequences are of; an endpoint that gives text only has no tokens to show."""
+    """Return the vocabulary of an episode's sequences; a text-only endpoint has no tokens to show."""
     return "characters" if is_in_characters(episode.forest) else "tokens"
 
 

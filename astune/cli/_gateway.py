@@ -1,7 +1,7 @@
 """`astune gateway MODEL`: the gateway of training on one model without a run, for trying an agent by hand.
 
-All requests are one long episode: a conversation that goes on is recognised, and its sampled tokens are read again as
-they were sampled, as in training. Nothing is judged, recorded or trained.
+All requests are one long episode: an extended conversation is recognised, and its sampled tokens are reused exactly, as
+in training. Nothing is judged, recorded or trained.
 """
 
 from __future__ import annotations

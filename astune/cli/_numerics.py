@@ -116,7 +116,7 @@ def _table(report: NumericsReport) -> Table:
 
 
 def _measures(part: Mismatch, evidence: float) -> list[str]:
-    """In the order of ROWS."""
+    """Cells in the order of ROWS."""
     numbers = [part.mean, *part.quantiles().values(), part.kl, part.kl_k1]
     return [f"{part.n_tokens:,}", *map(_number, numbers), f"{evidence:.1f}"]
 

@@ -1,4 +1,4 @@
-"""What is done with a run that is over: its report, and a copy of its best model."""
+"""Commands on a finished run: its report, and a copy of its best model."""
 
 from __future__ import annotations
 

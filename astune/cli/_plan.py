@@ -24,7 +24,7 @@ def plan(
     memory: Sequence[Estimate] = (),
     base_dir: Path | None = None,
 ) -> list[str]:
-    """What a run will do, in words; without training tasks, these are still to be asked for."""
+    """Describe a run in words; without training tasks, these have not been read yet."""
     starts_ray = any(companion.name == "ray" for companion in companions)
     backbone = find_backbone(config.backbone, base_dir)
     rows = backbone.plan(config, parts, run_path=run_path, memory=memory, starts_ray=starts_ray)

@@ -109,7 +109,7 @@ def summary_line(report: RunReport) -> str:
 
 
 def measured_lines(report: RunReport) -> list[str]:
-    """What the summary line measured."""
+    """Return the measurement of the summary line."""
     before, after = report.before, report.after
     if report.kind == "debug":
         return []

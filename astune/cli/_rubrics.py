@@ -46,7 +46,7 @@ def learn(
 ) -> None:
     """Propose rubrics from better and worse answers, test them on the labels, and keep a small set that explains them.
 
-    What the helper model has answered is kept: after a kill the same command goes on where it was.
+    The helper model's answers are cached: after a kill, the same command resumes.
     """
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""Standard output and standard error that an agent may close and that may lose their reader: the run goes on."""
+"""Standard output and error that survive an agent closing them or the loss of their reader."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def shown(value: float) -> str:
 
 
 class _Place:
-    """Where a point of the data is on the paper."""
+    """Map a data point to its position on the page."""
 
     def __init__(self, x: Point, y: Point) -> None:
         self._x, self._y = x, y

@@ -53,7 +53,7 @@ def sweep(
             outcome = f"failed with status {status}; see {log_of(trial)}" if trial in failed else _said(now.held_out())
             _say(console, f"{trial.name}: {outcome}")
     except KeyboardInterrupt:
-        _say(console, "interrupted; the same command goes on with it")
+        _say(console, "interrupted; the same command resumes it")
         raise
     trials = found(trials)
     _report(trials, console)

@@ -22,7 +22,7 @@ from astune.schema import ConfigError
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for. `run` is the one to resume; None with `resume` is the newest.
+    """Options of the command line. `run` is the one to resume; None with `resume` is the newest.
 
     With a `plan` nothing is started; a `full` one has the whole configuration of a cluster's engine.
     """
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def title(self) -> str:
-        """What it is called before its configuration is read."""
+        """Name of the experiment before its configuration is read."""
         named = self.conf or self.run
         return named.stem if named is not None else "astune"
 

@@ -164,7 +164,7 @@ def sweep(
 ) -> None:
     """Train an experiment with several settings and seeds, one run after another, and report them side by side.
 
-    The runs are ordinary ones in the folder EXPERIMENT-sweep. After a kill the same command goes on where it was.
+    The runs are ordinary ones in the folder EXPERIMENT-sweep. After a kill, the same command resumes.
     """
 
     def work() -> int:
@@ -187,7 +187,7 @@ def flywheel(
 ) -> None:
     """Learn from new feedback, and promote the model only when it is proven better; or roll a promotion back.
 
-    A turn imports, filters, trains, evaluates old and new, decides and reports. After a kill the same command goes on.
+    A turn imports, filters, trains, evaluates old and new, decides and reports. After a kill, the same command resumes.
     """
 
     def work() -> int:

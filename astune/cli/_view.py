@@ -75,7 +75,7 @@ def export_report(path: Path | None, to: Path, episode_ids: Sequence[str]) -> in
 
 
 def _told_run(run: Path, path: Path | None, to: Path) -> str:
-    """Which run it is, and how another one is chosen where `path` was not the run itself."""
+    """Name the run, and how to choose another one if `path` was not the run itself."""
     name = f"{run.parent.name}/{run.name}"
     if path is not None and any(each.resolve().is_relative_to(run) for each in (path, RECORD_DIR / path)):
         return f"report of the run {name}"
@@ -84,7 +84,7 @@ def _told_run(run: Path, path: Path | None, to: Path) -> str:
 
 @contextmanager
 def _way_to(address: Address) -> Iterator[str]:
-    """What a browser is told to open.
+    """Return the URL for the browser.
 
     All users of a machine see the arguments of a process: a token stands in a file that leads on to the page, in a
     folder that its user alone may enter.

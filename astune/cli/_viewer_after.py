@@ -1,4 +1,4 @@
-"""What a debug run with `--with-logview` ends with: the viewer until Ctrl-C, or the command that opens it later."""
+"""End of a debug run with `--with-logview`: the viewer until Ctrl-C, or the command that opens it later."""
 
 from __future__ import annotations
 

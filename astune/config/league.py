@@ -1,8 +1,8 @@
-"""The league: training groups in which one side is played by an earlier version of itself, and which version that is.
+"""Settings of the league: training groups in which one side is played by an earlier version of itself.
 
 Versions are kept of every policy that trains, every few steps; the newest few are the pool. Who is replaced by what is
 a function of the configuration, the step and the task, so that all episodes of a group meet the same opponent, a
-resumed run meets the opponents that it would have met, and nothing has to be told to those who need to know.
+resumed run meets the opponents that it would have met, and no state has to be shared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeagueConfig(StrictModel):
     every: int = Field(default=5, ge=1)
     """Steps between two versions that are kept; the first is the one that the run begins with."""
     size: int = Field(default=4, ge=1)
-    """How many versions of each policy are kept, the newest; each is an adapter in the memory of trainer and engine."""
+    """Number of recent versions kept of each policy; each is an adapter in the memory of trainer and engine."""
 
     def pool(self, step: int) -> list[int]:
         """The steps after which the versions were kept that play in step `step`, the newest first.

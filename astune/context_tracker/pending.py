@@ -35,4 +35,4 @@ class PendingCall:
     stop: Sequence[str]
     """Texts at which the answer ends."""
     asked_after: int
-    """How many answers there were."""
+    """Number of answers at the time of the call."""

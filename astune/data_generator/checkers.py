@@ -85,7 +85,7 @@ def wrong_answers(answer: str, others: Sequence[str]) -> list[str]:
 
 
 async def judged(source: str, answers: Sequence[str], sandbox: SandboxConfig) -> list[bool] | None:
-    """What the checker says of each answer; None where it does not run. One that fails on an answer refuses it.
+    """Run the checker on each answer; None if the checker does not run. One that fails on an answer refuses it.
 
     Raises:
         SandboxError: the sandbox itself failed.

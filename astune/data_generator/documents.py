@@ -48,7 +48,7 @@ class _Unreadable(Exception):
 
 
 def read_documents(paths: Sequence[Path]) -> tuple[list[Document], list[Unread]]:
-    """What is in the files, and below the folders, in the order of their names.
+    """Read the files, and those below the folders, in order of their names.
 
     Raises:
         TaskReaderError: one of the paths is not there, or nothing in them can be read.

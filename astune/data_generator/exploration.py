@@ -94,7 +94,7 @@ class ExplorationSource:
         ]
 
     async def _walked(self, ask: Explore) -> tuple[str, list[tuple[str, str]]]:
-        """What the world says at first, and actions with what came of each."""
+        """Initial observation, and actions with their results."""
         instruction = self._model.prompts.get("data_explore")
         handle = _opened(ask.world)
         walked: list[tuple[str, str]] = []

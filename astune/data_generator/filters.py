@@ -54,7 +54,7 @@ class NoLeak:
 
 
 class Evidence:
-    """What is quoted as evidence stands in the passages, and of several passages in each."""
+    """Check that quoted evidence is in the passages, and with several passages in each."""
 
     name: ClassVar[str] = "evidence"
 
@@ -107,7 +107,7 @@ class Answerable:
 
 @dataclass
 class NeedsAllPassages:
-    """Of several passages none is enough by itself."""
+    """Check that none of several passages is enough by itself."""
 
     name: ClassVar[str] = "one passage"
     solver: Solver

@@ -1,4 +1,4 @@
-"""What drafts pass through before they are tasks: filters one after another, with counts and reasons of each."""
+"""Funnel of drafts: filters applied in order, with counts and reasons of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Filter(Protocol):
 
 @dataclass
 class Stage:
-    """What came to one filter, and what it took out, by reason, with a few examples of each."""
+    """Statistics of one filter: its input, and what it rejected, by reason, with a few examples."""
 
     name: str
     came: int = 0
@@ -51,7 +51,7 @@ class Funnel:
         self.stages = [Stage(each.name) for each in filters]
 
     async def passed(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Those that pass all filters, in their order."""
+        """Return the drafts that pass all filters, in order."""
         left = list(drafts)
         for check, stage in zip(self._filters, self.stages, strict=True):
             found = await gathered(*(_checked(check, draft) for draft in left))

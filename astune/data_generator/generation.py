@@ -1,7 +1,7 @@
-"""Tasks made until there are enough: ask for drafts, pass them through the funnel, ask again.
+"""Generation of a number of tasks: request drafts, filter them through the funnel, repeat.
 
 Everything is a function of the documents, the examples, the settings and the helper model's answers, which are kept:
-a generation that was killed and started again goes on where it was, and ends with the same tasks.
+a generation that was killed resumes when started again, and ends with the same tasks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PATIENCE = 4
 
 
 class Source(Protocol):
-    """Where drafts come from: what to ask for, in a fixed order, and what comes of it."""
+    """Source of drafts: the requests in a fixed order, and their results."""
 
     def asks(self) -> Iterator[Any]: ...
 
@@ -56,7 +56,7 @@ class Source(Protocol):
 
 @dataclass
 class Made:
-    """What came of a generation."""
+    """Result of a generation."""
 
     training: list[Task]
     held_out: list[Task]
@@ -69,7 +69,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Material:
-    """What tasks are made of, read and cut: passages of documents, and examples."""
+    """Material of tasks, read and split: passages of documents, and examples."""
 
     passages: list[Passage]
     unread: list[Unread]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from astune.data_generator.documents import Document
 
 Count = Callable[[str], int]
-"""How many tokens a text has."""
+"""Count the tokens of a text."""
 
 _HEADING = re.compile(r"(#{1,6})\s+(.+?)\s*#*\s*$")
 _FENCE = re.compile(r"\s*(```|~~~)")

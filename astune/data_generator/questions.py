@@ -60,7 +60,7 @@ class QuestionSource:
         self._examples = list(examples)
 
     def asks(self) -> Iterator[AboutPassages]:
-        """What to ask for, in an order that the seed draws; documents take turns."""
+        """Return the requests, in an order drawn from the seed; documents alternate."""
         by_document: dict[str, list[Passage]] = {}
         for passage in self._passages:
             by_document.setdefault(passage.document, []).append(passage)
@@ -73,7 +73,7 @@ class QuestionSource:
                     yield AboutPassages((passage, draw.choice(others)), number)
 
     async def drafts(self, ask: AboutPassages) -> list[Draft]:
-        """What the helper model proposes."""
+        """Proposal of the helper model."""
         several = len(ask.passages) > 1
         instruction = self._model.prompts.get("data_ask_several" if several else "data_ask", number=_AT_ONCE)
         shown = [{"headings": " > ".join(each.headings), "text": each.text} for each in ask.passages]

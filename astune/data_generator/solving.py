@@ -50,7 +50,7 @@ class Solver:
         return [each.answer for each in found if each.answerable and each.answer.strip()]
 
     async def agreeing(self, answers: Sequence[str], answer: str, question: str) -> int:
-        """How many of the answers are the same as `answer`."""
+        """Count the answers that equal `answer`."""
         return sum(await gathered(*(self._same(each, answer, question) for each in answers)))
 
     def majority(self) -> int:

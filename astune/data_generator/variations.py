@@ -66,7 +66,7 @@ class VariationSource:
         self._instructions = {axis: model.prompts.get(f"vary_{axis}") for axis in axes}
 
     def asks(self) -> Iterator[Vary]:
-        """What to ask for: every example along every axis, again and again, in an order that the seed draws."""
+        """Yield the requests: every example along every axis, repeatedly, in an order drawn from the seed."""
         for number in range(_ROUNDS):
             draw = random.Random(f"{self._seed}/{number}")
             pairs = [(example, axis) for example in self._examples for axis in self._axes]
@@ -77,7 +77,7 @@ class VariationSource:
                     yield Vary(example, draw.choice(others) if others else None, axis, number)
 
     async def drafts(self, ask: Vary) -> list[Draft]:
-        """What the helper model makes of it."""
+        """Proposal of the helper model."""
         shown = [{"question": each.question, "answer": each.answer} for each in (ask.example, ask.other) if each]
         varied = await self._model.ask_json(
             self._instructions[ask.axis], data(examples=shown), _Varied, number=ask.number

@@ -39,7 +39,8 @@ _PREFIX, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class Factors(NamedTuple):
-    """What an adapter adds to a linear layer: `x -> (x down^T) up^T scale`, down [rank, in], up [out, rank]."""
+    """Contribution of an adapter to a linear layer: `x -> (x down^T) up^T scale`, down [rank, in], up [out, rank]. `x
+    -> (x down^T) up^T scale`, down [rank, in], up [out, rank]."""
 
     down: Tensor
     up: Tensor
@@ -47,7 +48,7 @@ class Factors(NamedTuple):
 
 
 Adapter = Mapping[str, Factors]
-"""By the name of the layer in the model without adapters; the model itself where there is none."""
+"""Modules by the layer's name in the model without adapters; the model itself if there are none."""
 
 
 class AdapterSource(Protocol):

@@ -50,7 +50,7 @@ class WeightsSource(Protocol):
         ...
 
     def fingerprint(self) -> Fingerprint:
-        """What they say of a fixed text."""
+        """Fingerprints of the weights on a fixed text."""
         ...
 
 
@@ -124,6 +124,6 @@ class StreamingEngine(InferenceEngine, Protocol):
     async def stream(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken
     ) -> Completion:
-        """`generate`, which calls `on_token` with each of the completion's tokens before it returns, and stops where it
-        is told to."""
+        """Like `generate`, but call `on_token` with each of the completion's tokens before returning, and stop when it
+        asks to."""
         ...

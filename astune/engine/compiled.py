@@ -49,7 +49,7 @@ def compiled(source: Path, *flags: str, doing: str, library: type[ctypes.CDLL] =
 
 
 def _library(source: Path, flags: tuple[str, ...]) -> Path:
-    """From the cache, where this source was compiled for this processor by this compiler before."""
+    """Return the cached library if this source was compiled for this processor by this compiler."""
     command = [_COMPILER, *_FLAGS, *flags]
     target = _output([_COMPILER, "--version"]) + _output([_COMPILER, "-march=native", "-Q", "--help=target"])
     key = hashlib.sha256("\n".join([source.read_text(), *command, target]).encode()).hexdigest()
@@ -68,7 +68,7 @@ def _output(command: list[str]) -> str:
 
 
 def processor() -> str:
-    """What the processor says that it can do."""
+    """Return the processor's feature flags."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What weights say of a fixed text: how one tells whether an engine in another process computes with them."""
+"""Fingerprint of weights on a fixed text, to verify that an engine in another process computes with them."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _not_on_hub(hub_id: str, cause: Exception) -> EngineError:
 
 
 def why_not_loaded(cause: Exception) -> str:
-    """What kept transformers from loading a model; in our words where the model's folder brings code that it wants."""
+    """Explain why transformers could not load a model, with a hint if the model's folder requires its own code."""
     if "trust_remote_code" in str(cause):
         return "it needs Python code from its own folder (`auto_map`), which is never run; use a model without"
     return f"{type(cause).__name__}: {cause}"

@@ -79,7 +79,7 @@ class OwnEngine(CountedEngine):
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What keeps it from being trained with, in words."""
+        """Return why it cannot be trained with."""
         has = type(self._own).load_weights is not EngineBase.load_weights
         return () if has else (f"{self._name} defines no load_weights",)
 

@@ -19,8 +19,8 @@ class ScriptedEngine:
     """Answers with given token ids, as an engine would return them.
 
     Args:
-        replies: either the replies of one session, the first for its first call and so on, given anew to every
-            session, or a function of (prompt ids, sampling parameters, session).
+        replies: either the replies of one session, the first for its first call and so on, repeated for every session,
+            or a function of (prompt ids, sampling parameters, session).
         max_model_len: longer prompts are refused as a real engine refuses them.
 
     A reply is cut after its first stop token and after `max_tokens`. A reply that has neither gets the request's first

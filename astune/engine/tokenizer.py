@@ -1,9 +1,9 @@
 """A model's tokenizer: its tokens, the names of special ones and its chat templates, without transformers.
 
 transformers decides what the files in a model's folder mean: which class reads them, and which of their known mistakes
-are mended. It takes seconds to be imported, so it is asked once for each model. What it made of the files is kept under
-the hash of the files and of the versions that read them, and is what every start works with, the first one too.
-Nothing here renders messages.
+are fixed. It takes seconds to be imported, so it is asked once for each model. What it made of the files is kept under
+the hash of the files and of the versions that read them, and is what every start works with, the first one too. Nothing
+here renders messages.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ _chance = threading.Lock()
 
 
 class TurnBased(Environment):
-    """One game. A library's player is a number or a name; outside of it a player is `player 0`, `player 1`, ...
+    """A game in progress. A library's player is a number or a name; outside of it a player is `player 0`, `player 1`,
+    ...
 
     Rewards are the library's, mostly 1 for who wins, -1 for who loses and 0 for a draw. A game that fails on a player's
     move, by a fault of its own, ends without a winner: what a model writes is no failure of the run.

@@ -1,4 +1,4 @@
-"""What users said to a model, what it answered, and what they thought of it.
+"""Users' conversations with a model, and their ratings of its answers.
 
 interaction.py   one answer with its whole conversation, and one opinion of it
 masking.py       personal data, taken out before anything is written

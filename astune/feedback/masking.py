@@ -14,9 +14,9 @@ PATTERNS = {
     "phone": r"(?<![\w.+-])(?:\+\d[\d ()-]{7,16}\d|\(\d{2,5}\)[ -]?\d{3,4}[ -]?\d{3,4}(?:-\d{1,4})?"
     r"|\d{2,4}[ -]\d{3,4}[ -]\d{4}|1[3-9]\d{9})(?!\w|\.\d)",
 }
-"""What is masked by default. A telephone number has a plus, parentheses or two separators, or is a Chinese mobile one;
-other digits are numbers that somebody calculates with. The time grows with the text and no
-faster: a message may be a picture in base64."""
+"""Kinds of personal data masked by default. A telephone number has a plus, parentheses or two separators, or is a
+Chinese mobile one; other digits are ordinary numbers. The time grows with the text and no faster: a message may be a
+picture in base64."""
 
 
 class Masker:

@@ -67,7 +67,7 @@ def interaction_of(spans: Sequence[Span], source: str) -> Interaction | None:
 
 
 def ratings_of(spans: Sequence[Span]) -> list[Rating]:
-    """What evaluations within a trace say, as events of OpenTelemetry or as annotations of OpenInference."""
+    """Return the evaluations within a trace, as events of OpenTelemetry or as annotations of OpenInference."""
     found: list[Rating] = []
     for span in spans:
         for name, event in span.events:

@@ -55,7 +55,8 @@ _RATING = "digest, interaction, rating, comment, corrected_answer, user, kind, w
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What is thought of one interaction: the weighted mean of its ratings, and the better answer that counts most.
+    """Aggregate of the opinions on one interaction: the weighted mean of its ratings, and the better answer with the
+    most weight.
 
     `weight` is the sum of the ratings' weights; `rating` is None where nobody gave a number.
     """
@@ -190,7 +191,7 @@ class FeedbackStore:
         return dict(conversations), dict(self._file.execute("SELECT digest, interaction FROM ratings").fetchall())
 
     def opinions(self) -> dict[str, Opinion]:
-        """What is thought of each interaction that anybody rated."""
+        """Return the opinions on each rated interaction."""
         of_each: dict[str, list[Rating]] = {}
         for rating in self.ratings():
             of_each.setdefault(rating.interaction_id, []).append(rating)

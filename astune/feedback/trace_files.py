@@ -27,7 +27,7 @@ _NS = 1e9
 
 @dataclass
 class TraceFile:
-    """What a file held; `broken` says of each record that could not be read which it was and why."""
+    """Content of a file; `broken` has each unreadable record with the reason."""
 
     source: str
     interactions: list[Interaction] = field(default_factory=list)
@@ -58,7 +58,7 @@ def read_traces(path: Path) -> TraceFile:
 
 
 def _whole(found: TraceFile) -> TraceFile:
-    """What was found, without what no later turn could read or no file could hold."""
+    """Return the records without those that could not be read or stored later."""
     kept: list[Interaction] = []
     for each in found.interactions:
         try:
@@ -100,7 +100,7 @@ _COLUMNS = (
     ("startTimeUnixNano", "start_time_unix_nano", "startTime", "start_time"),
     ("events",),
 )
-"""What Studio's versions call what is read of a span."""
+"""Attribute names of a span in Studio's versions."""
 
 
 def _studio_span(row: tuple[Any, ...]) -> Span:
@@ -287,7 +287,7 @@ def _answer(answer: Any) -> dict[str, Any]:
 
 
 def _read_each(records: Iterable[Any], read: Any, found: TraceFile) -> Iterator[Any]:
-    """What `read` makes of each record; those that it fails on are named in `found`."""
+    """Apply `read` to each record; failures are named in `found`."""
     for number, record in enumerate(records, 1):
         try:
             yield read(record)

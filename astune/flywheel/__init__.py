@@ -1,4 +1,4 @@
-"""From users' feedback to a promoted model: what of the feedback is believed, and what proves a model better.
+"""Flywheel: from users' feedback to a promoted model, by filtering the feedback and proving the model better.
 
 evidence.py    conversations and ratings of one turn, and what the filters took out of them
 filters.py     named rules that take feedback out: duplicates, spam, floods, disagreement, outliers, orders to a judge

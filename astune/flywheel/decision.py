@@ -45,7 +45,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether the new model is promoted, and every reason for it and against it."""
+    """Decision whether the new model is promoted, with every reason for it and against it."""
 
     promoted: bool
     reasons: list[str]

@@ -32,7 +32,7 @@ class Dropped:
 
 
 class Evidence:
-    """What the filters look at; rules remove from it and say so in `dropped`.
+    """Input of the filters; rules remove from it and record that in `dropped`.
 
     Args:
         arrived: the turn in which each rating first came, by the rating's digest; one that is missing came in this one.

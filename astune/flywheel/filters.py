@@ -1,4 +1,4 @@
-"""Which feedback is believed: named rules, one after another, each of which says what it takes out and why.
+"""Filters of untrusted feedback: named rules, applied in order, each of which records what it rejects and why.
 
 held_out              the question stands in the frozen or the regression set, and would be learned by heart
 instructs_the_judge   the conversation, a comment or a correction tells a judge what to do
@@ -126,7 +126,7 @@ def _floods(evidence: Evidence, max_ratings: int) -> None:
 
 
 def _bursts(ratings: Sequence[Rating], most: int) -> list[Rating]:
-    """Those of a minute that has more than `most`."""
+    """Yield those of a minute with more than `most`."""
     ordered = sorted(ratings, key=lambda each: each.created_at)
     gone: list[Rating] = []
     end = 0
@@ -190,10 +190,10 @@ def _disagreement(evidence: Evidence) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """What a rater says of one thing.
+    """Vote of a rater on one thing.
 
-    Of a question that somebody corrected an answer to it is the right answer, or with `_NOT` a wrong one; of any other
-    answer it is whether that is good.
+    For a question with a corrected answer it is the right answer, or with `_NOT` a wrong one; of any other answer it is
+    whether that is good.
     """
 
     rater: str
@@ -202,8 +202,8 @@ class _Vote:
 
 
 def _votes(evidence: Evidence) -> list[list[_Vote]]:
-    """The votes on each thing. Answers to one question may differ and be good: only where somebody corrected one is
-    there a right one."""
+    """Return the votes on each thing. Answers to one question may differ and be good: only a correction makes one
+    right."""
     explicit = evidence.explicit
     corrected = {evidence.question(each) for each in explicit if each.corrected_answer is not None}
     votes: dict[tuple[str, ...], list[_Vote]] = defaultdict(list)

@@ -1,4 +1,5 @@
-"""Which model is promoted now, and every promotion and rollback that led there. Nothing is ever taken out of it."""
+"""History of promotions and rollbacks, append-only; its last entry is the promoted model. Nothing is ever taken out of
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PROMOTED = "promoted"
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """From one model to another. `turn` names the turn that was promoted, or taken back."""
+    """Change from one model to another. `turn` names the turn that was promoted, or taken back."""
 
     action: Literal["promoted", "rolled back"]
     turn: str

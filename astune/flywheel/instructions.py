@@ -27,7 +27,7 @@ _COMPILED = {name: re.compile(pattern, re.I | re.M) for name, pattern in _PATTER
 
 
 def instructs(text: str) -> str | None:
-    """What of a text instructs a judge, in a person's words; None where nothing does."""
+    """Return the part of a text that instructs a judge, in a person's words; None if there is none."""
     if any(ord(character) in _TAGS for character in text):
         return "hides text in Unicode"
     seen = "".join(each for each in unicodedata.normalize("NFKC", text) if unicodedata.category(each) != "Cf")

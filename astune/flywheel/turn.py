@@ -4,7 +4,7 @@
     turns/0003-5f2a90c1/filtered.json   a stage's result; a stage is done where its file is there
     turns/0003-5f2a90c1/done.json       the last one: promoted or not, and reported
 
-Files appear whole or not at all. A turn that was killed goes on at the first stage whose file is missing.
+Files appear whole or not at all. A killed turn resumes at the first stage whose file is missing.
 """
 
 from __future__ import annotations

@@ -27,8 +27,10 @@ from astune.renderers.settled import Settled
 from astune.schema import ContextOverflow, Message
 
 OVERRIDDEN = frozenset({"temperature", "top_p", "top_k", "thinking"})
-"""What decides how to sample, which the run's configuration does."""
-WITHOUT_EFFECT = frozenset({"metadata", "service_tier", "betas"})
+"""Sampling parameters, which are ignored since the run's configuration decides."""
+WITHOUT_EFFECT = frozenset(
+    {"metadata", "Sampling parameters, which are ignored since the run's configuration decides.", "betas"}
+)
 _ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 

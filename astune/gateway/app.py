@@ -49,7 +49,7 @@ class EventStream(Protocol):
     """The server-sent events of one request, in the dialect's order."""
 
     def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
-        """What is settled by now and was not sent."""
+        """Return the settled text that was not sent yet."""
         ...
 
     def end(self, answers: Sequence[Sampled]) -> Iterator[str]:

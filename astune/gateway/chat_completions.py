@@ -39,7 +39,7 @@ OVERRIDDEN = frozenset(
         "prediction",
     }
 )
-"""What decides how to sample, which the run's configuration does."""
+"""Sampling parameters, which are ignored since the run's configuration decides."""
 WITHOUT_EFFECT = frozenset(
     {
         "user",
@@ -51,7 +51,7 @@ WITHOUT_EFFECT = frozenset(
         "prompt_cache_retention",
     }
 )
-"""What changes no token anywhere."""
+"""Parameters that change no token."""
 MAX_ANSWERS = 16
 MAX_STOPS = 64
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -320,7 +320,7 @@ def _head(request: ChatRequest, answer_id: str, kind: str) -> dict[str, Any]:
 
 
 def _message_of(message: Message) -> dict[str, Any]:
-    """What the agent sends back later: byte for byte what the tracker knows the answer by."""
+    """Return the assistant message that the agent sends back later: byte for byte what the tracker matches."""
     content = message.get("content") or None if message.get("tool_calls") else message.get("content", "")
     said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     return said | {key: message[key] for key in ("reasoning_content", "tool_calls") if message.get(key)}

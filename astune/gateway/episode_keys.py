@@ -57,7 +57,7 @@ class Given:
     n_readers: int = 0
     store: AnswerStore | None = None
     number: int = 0
-    """Its place in the store, once its answers are there."""
+    """Index in the store, once its answers exist."""
     _delivered: bool = False
     _left: bool = False
 
@@ -96,16 +96,16 @@ class Given:
 
 @dataclass(eq=False)
 class OpenKey:
-    """What a key opens."""
+    """Permissions of a key."""
 
     sample: Sample
     streams_tokens: bool
     """Whether a stream shows tokens as they are sampled; else it holds the finished answer."""
     count: Count
     conversations: dict[str, list[Message]] = field(default_factory=dict)
-    """What a request may go on from by the id of an answer."""
+    """Stored answers that a request may continue by id."""
     on_answer: Callable[[Exchange], None] = lambda exchange: None
-    """Is told of each answer that is about to be sent."""
+    """Callback for each answer that is about to be sent."""
     admit: Callable[[], None] = lambda: None
     """Raises where the key's owner asks too often."""
     access: bytes = b""
@@ -229,7 +229,7 @@ class EpisodeKeys:
         self._store = store
 
     def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool, count: Count, **more: Any) -> str:
-        """Open a new key, or `key`, which somebody chose; `more` is `on_answer` and `admit` of its `OpenKey`."""
+        """Open a new key, or the given `key`; `more` is `on_answer` and `admit` of its `OpenKey`."""
         key = key or f"astune-{secrets.token_urlsafe(24)}"
         digest = _digest(key)
         self._open[digest] = OpenKey(sample, streams_tokens, count, access=digest, store=self._store, **more)

@@ -39,7 +39,7 @@ class Offer:
     model: str
     lane: Split
     result: Future[dict[str, Any]] = field(default_factory=Future)
-    """What the worker ends the episode with."""
+    """Result with which the worker ends the episode."""
     lease: str = ""
     lease_ends: float = 0.0
     number: int = 0
@@ -131,7 +131,7 @@ class LeaseBoard:
         _settle(offer, failure)
 
     def lanes(self) -> dict[str, dict[str, int]]:
-        """How many episodes wait and run in each lane."""
+        """Count the waiting and running episodes of each lane."""
         with self._lock:
             running = Counter(offer.lane for offer in self._leased.values())
             return {lane: {"waiting": len(self._waiting[lane]), "running": running[lane]} for lane in LANES}

@@ -87,7 +87,7 @@ class Sent:
         self._sent = Settled()
 
     def rest(self, part: Settled) -> Settled:
-        """What of a longer part is new, which counts as sent from now on.
+        """Return the new text of a longer part, which counts as sent from now on.
 
         Raises:
             RuntimeError: it takes back what was sent; a defect of the renderer.

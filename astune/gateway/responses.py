@@ -1,7 +1,7 @@
 """OpenAI's Responses, read and written: https://platform.openai.com/docs/api-reference/responses.
 
 A request becomes one of Chat Completions, so that a conversation is the same messages in every dialect. Conversations
-are kept while their episode lasts, so that `previous_response_id` goes on from them.
+are kept while their episode lasts, so that `previous_response_id` extends them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from astune.renderers.settled import Settled
 from astune.schema import Message
 
 OVERRIDDEN = frozenset({"temperature", "top_p", "reasoning"})
-"""What decides how to sample, which the run's configuration does."""
+"""Sampling parameters, which are ignored since the run's configuration decides."""
 WITHOUT_EFFECT = frozenset(
     {
         "metadata",

@@ -72,11 +72,11 @@ class _Server(uvicorn.Server):
 
 @functools.cache
 def gateway() -> GatewayServer:
-    """This process's gateway."""
+    """Gateway of this process."""
     return GatewayServer()
 
 
 @functools.cache
 def worker_gateway(host: str, port: int, token: str) -> GatewayServer:
-    """This process's gateway for workers on other machines."""
+    """Gateway of this process for workers on other machines."""
     return GatewayServer(port, host=host, workers=Workers(LeaseBoard(), token))

@@ -1,6 +1,6 @@
-"""What workers ask the gateway: an episode to play, more time for it, and to take its result.
+"""Gateway routes for workers: claim an episode, extend its lease, deliver its result.
 
-Workers have a token of their own, which opens no model; an episode's key opens nothing here.
+Workers have a separate token, which gives no access to models; an episode's key opens nothing here.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ _LOCAL = "local"
 
 @dataclass(slots=True)
 class Usage:
-    """What was asked: `calls` that were answered, `cached` of them from disk, and `tokens` of the others."""
+    """Usage of a helper model: `calls` that were answered, `cached` of them from disk, and `tokens` of the others.
+    `calls` that were answered, `cached` of them from disk, and `tokens` of the others."""
 
     calls: float = 0
     cached: float = 0

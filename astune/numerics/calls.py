@@ -1,4 +1,4 @@
-"""What the engine was asked and answered in finished episodes, call by call."""
+"""Engine calls of finished episodes, with prompts and answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def recorded_calls(groups: Sequence[EpisodeGroup]) -> list[RecordedCall]:
 
 
 def spread(calls: Sequence[RecordedCall], n: int) -> list[RecordedCall]:
-    """At most `n` of the calls, evenly from the first to the last."""
+    """Select up to `n` calls, evenly from the first to the last."""
     if len(calls) <= n:
         return list(calls)
     return [calls[index * len(calls) // n] for index in range(n)]

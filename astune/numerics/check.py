@@ -1,7 +1,7 @@
-"""Steps of training that change nothing, and what they show of engine and trainer.
+"""Training steps with a zero learning rate that compare engine and trainer.
 
 Everything is as in training but two things: the learning rate is zero, and between two steps every weight is moved by a
-little noise. Without it weights that never reached the engine could not be told from those that did.
+little noise. Without it weights that never reached the engine could not be distinguished.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StepNumerics:
 
 @dataclass(slots=True)
 class NumericsReport:
-    """What was measured; where it is beyond the limits, `beyond` says so and `trials` what was tried to explain it."""
+    """Report of the measurements; beyond the limits, `beyond` says so and `trials` what was tried to explain it."""
 
     dtype: str
     steps: list[StepNumerics] = field(default_factory=list)

@@ -47,7 +47,8 @@ class Draws:
         return cls(torch.cat(above), torch.cat(equal), torch.cat(rank))
 
     def evidence(self, kept_E: Tensor | None = None) -> float:
-        """How surely the tokens were drawn from something else: n means that chance does so once in 10^n times at most.
+        """Return the evidence that tokens were drawn from another distribution: n means that chance does so once in
+        10^n times at most.
 
         A token's place is where a uniform number had to fall for the token to be drawn, uniform itself whatever the
         distributions were; a cut-off tail leaves none near 1.

@@ -1,4 +1,4 @@
-"""How far engine and trainer may be apart before something other than rounding must be the cause."""
+"""Limits on the difference of engine and trainer, beyond which rounding cannot be the cause."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FLOAT32 = Limits(mean=5e-5, p99=3e-4, kl=1e-8)
 p99 2.6e-5, KL 3e-11; CPU, 1,000 tokens a step). With bfloat16 on one side the mean is 600 times the limit."""
 
 MEAN, P99, KL = 1.5, 2.0, 3.0
-"""How many times what rounding explains is too much, in a narrower format. Rounding is measured on the same tokens, by
-the trainer itself in its own format and in float32: models, prompts and steps differ by more than one number allows.
-In eight steps in bfloat16 (three seeds of the calculator, one at temperature 0.7, and the frozen lake) the mean was
-0.69 to 0.96 times what rounding explains (0.035 to 0.065), p99 0.78 to 1.15 times, KL 0.62 to 1.08 times. An engine
-that rounds 1.8 times as much as the trainer stays within 1.5: sqrt(1 + 1.8^2) is 1.46 times sqrt(2)."""
+"""Factors above what rounding explains, in a narrower format. Rounding is measured on the same tokens, by the trainer
+itself in its own format and in float32: models, prompts and steps differ by more than one number allows. In eight steps
+in bfloat16 (three seeds of the calculator, one at temperature 0.7, and the frozen lake) the mean was 0.69 to 0.96 times
+what rounding explains (0.035 to 0.065), p99 0.78 to 1.15 times, KL 0.62 to 1.08 times. An engine that rounds 1.8 times
+as much as the trainer stays within 1.5: sqrt(1 + 1.8^2) is 1.46 times sqrt(2)."""
 
 
 def rounding_limits(rounding: Mismatch) -> Limits:

@@ -1,4 +1,4 @@
-"""What an engine may have read in place of the prompt that the record says: the usual ways to get a prompt wrong."""
+"""Prompts that an engine may have read instead of the recorded one: the usual errors in building a prompt."""
 
 from __future__ import annotations
 

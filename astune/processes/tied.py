@@ -22,7 +22,7 @@ from astune.schema import AstuneError
 from astune.schema.plain_json import encoded
 
 CAN_FORK = sys.platform == "linux"
-"""Whether forking is supported: elsewhere the end of a process that is not a child cannot be detected."""
+"""Whether forking is supported: on other systems the end of a process that is not a child cannot be detected."""
 _RESTARTED = "restarted"
 """The last word on the command line of a process that was started again, with few variables."""
 _LONGEST_PATH = 4096

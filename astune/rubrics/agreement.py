@@ -1,4 +1,4 @@
-"""How well grades agree with labels: pairs in the right order, and Kendall's tau, with intervals."""
+"""Agreement of grades with labels: pairs in the right order, and Kendall's tau, with intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which rubrics an answer meets: a helper model says it, answer by answer or for the answers to one query together."""
+"""Grading by rubrics: a helper model marks which ones are met, answer by answer or for the answers to one query
+together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that somebody labelled: with a score each, or ranked against each other."""
+"""Labelled answers: with a score each, or ranked against each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rubrics from labelled answers: proposed from contrasts, tested, revised, selected and grouped.
 
 The way of Auto-Rubric (arXiv 2510.17314), with information gain on the labels in place of embeddings. All questions go
-through one helper model, whose answers are kept: a run that was killed goes on where it was.
+through one helper model, whose answers are kept: a killed run resumes.
 """
 
 from __future__ import annotations
@@ -195,5 +195,5 @@ def _evidence(examples: Sequence[Example], marks: Sequence[list[list[float]]], *
 
 
 def _weight(one: Selected, chosen: Sequence[Selected]) -> float:
-    """Its weight where the heaviest has 1."""
+    """Return its weight relative to the heaviest."""
     return round(one.weight / max(each.weight for each in chosen), 3) or 0.001

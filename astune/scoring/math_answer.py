@@ -36,7 +36,7 @@ class _Number:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last closed `\boxed{...}` of `text` holds, with its nested braces; None where there is none.
+    r"""Return the content of the last closed `\boxed{...}` of `text`, with its nested braces; None if there is none.
 
     An answer that was cut off inside its box has not been given.
     """
@@ -71,7 +71,7 @@ def stated_answer(text: str) -> str | None:
 
 
 def after_marker(text: str) -> str:
-    """What follows the last `####` on its line, as GSM8K writes the reference; all of `text` without one."""
+    """Return the text after the last `####` on its line, as GSM8K writes the reference; all of `text` without one."""
     if "####" not in text:
         return text.strip()
     return text.rpartition("####")[2].strip().partition("\n")[0].strip()

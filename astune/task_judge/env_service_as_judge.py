@@ -20,7 +20,7 @@ class EnvServiceJudge(JudgeBase):
         if environment is None and judge_input_dictionary["task_core_arg"].task.env_type != NO_ENV:
             raise JudgeError(
                 "EnvServiceJudge asks the environment, which is gone when its episode is over",
-                hint="the rewards stay as they were recorded; run the episodes again to have them judged anew",
+                hint="the recorded rewards are kept; run the episodes again to judge them with another judge",
             )
         if environment is None:
             raise JudgeError(

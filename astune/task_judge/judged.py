@@ -1,4 +1,4 @@
-"""What judges read of an episode: its task, its reply, its conversation."""
+"""Parts of an episode that judges read: its task, its reply, its conversation."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Sees = Literal["answer", "conversation"]
 
 
 class Grade(BaseModel):
-    """What a helper model answers; `score` gets the bounds of the scale."""
+    """Answer format of a helper model; `score` gets the bounds of the scale."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +115,7 @@ def asked(inputs: Inputs, config: AstuneConfig) -> dict[str, str]:
 
 
 def shown(inputs: Inputs, sees: Sees) -> dict[str, Any]:
-    """What a helper model reads of an episode."""
+    """Return the part of an episode that a helper model reads."""
     answer: dict[str, Any] = {"answer": reply_of(inputs)}
     return answer if sees == "answer" else answer | {"conversation": conversation_of(inputs)}
 

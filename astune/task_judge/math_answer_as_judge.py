@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _SECTION = "task_judge.params"
 _MARKS = re.compile(r"\\boxed|\\fbox|####")
-"""What announces an answer; where none follows, it was cut off or left out."""
+"""Phrases that announce an answer; without anything after them, it was cut off or omitted."""
 _LONGEST_REPLY = 8_000
 """Characters of a reply's end in which a judge model looks for the answer."""
 _LONGEST_ANSWER = 1_000

@@ -120,7 +120,7 @@ class TaskReaderDataGeneration(TaskReaderBase):
 
 
 def token_counter(experiment: AstuneConfig) -> Any:
-    """What counts the tokens of a text as the experiment's model reads it."""
+    """Return the token counter of the experiment's model."""
     from astune.engine.model_files import resolve_model
     from astune.engine.tokenizer import ModelTokenizer
 
@@ -129,7 +129,7 @@ def token_counter(experiment: AstuneConfig) -> Any:
 
 
 def material_of(experiment: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
-    """What tasks are made of, as `task_reader.data_generation` says.
+    """Read the material of tasks, as `task_reader.data_generation` describes it.
 
     Raises:
         TaskReaderError: it cannot be read.

@@ -112,7 +112,7 @@ def open_dataset(path: str, places: Sequence[Path], tell: Tell) -> DatasetFiles:
 
 
 def _no_hub_id_hint(path: str) -> str:
-    """What to do about a path that is not there; `DATA_PATH/openai/gsm8k` is where a download would put a data set."""
+    """Return a hint for a missing path; `DATA_PATH/openai/gsm8k` is where a download would put a data set."""
     root, _, name = path.rpartition("/")
     root, _, owner = root.rpartition("/")
     if root and HUB_ID.fullmatch(f"{owner}/{name}"):
@@ -151,7 +151,7 @@ def _told_to_stay_offline() -> bool:
 
 
 def _hugging_face_snapshot(dataset: str) -> Path:
-    """What `hf download` or another program has kept of the data set's newest revision."""
+    """Return the newest revision of the data set in the cache of `hf download` and other programs."""
     caches = Path(os.environ.get("HF_HUB_CACHE") or hugging_face_home() / "hub").expanduser()
     repository = caches / f"datasets--{folder_name(dataset)}"
     main = repository / "refs" / "main"

@@ -17,7 +17,7 @@ from astune.task_reader.reader import TaskReaderBase
 
 @dataclass(frozen=True, slots=True)
 class _Opined:
-    """What was asked in `messages`, the answer that somebody accepted or wrote, and the one that was rejected.
+    """Rated conversation: the query in `messages`, the accepted or corrected answer, and the rejected one.
 
     An empty text is none. `calls` is what the model did between the last question and its answer: calls of tools, and
     their results.
@@ -36,7 +36,7 @@ class TaskReaderFeedback(TaskReaderBase):
     """Rated interactions of a store. A task is the conversation up to the last question; its reference, in
     `metadata.answer`, is the corrected answer where a user gave one, and else the answer that was rated well enough.
 
-    An answer that somebody corrected or rated below 0 is `metadata.rejected`, where it is not the reference.
+    An answer that was corrected or rated below 0 is `metadata.rejected`, where it is not the reference.
 
     Where tools were called between the question and the answer, `metadata.messages` is the whole conversation, so that
     nobody learns to answer at once. Calls that led to an accepted answer are learned; those before a corrected one are

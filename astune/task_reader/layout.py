@@ -1,4 +1,4 @@
-"""Which files of a data set hold which split of which subset, by the hub's own conventions.
+"""Layout of a data set: which files hold which split of which subset, by the hub's conventions.
 
 What the data set's card (`README.md`) declares under `configs` counts. Without it the names say it:
 
@@ -30,7 +30,7 @@ Splits = dict[str, list[str]]
 
 DEFAULT_SUBSET = "default"
 _MAIN_SUBSET = "main"
-"""What GSM8K and many others call the subset that is meant where none is named."""
+"""Usual name of the default subset, as in GSM8K."""
 CARD = "README.md"
 _MEANINGS = {
     "train": ("train", "training"),
@@ -52,7 +52,7 @@ class Layout:
 
     @staticmethod
     def of(title: str, names: Iterable[str], card: str) -> Layout:
-        """From the names of all files, with `/` between folders, and the card's text (empty where there is none).
+        """Derive the layout from the names of all files, with `/` between folders, and the card's text (may be empty).
 
         Raises:
             TaskReaderError: no file is one that can be read.
@@ -147,7 +147,7 @@ def _declared_splits(data: list[str], config: dict[str, Any]) -> Splits:
 
 
 def _matching(data: list[str], pattern: str) -> list[str]:
-    """What a pattern names; only `**` goes into further folders."""
+    """Return the files that match a pattern; only `**` matches further folders."""
     deep = "**" in pattern
     pattern = pattern.replace("**/", "*")
     return [name for name in data if fnmatchcase(name, pattern) and (deep or name.count("/") == pattern.count("/"))]

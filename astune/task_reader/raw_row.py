@@ -1,7 +1,7 @@
-"""A row in somebody else's format becomes a task: one field is the query, and the whole row is metadata.
+"""Conversion of a row in another format to a task: one field is the query, and the whole row is metadata.
 
-Its id is made from its content. A field of its own that looks like an id is left in the metadata: published rows are
-numbered anew in every split, or by what they are about.
+Its id is made from its content. A field that looks like an id stays in the metadata: published rows are numbered
+separately in every split, or by topic.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class TaskReaderBase(ABC):
 
 
 def _nearby(places: list[Path]) -> str:
-    """What may have been meant."""
+    """Suggest similar file names."""
     for place in places:
         there = [path.name for path in place.parent.glob("*") if path.is_file()]
         close = difflib.get_close_matches(place.name, there, n=1)

@@ -145,7 +145,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         try:
             rows = json.load(stream)
         except ValueError as cause:
-            raise TaskReaderError(f"{path} is not JSON: {cause}", hint="mend it, or write JSON lines") from cause
+            raise TaskReaderError(f"{path} is not JSON: {cause}", hint="fix it, or use JSON lines") from cause
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise TaskReaderError(
@@ -185,4 +185,4 @@ FORMATS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".json": _json_rows,
     ".csv": _csv_rows,
 }
-"""By suffix. Where a split is there in several formats, the first of these is read."""
+"""Formats by suffix.  Where a split is there in several formats, the first of these is read."""

@@ -1,4 +1,4 @@
-"""The endless order of training tasks: shuffled anew each epoch, the same for the same seed, resumable anywhere."""
+"""The endless order of training tasks: reshuffled each epoch, the same for the same seed, resumable anywhere."""
 
 from __future__ import annotations
 

@@ -80,6 +80,6 @@ def open_task_reader(
 
 
 def how_to_hold_out(config: TaskReaderConfig) -> str:
-    """What a user does to have held-out tasks, in words."""
+    """Describe how a user configures validation tasks."""
     key = HELD_OUT_BY.get(READER_ALIASES.get(config.type, config.type))
     return f"set task_reader.{key}" if key else f"return some from validation_tasks of {config.type}"

@@ -42,9 +42,9 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Receives a run's metrics. All calls come from one thread of its own, in the order of the run.
+    """Receiver of a run's metrics. All calls come from the tracker's own thread, in the order of the run.
 
-    What a method raises is shown once as a warning, and the run goes on.
+    An exception is shown once as a warning, and the run continues.
     """
 
     def start(self, run: TrackedRun, config: AstuneConfig) -> str | None:

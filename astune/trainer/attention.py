@@ -142,7 +142,8 @@ def tree_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls: query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]."""
+    """Attention function of transformers: query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads,
+    D]."""
     plan = _current_plan.get()
     if plan is None:
         raise TrainerError("tree attention was called outside a micro-batch", hint="this is a defect of astune")

@@ -1,4 +1,4 @@
-"""Which tokens of a prefix tree attend to which: made once, followed by every layer.
+"""Attention plan of a prefix tree, built once and used by every layer.
 
 For the compiled kernels as tiles: a few tokens of a segment, and the ranges of the layout that they see. For matrix
 products as a few dense batches, for which the tree is recut. Beginnings too short to be worth a batch of their own are
@@ -25,7 +25,7 @@ LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the tree is recut for batches. A matter of speed only."""
+    """Rules for splitting the tree into batches. A matter of speed only."""
 
     shortest_shared: int = 32
     """Tokens of a shared beginning below which repeating its attention is cheaper than another batch."""

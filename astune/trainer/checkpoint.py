@@ -1,4 +1,4 @@
-"""Checkpoints of a policy: the model as anyone can load it, and the state that training goes on from.
+"""Checkpoints of a policy: the model as anyone can load it, and the state from which training resumes.
 
 Writing is not atomic here; the run's checkpoint store wraps it in a temporary folder.
 """
@@ -80,7 +80,7 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load_state(folder: Path, device: torch.device) -> dict[str, Any]:
-    """What `save_state` wrote; the random generators are set as they were.
+    """Load the output of `save_state`, and restore the random generators.
 
     Raises:
         TrainerError: there is no state, or it cannot be read.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from astune.schema import EpisodeGroup, TrainerError
 
 _BEFORE_GIVING_UP = 3
-"""In a row: an outage passes, a defect stays."""
+"""Consecutive empty steps allowed: an outage passes, a defect stays."""
 
 
 class EmptySteps:

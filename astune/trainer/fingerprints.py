@@ -22,12 +22,12 @@ TEXT = (
     "Dear Anna, thank you for your letter. We shall be glad to see you on Sunday, if it does not rain."
 )
 ROUNDING = 4.0
-"""How many times the trainer's own rounding in a narrow format an engine may be away. Two honest sides are sqrt(2) of
-one rounding apart, which changes as the weights do: `numerics/limits.py` has seen it double and halve."""
+"""Factor above the trainer's own rounding in a narrow format by which an engine may differ. Two honest sides are
+sqrt(2) of one rounding apart, which changes as the weights do: `numerics/limits.py` has seen it double and halve."""
 FLOAT32 = 1e-3
 """The limit in float32, a thirtieth of what bfloat16 does."""
 FAR = 2.0
-"""Weights that are moved so as to be told from others are moved by this many limits."""
+"""Factor of the limits by which weights are moved to be distinguishable."""
 FIRST_NOISE, LARGEST_NOISE = 0.1, 1.0
 """The noise that moves them, relative to a weight's size; doubled until it is enough."""
 
@@ -47,7 +47,7 @@ class Fingerprints:
         self._limit: float | None = None
 
     def of(self, model: PolicyModel) -> Fingerprint:
-        """What the present weights say; no step may run meanwhile."""
+        """Return the fingerprint of the present weights; no step may run meanwhile."""
         batch = self._text(model.device)
         said_E = model.logprobs(batch, 1.0).cpu()
         if self._limit is None:
@@ -108,7 +108,7 @@ def _shake(module: nn.Module, noise: float) -> None:
 
 @torch.no_grad()
 def _distances(moved: PolicyModel, model: PolicyModel, batch: MicroBatch) -> list[float]:
-    """From what `moved` says to what `model` says, and to what the head of each says of the layers of the other."""
+    """Return the differences between `moved` and `model`, and between each one's head on the other's layers."""
     hidden, moved_hidden = model.hidden(batch), moved.hidden(batch)
     head, moved_head = model.head(1.0), moved.head(1.0)
     said_E = moved_head.logprobs(moved_hidden, batch.targets)

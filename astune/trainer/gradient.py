@@ -18,7 +18,7 @@ from astune.trainer.policy_model import PolicyModel
 def accumulate_gradient(
     model: PolicyModel, microbatches: Sequence[MicroBatch], loss: PolicyLoss, temperature: float
 ) -> LossSums:
-    """Add the gradient of all of `microbatches` to the buffers of the model's masters.
+    """Add the gradient of all of `microbatches` to the buffers of the model's master weights.
 
     A ratio of sequences is known before any token's loss: a pass of the head alone over the same hidden states finds
     it, so that the head's chunks and the prefix tree stay sums over tokens. A micro-batch holds whole timelines.

@@ -1,8 +1,8 @@
-"""The proof, before anything is trained, that weights reach an engine that computes in another process.
+"""Proof, before training, that weights reach an engine in another process.
 
-A step moves weights by less than their rounding, so that for many steps nobody could tell an engine that takes none, or
-not the head's, from one that does. Weights that are moved by noise are told from others at once: they are handed over
-first, and then the real ones.
+A step moves weights by less than their rounding, so that for many steps an engine that loads none, or not the head's,
+could not be distinguished from one that does. Weights that are moved by noise are distinguishable at once: they are
+handed over first, and then the real ones.
 """
 
 from __future__ import annotations

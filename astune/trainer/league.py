@@ -66,7 +66,8 @@ class League:
 
 
 def league_metrics(config: AstuneConfig, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    """What the present policies earned by pairing: `league/wolf_vs_village_2/reward_mean`.
+    """Return the present policies' rewards by pairing: `league/wolf_vs_village_2/reward_mean`.
+    `league/wolf_vs_village_2/reward_mean`.
 
     The number is the opponent's generation, 1 for the newest kept; `wolf_vs_others_0` is where all play as they are.
     With rewards of 1 and 0 a mean is a win rate.

@@ -55,7 +55,7 @@ class RolloutResult:
     balance: TokenBalance
 
     def metrics(self) -> dict[str, float]:
-        """What the episodes came to and what the engine did, under the names that every backbone reports."""
+        """Return metrics of the episodes and the engine, under the names that every backbone reports."""
         return episode_metrics(self.groups) | engine_metrics(self.before, self.after, self.seconds)
 
 

@@ -82,7 +82,7 @@ def of_adapter(parameter_name: str, name: str) -> bool:
 
 @torch.no_grad()
 def factors_of(module: nn.Module, name: str) -> dict[str, Factors]:
-    """What an adapter adds to each layer, by the layer's name without adapters.
+    """Return an adapter's contribution to each layer, by the layer's name without adapters.
 
     Raises:
         TrainerError: it adds to something else than linear layers.

@@ -21,7 +21,7 @@ LARGEST_LOG_RATIO = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What is known of E trained tokens besides what the policy says of them now; parallel tensors.
+    """Constants of E trained tokens, independent of the present policy; parallel tensors.
 
     All are float32 but `version_E`, the weights version that sampled each token, and `sequence_E`, the number of its
     timeline. `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
@@ -117,7 +117,7 @@ class PolicyLoss:
 
 
 def _exact(tensor: Tensor) -> Tensor:
-    """In float64, on devices that have it; those of Apple do not."""
+    """Sum in float64, on devices that have it; those of Apple do not."""
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
@@ -134,7 +134,7 @@ def kl_to_start(logprob: Tensor, start_logprob: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LossSums:
-    """What the metrics are made of; adds up over chunks and micro-batches."""
+    """Sums behind the metrics; additive over chunks and micro-batches."""
 
     n_tokens: int
     sums: Tensor

@@ -1,4 +1,4 @@
-"""The float32 masters: gradients are accumulated here, AdamW steps here, and the compute copy follows.
+"""Float32 master weights: gradients are accumulated here, AdamW steps here, and the compute copy follows.
 
 Plain bfloat16 weights lose updates smaller than 1/256 of themselves, which at these learning rates is most of them.
 """
@@ -37,12 +37,12 @@ def add_up(total: Tensor, part: Tensor) -> None:
 
 
 class Masters:
-    """A master, and while a step is made a gradient buffer, for every parameter of `module` that requires a gradient.
+    """A master weight, and during a step a gradient buffer, for every parameter of `module` that requires a gradient.
 
     The module's parameters become `dtype`, all of them. Where that is float32 a parameter is its own master.
 
     Args:
-        leaves: names of parameters that have masters elsewhere: of other adapters on the same module.
+        leaves: names of parameters with master weights elsewhere: of other adapters on the same module.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, leaves: Callable[[str], bool] = lambda _: False) -> None:

@@ -43,7 +43,7 @@ class MicroBatch:
     """Tokens that the timelines have when each is read alone."""
     timelines: Sequence[WeightedTimeline]
     order_E: NDArray[np.int64]
-    """Which of the timelines' trained tokens, one timeline after another, each of E is."""
+    """Map each of E tokens to the timelines' trained tokens, one timeline after another."""
 
 
 def pack(
@@ -101,7 +101,7 @@ def pack(
 
 
 def choose_layout(n_read: int, n_tree: int) -> Layout:
-    """How to lay out sequences of `n_read` tokens in all, of which a tree would hold `n_tree`.
+    """Choose the layout of sequences of `n_read` tokens in total, of which a tree would hold `n_tree`.
 
     8 answers of 100 tokens to a question of 300: 3,200 and 1,100 tokens      -> tree
     8 answers to 8 questions that begin with the same four words              -> rows

@@ -107,5 +107,5 @@ class Mismatch:
 
     @property
     def _differences(self) -> np.ndarray:
-        """In float64, where exp of a difference of hundreds still is a number."""
+        """Compute in float64, where exp of a difference of hundreds is still finite."""
         return self.difference_E.double().numpy()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 OwnLogprobs = dict[str, dict[int, Floats]]
-"""By episode and message, parallel to the message's sampled tokens."""
+"""Log-probabilities by episode and message, parallel to the message's sampled tokens."""
 
 
 def by_message(difference_E: Tensor, microbatches: Sequence[MicroBatch]) -> OwnLogprobs:

@@ -97,7 +97,7 @@ class PolicyTrainer:
 
     @property
     def weights(self) -> PolicyTrainer:
-        """What an engine loads: valid until the next step."""
+        """Return the weights for an engine: valid until the next step."""
         return self
 
     async def publish(self, engine: InferenceEngine) -> None:

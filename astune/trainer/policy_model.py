@@ -1,4 +1,4 @@
-"""The model being trained: a compute copy that reads micro-batches, and the float32 masters behind it.
+"""The model being trained: a compute copy that reads micro-batches, and the float32 master weights behind it.
 
 Any transformers causal LM whose logits are a linear map of its last hidden states will do. Where its layers go through
 the attention interface it computes prefix trees; `PolicyModel.load` finds out.
@@ -42,10 +42,7 @@ from astune.trainer.recompute import Recomputing
 
 
 class PolicyModel:
-    """`module` computes in `dtype`; what is trained of it has a master in `masters`.
-
-    Where `takes_trees` is False a micro-batch must hold a single timeline.
-    """
+    """Compute copy with its master weights. If `takes_trees` is False, a micro-batch must hold a single timeline."""
 
     def __init__(
         self,

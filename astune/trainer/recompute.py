@@ -22,7 +22,7 @@ class Recomputing:
 
     def __init__(self) -> None:
         self._made: dict[int, _Made] = {}
-        """By address; an address is used again once its tensor is gone."""
+        """Tensors by address; an address is reused once its tensor is gone."""
         self._last: tuple[_Made, Tensor] | None = None
         """Several layers read the same tensor, one after another in the backward pass."""
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)

@@ -56,7 +56,7 @@ def _asks_back(episode: Episode) -> float | None:
 
 
 def _judge_disagreement(episode: Episode) -> float | None:
-    """How far votes of a judge that asks a model are apart, in parts of its scale."""
+    """Spread of a judge model's votes, as a fraction of its scale."""
     return episode.metrics.get("judge_disagreement")
 
 

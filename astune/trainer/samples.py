@@ -55,7 +55,7 @@ class WeightedTimeline:
 
     @property
     def input_ids(self) -> list[int]:
-        """What a forward pass has to read: everything before the last token that is predicted."""
+        """Return the tokens that a forward pass reads: everything before the last predicted token."""
         return self.token_ids[: self.positions[-1]]
 
 

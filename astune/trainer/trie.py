@@ -116,7 +116,7 @@ def common_prefix(left: Ints, right: Ints) -> int:
 
 @dataclass(slots=True)
 class _Run:
-    """What one sequence adds to the tree, in one piece; `cuts` are the depths at which segments of it end."""
+    """Contribution of one sequence to the tree, in one piece; `cuts` are the depths at which segments of it end."""
 
     token_ids: Ints
     offset: int

@@ -58,7 +58,7 @@ def guarded(app: ASGIApp, *, loopback: bool, token: str | None) -> ASGIApp:
 
 
 def _is_page(scope: Scope) -> bool:
-    """What holds nothing secret: the page itself, which asks for everything else with its token."""
+    """Public paths: the page itself, which sends its token with all other requests."""
     path: str = scope["path"]
     return path == "/" or path.startswith("/static/")
 

@@ -1,4 +1,4 @@
-"""What the server answers: JSON, and of an error one line with its fix."""
+"""Responses of the server: JSON, and errors as one line with the fix. JSON, and of an error one line with its fix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_json(value: object) -> bytes:
 
 
 def plain(value: object) -> Any:
-    """What a user's code left in an episode as JSON that needs no explaining.
+    """Convert objects left by user code in an episode to plain JSON.
 
         (1, nan)    gives  [1, null]
 
@@ -80,5 +80,5 @@ def http_error(_: Request, error: Exception) -> Response:
 
 
 def defect(_: Request, error: Exception) -> Response:
-    """What Starlette then writes to the log, with its traceback."""
+    """Message that Starlette then logs, with its traceback."""
     return json_answer({"error": f"{type(error).__name__} in the viewer", "hint": "its log says more"}, status=500)

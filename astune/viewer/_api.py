@@ -1,4 +1,4 @@
-"""What can be asked of the opened folder, by name; a report holds the same answers.
+"""API of the opened folder, by endpoint name; a report holds the same responses.
 
 Only a run's notes can be changed.
 """
@@ -98,7 +98,7 @@ class Api:
         return run.info()["notes"]
 
     def outcome(self, name: str) -> dict[str, Any]:
-        """What the run came to, as far as it can be read."""
+        """Return the outcome of the run, as far as it is readable."""
         run = self._library.run(name)
         lines = run.metrics().lines
         with suppress(Refusal, RunStoreError):  # which `run` tells among the problems
@@ -111,7 +111,7 @@ class Api:
         return page_of(self._library.run(name), wanted, order, text=text, offset=offset, limit=limit)
 
     def facets(self, name: str, wanted: EpisodeFilter, *, text: str | None) -> dict[str, Any]:
-        """How many episodes have each value; see `astune.runs.facets`."""
+        """Count the episodes per value; see `astune.runs.facets`."""
         run = self._library.run(name)
         sought = searched(run, wanted, text)
         return run.ask(lambda reader: facets(reader, sought))
@@ -130,7 +130,7 @@ class Api:
         return _ask(run, read)
 
     def revision(self, name: str, episode_id: str) -> dict[str, str]:
-        """What `episode` and `tokens` would give as their `revision`, at little cost."""
+        """Return the `revision` of `episode` and `tokens`, at little cost."""
         return _ask(self._library.run(name), lambda reader: revisions(reader, reader.row(episode_id)))
 
     def tokens(self, name: str, episode_id: str, timeline: int) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Api:
         return _ask(run, read)
 
     def whole(self, name: str, episode_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What `episode` gives, and what `tokens` gives of each of its timelines; the episode is read once."""
+        """Return the response of `episode` and that of `tokens` for each of its timelines; the episode is read once."""
         run = self._library.run(name)
 
         def read(reader: EpisodeReader) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -114,7 +114,7 @@ def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary 
 
 
 def _searched(node: MessageNode) -> str | None:
-    """What a search looks through beside the reasoning; None where it is the content as it stands."""
+    """Return the searchable text beside the reasoning; None if it is the content itself."""
     text = plain_text(message_text(node.content, node.tool_calls))
     return text if text != node.content else None
 

@@ -1,4 +1,4 @@
-"""Live updates: somebody looks at a run's files a few times a second, once for all who listen, and tells what is new.
+"""Live updates: a run's files are polled a few times a second, once for all clients, and changes are sent.
 
     event: metrics    {"run", ...}: one new line of a run's metrics
     event: episodes   {"run", "total", "last", "version"}: how many episodes there are, the `seq` of the newest, and a
@@ -6,9 +6,9 @@
     event: status     a run's info, when it begins, ends or dies, and when it goes back to a checkpoint
     event: runs       {"total"}, of the folder: a run was added, or what a list of runs shows of one is another
 
-A client hears of the folder and of all runs that it names over one stream, for browsers open few. Whoever begins to
-listen, or comes back, is told the `status` of each run, and then asks for what it shows. A run that goes on from a
-checkpoint writes its last steps again, and all of its lines are told again.
+A client receives changes of the folder and of all runs that it names over one stream, since browsers limit their
+number. A new or returning client receives the `status` of each run, and then requests what it shows. A run that resumes
+from a checkpoint writes its last steps again, and all of its lines are sent again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Event:
 
 
 class Watched(Protocol):
-    """What changes; `look` is called in a thread every `tick_s`, and gives what is new since the last call."""
+    """Watch of changes; `look` is called in a thread every `tick_s`, and returns what is new since the last call."""
 
     @property
     def tick_s(self) -> float: ...
@@ -52,7 +52,7 @@ class Watched(Protocol):
     def look(self) -> list[Event]: ...
 
     def greeting(self) -> list[Event]:
-        """What a client is told first."""
+        """First event of a client."""
         ...
 
 
@@ -117,7 +117,7 @@ class WatchedFolder:
 
 
 def _shown(run: ViewedRun) -> tuple[object, ...]:
-    """What a list shows of a run and can change; of one that has ended its notes can."""
+    """Return the listed state of a run that can change; for a finished run its notes."""
     if (status := run.status()) != "running":
         return status, run.notes_stamp()
     info = run.info()
@@ -134,7 +134,7 @@ class Pulse:
         """The stream of one client.
 
         Args:
-            wanted: what is watched, by a run's name, None for the folder; all who name the same are told by one watch.
+            wanted: what is watched, by a run's name, None for the folder; clients of the same run share one watch.
         """
         events: asyncio.Queue[Event | None] = asyncio.Queue(_WAITING)
         watches = {key: self._join(key, make, events) for key, make in wanted.items()}
@@ -176,7 +176,7 @@ class Pulse:
 
 
 class _Watch:
-    """A task that looks; it begins with what is there already, of which nobody is told."""
+    """Start a polling task; the initial state is not reported."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

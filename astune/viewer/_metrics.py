@@ -1,4 +1,4 @@
-"""A run's metrics while they are written: each line is read once, and a damaged one is passed over and told."""
+"""A run's metrics while they are written: each line is read once, and a damaged one is skipped and reported."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from astune.runs import HeldOut, MetricsLine, Stamp, open_regular, parse_line
 _LINE_BYTES = 2**20
 _MEASUREMENT = b'"validation"'
 _END_OF_READ = 256
-"""What was read last has to stand where it stood."""
+"""Last line read, which must be unchanged at its position."""
 _KIND_WITHIN = 64
 """A line begins with its step and its kind."""
 _SHOWN_BYTES = 2**27
-"""What is shown of a file: the lines of some 10,000 steps."""
+"""Maximum bytes shown of a file: the lines of some 10,000 steps."""
 
 
 @dataclass
 class MetricsSoFar:
-    """What was read of one file. `damaged` are numbers of lines; `torn` says that behind the last line something stands
+    """Lines read of one file. `damaged` are numbers of lines; `torn` says that behind the last line something stands
     that is none yet; `unreadable` why it could not be read now, where `lines` are those that were read before."""
 
     lines: list[MetricsLine] = field(default_factory=list[MetricsLine])

@@ -1,6 +1,6 @@
-"""What a run came to, which the page opens with: before and after, what was trained, warnings, and three episodes.
+"""Outcome of a run, shown first on the page: before and after, what was trained, warnings, and three episodes.
 
-Everything is read from metrics and episodes, as far as a run has them; of one that still goes on it is what is there.
+Everything is read from metrics and episodes, as far as a run has them; for an active run they are incomplete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a request asks for: the parameters in its address, each of the type that is expected."""
+"""Query parameters of a request, each validated by type."""
 
 from __future__ import annotations
 

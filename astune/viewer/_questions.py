@@ -1,4 +1,4 @@
-"""What episodes were asked, for the rows of lists: each episode is read once for it."""
+"""Queries of episodes, for the rows of lists: each episode is read once for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Questions:
         self._known: OrderedDict[tuple[str, float], str] = OrderedDict()
 
     def of(self, reader: EpisodeReader, row: EpisodeRow) -> str:
-        """The question; empty where the episode cannot be read, which is told when it is opened."""
+        """The question; empty if the episode cannot be read, which is reported when it is opened."""
         key = row.episode_id, row.created_at
         with self._lock:
             known = self._known.get(key)

@@ -1,7 +1,7 @@
-"""How far what was written to an episode has come: an answer of the same revision need not be asked for again.
+"""Revision of the data written to an episode: unchanged responses need not be fetched again.
 
 An episode itself never changes. Its advantages, why it was not trained and the trainer's log-probabilities are written
-later, its group fills, and a step that is run again records it anew.
+later, its group fills, and a step that is run again replaces it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _NEWEST = EpisodeOrder("seq", descending=True)
 
 @dataclass(frozen=True, slots=True)
 class TasksAsked:
-    """Which tasks are wanted, and in which order."""
+    """Selection and order of tasks."""
 
     by: TaskSort = "task"
     descending: bool = False

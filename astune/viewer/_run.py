@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Kept(Generic[S, T]):
-    """What was made of a file, until its stamp changes; several threads may ask."""
+    """Value derived from a file, cached until its stamp changes; thread-safe."""
 
     def __init__(self) -> None:
         self._kept: tuple[S, T] | None = None
@@ -94,7 +94,7 @@ class ViewedRun:
         self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
 
     def info(self) -> dict[str, Any]:
-        """What a list of runs shows of it; each file is read again only when it has changed.
+        """Return the entry in a list of runs; each file is read again only when it has changed.
 
         Of a run that makes the viewer fail it has the name alone: it must not hide the others.
         """
@@ -145,10 +145,10 @@ class ViewedRun:
         return told
 
     def problems(self, info: Mapping[str, Any]) -> list[str]:
-        """What is missing or damaged, in words.
+        """Describe what is missing or damaged.
 
         Args:
-            info: what `info` told.
+            info: result of `info`.
         """
         found: list[str] = [*info["problems"]]
         if self._damage:
@@ -184,7 +184,7 @@ class ViewedRun:
         return self._metrics.read() if self._metrics_path is not None else MetricsSoFar()
 
     def vocabulary(self) -> Vocabulary | None:
-        """What its tokens read as.
+        """Return the vocabulary of its tokens.
 
         Raises:
             RunStoreError: the file is damaged.
@@ -246,11 +246,11 @@ class ViewedRun:
         return info
 
     def settings(self) -> Settings:
-        """What its configuration says, read again only when the file has changed."""
+        """Return its configuration, read again only when the file has changed."""
         return self._read_settings.of(Stamp.of(self._files.config_path), lambda: read_settings(self.config()))
 
     def notes_stamp(self) -> Stamp:
-        """Another one when somebody wrote notes."""
+        """Write notes; return them."""
         return Stamp.of(self.path / NOTES)
 
     def _notes(self, problems: list[str]) -> RunNotes:
@@ -310,7 +310,7 @@ class ViewedRun:
 
 
 def _count_in(path: Path) -> tuple[int | None, list[str]]:
-    """How many episodes there are, and what is damaged."""
+    """Return the number of episodes, and what is damaged."""
     try:
         with EpisodeReader(path) as reader:
             return reader.count(), []

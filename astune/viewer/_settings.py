@@ -20,7 +20,8 @@ _CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Settings:
-    """What was read; None, or nothing, where the file does not say it. `values` are whole texts by `section.key`."""
+    """Settings that were read; None, or empty, if the file does not have them. `values` are whole texts by
+    `section.key`."""
 
     backbone: str | None = None
     model: str | None = None
@@ -46,7 +47,7 @@ def read_settings(text: str) -> Settings:
 
 
 def differing(runs: Sequence[Settings]) -> list[dict[str, str]]:
-    """Of each run, the settings in which at least two of the runs that have them differ, as they are shown.
+    """Return, for each run, the settings in which at least two of the runs that have them differ.
 
     [lr 1, seed 1, x 1], [lr 2, seed 1], [lr 1, seed 1]   gives   [lr 1], [lr 2], [lr 1]
     """

@@ -128,7 +128,7 @@ def _trainers(episode: Episode, timeline: Timeline, logprobs: Floats | None) -> 
 
 
 def _of(timeline: Timeline, start: int, end: int) -> Floats:
-    """In float32, as engines compute them, they need half of the digits."""
+    """Round to float32, as engines compute, which halves the digits."""
     return np.asarray(timeline.logprobs[start:end], np.float32)
 
 

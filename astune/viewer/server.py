@@ -36,7 +36,7 @@ class Address:
 
     @property
     def page(self) -> str:
-        """What a browser is given: where every address is listened on, the machine's name."""
+        """Return the host name for a browser: if every address is listened on, the machine's name."""
         host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
@@ -52,13 +52,13 @@ def fragment_of(episode_id: str, run: str = "") -> str:
 
 
 class ViewerServer(uvicorn.Server):
-    """Serves a folder, and ends its streams before it waits for answers that are on their way.
+    """Server of a folder, which ends its streams before it waits for pending responses.
 
     Args:
         path: the folder to show, as `Folder` takes it.
         host: the name under which it listens.
         token: what the API shall ask for; where others can reach it, one is made if there is none.
-        on_ready: is told the address once requests are answered.
+        on_ready: receives the address once requests are served.
     """
 
     def __init__(

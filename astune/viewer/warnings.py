@@ -12,7 +12,7 @@ from astune.trainer.reward_watch import PREFIX, has_jumped
 
 WarningKind = Literal["mismatch", "jump", "dropped", "failed"]
 HEALTHY_CORRELATION = 0.99
-"""Of engine and trainer, in bfloat16; a cluster's run ends below 0.97."""
+"""Minimum correlation of engine and trainer, in bfloat16; a cluster's run ends below 0.97."""
 _TOKENS_TO_JUDGE = 100
 _MUCH_DROPPED = 0.5
 _MANY_FAILED = 0.05
@@ -61,7 +61,7 @@ class RunWarning:
 
 
 def warnings_of(lines: Iterable[MetricsLine]) -> list[RunWarning]:
-    """What the metrics of the training steps warn of, the most serious first."""
+    """Return warnings from the metrics of the training steps, the most serious first."""
     training = [line for line in lines if line.kind == "train"]
     return [*_mismatch(training), *_jumps(training), *_shares(training)]
 

@@ -102,7 +102,7 @@ class AstuneProxy(AgentModel):
         """The episode's random generator, for deals, roles and dice. Its seed is made of the run's and the task's id:
         all episodes of a group, and the same task at a later step, meet the same world."""
         self.repeat = repeat
-        """Which of its group's episodes it is, from 0; by it a workflow swaps seats or roles within the group."""
+        """Index of the episode in its group, from 0; a workflow may use it to swap seats or roles within the group."""
         self.init_messages = list(init_messages)
         """Initial messages: the environment's first state, or else the task's messages or query."""
         self.env_info = env_info or {}

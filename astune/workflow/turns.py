@@ -17,7 +17,7 @@ from astune.workflow.proxy import AstuneProxy
 
 
 class TurnGame(Workflow):
-    """One game. A player's target tag is its role, or its name in games without roles; a tag earns its players' mean.
+    """A game. A player's target tag is its role, or its name in games without roles; a tag earns its players' mean.
 
     A player's conversation only grows: what it has not read yet, and what it answered. A game that `max_steps` ends
     earns nothing.

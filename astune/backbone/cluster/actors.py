@@ -1,4 +1,4 @@
-"""What notices that a Ray actor died, while another waits for it."""
+"""Detection of dead Ray actors while another one waits for them."""
 
 # pyright: reportMissingImports=false
 # Ray is in the engine's environment.

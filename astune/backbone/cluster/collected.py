@@ -1,4 +1,4 @@
-"""What the workers of an engine have run and no step has used yet: attempts, episodes, groups.
+"""Results of an engine's workers that no step has used yet: attempts, episodes, groups.
 
 A report out of order ends the run, for its tokens would be in no account or in two:
 
@@ -138,7 +138,7 @@ class Collected:
         if (state, to) not in _LEGAL:
             raise TransitionError(
                 f"{self._engine} reported the attempt {episode_id} as {to}, and it is {state}",
-                hint=f"a process that ran it may have died and begun it anew; see {self._engine}'s log, and resume",
+                hint=f"its process may have died and repeated it; see {self._engine}'s log, then resume",
             )
 
     def _task(self, split: Split, task_id: str) -> Task:

@@ -22,7 +22,7 @@ class BorrowedEngine(CountedEngine, ABC):
 
     OWNER: ClassVar[str]
     SERVER: ClassVar[str]
-    """What the owner calls one of them."""
+    """Owner's name for an engine."""
 
     def __init__(self, *, max_model_len: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BorrowedEngine(CountedEngine, ABC):
     def _completion(
         self, token_ids: list[int], logprobs: list[float] | None, params: SamplingParams, version: int
     ) -> Completion:
-        """What a server answered; it does not say why it ended."""
+        """Response of a server, without the reason why it ended."""
         whole = logprobs is not None and len(logprobs) == len(token_ids) and all(map(math.isfinite, logprobs))
         if not token_ids or logprobs is None or not whole:
             raise EngineError(
@@ -60,7 +60,8 @@ class BorrowedEngine(CountedEngine, ABC):
 
 
 def sampling_of(params: SamplingParams) -> dict[str, Any]:
-    """By vLLM's names, with nothing left to the model's own generation settings; in an environment that has vLLM.
+    """Sampling parameters by vLLM's names, independent of the model's generation settings; only in an environment with
+    vLLM.
 
     Raises:
         EngineError: an answer is asked for in a form that vLLM does not keep to.

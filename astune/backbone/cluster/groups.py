@@ -24,7 +24,7 @@ from astune.trainer.ledger import NO_VARIANCE, NOTHING_LEFT, batch_of, drop_with
 
 
 class Groups:
-    """What a process needs for any group, made once.
+    """Shared resources of a process for all groups, created once.
 
     Args:
         token_id: of rows that stand for a group; one that the engine can read.
@@ -95,7 +95,7 @@ class Groups:
 
 
 def with_share(config: AstuneConfig, n_processes: int) -> AstuneConfig:
-    """With the places for episodes that one of several processes has."""
+    """Return the configuration with one process's share of concurrent episodes."""
     places = max(1, config.rollout.max_env_worker // n_processes)
     return config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_env_worker": places})})
 

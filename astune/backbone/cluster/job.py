@@ -71,7 +71,7 @@ class StepsToCome:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an engine is to do.
+    """Work order for an engine.
 
     `folder` is where the engine writes its own checkpoints; `resumed` is None for a new run; `measured` is the last
     step whose weights the validation tasks were run with, -1 for none.

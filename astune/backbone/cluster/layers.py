@@ -120,7 +120,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         "trainer.trainer_config.actor_rollout_ref.actor.policy_loss",
     ),
 }
-"""What law 4's loss, and the books, rest on."""
+"""Settings on which law 4's loss and the token accounting rest."""
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 """verl's names."""
 
@@ -145,12 +145,12 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
 
 
 def of_user(config: AstuneConfig, engine: ClusterEngine, key: str, default: Any = None) -> Any:
-    """What the user's own section says of a key of the engine's."""
+    """Return the user's own value of an engine's key."""
     return _users(config, engine).get(key, default)
 
 
 def precision(config: AstuneConfig, *, servers: str, trainers: Sequence[str]) -> dict[str, Any]:
-    """What follows from `model.dtype`: of what matrix products are made; nothing where it is auto.
+    """Settings that follow from `model.dtype`, the data type of matrix products; empty for auto.
 
     Args:
         servers: the engine's key for those who sample.

@@ -32,7 +32,7 @@ EVERYWHERE = {
     "VLLM_PLUGINS": "none",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""What each process of an engine has in its environment."""
+"""Environment variables of each process of an engine."""
 _ON_CPU = {
     "VERL_USE_EXTERNAL_MODULES": "astune.backbone.cpu_clusters.verl_on_cpu",
     "VERL_PLATFORM": "cpu",
@@ -42,12 +42,12 @@ _ON_CPU = {
     "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # Ray would give each process one
     "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait take the cores of other processes
 }
-"""Where there is no GPU; a value that is set already stays."""
+"""Environment variables without a GPU; existing values are kept."""
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit)\b: ")
 
 
 class Call(Protocol):
-    """What the engine is called for."""
+    """Purpose for which the engine is started."""
 
     def __call__(self, job: Mapping[str, Any], *, on_cpu: bool) -> Any: ...
 
@@ -132,6 +132,7 @@ def _has_gpu() -> bool:
 
 
 def _first_cause(failure: Exception) -> str:
-    """What went wrong first: Ray's errors quote whole tracebacks, of which the last error is the cause."""
+    """Find the root cause: Ray's errors quote whole tracebacks, of which the last error is the cause. Ray's errors
+    quote whole tracebacks, of which the last error is the cause."""
     errors = [line.strip() for line in str(failure).splitlines() if _ERROR.match(line.strip())]
     return errors[-1] if errors else f"{type(failure).__name__}: {failure}"

@@ -1,4 +1,4 @@
-"""Which Ray cluster a run is on: one of its own on this machine, or one that is there already.
+"""Ray cluster of a run: a local one started for it, or an existing one.
 
 `RAY_ADDRESS` names one that is there, as everywhere in Ray; `--with-ray` sets it. Processes of a Ray of one's own
 inherit the environment; on another they are given what they need of it as the job's runtime environment.
@@ -21,7 +21,7 @@ from astune.schema import ConfigError
 
 OWN = "local"
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""By this name Ray takes a job's configuration from the environment of whoever starts it."""
+"""Environment variable from which Ray reads a job's configuration."""
 _RAY_PORT = 6379
 _SMALL: dict[str, Any] = {"num_cpus": 16, "num_gpus": 2, "object_store_memory": 500_000_000}
 """Without a GPU: places to compute that engines take for GPUs, one to train and one to sample."""
@@ -35,7 +35,7 @@ def address() -> str:
 
 
 def resources(*, on_cpu: bool) -> dict[str, Any]:
-    """What a Ray of one's own is started with; an existing one has its own."""
+    """Options of a local Ray; an existing one has its own."""
     return dict(_SMALL) if on_cpu and address() == OWN else {}
 
 
@@ -52,7 +52,7 @@ def prepare(needed: Iterable[str]) -> None:
 
 
 def require_no_gpus() -> None:
-    """What is planned for machines without a GPU is for a cluster that has none either.
+    """Check that a plan for machines without a GPU runs on a cluster without GPUs.
 
     Raises:
         ConfigError: it has some, which would not be used.

@@ -40,7 +40,7 @@ class Reports:
         )
 
     def job(self) -> dict[str, Any]:
-        """What is to be done: `Job.payload`."""
+        """Request the work order: `Job.payload`. `Job.payload`."""
         return _content(self._client.get("/job"))
 
     def send(self, message: Message) -> Answer:
@@ -72,7 +72,7 @@ def _content(response: httpx.Response) -> dict[str, Any]:
 
 @cache
 def reports() -> Reports:
-    """This process's own."""
+    """Reporter of this process."""
     for name in _RAY:  # Ray has read them
         os.environ.pop(name, None)
     try:

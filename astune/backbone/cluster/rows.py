@@ -82,7 +82,7 @@ def quiet_row(token_id: int, version: int, *, dropped: bool = False) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class BatchScale:
-    """What a batch holds, of which every weight within a group is a part.
+    """Totals of a batch, of which every weight within a group is a fraction.
 
     Groups without variance are counted, although nothing of them is computed: their advantages of zero belong into the
     mean (`weigh` says why).
@@ -95,17 +95,18 @@ class BatchScale:
 
     @classmethod
     def count(cls, rows: Sequence[tuple[str, int, bool]]) -> BatchScale:
-        """Of rows with their group, their tokens in the mask, and whether they teach; a quiet group's does not."""
+        """Return the scale of rows, given their group, their tokens in the mask, and whether they teach; a quiet
+        group's does not."""
         taught = {uid for uid, _, teaches in rows if teaches}
         trained = [tokens for uid, tokens, _ in rows if uid in taught]
         return cls(len(taught), len({uid for uid, _, _ in rows} - taught), len(trained), sum(trained))
 
     @property
     def share(self) -> float:
-        """What advantages are multiplied by."""
+        """Factor of the advantages."""
         return self.groups / max(1, self.groups + self.quiet_groups)
 
     def of_weights(self, scheme: TokenWeights) -> float:
-        """What the weights of tokens are multiplied by, so that they are those of the whole batch."""
+        """Factor of the token weights, so that they are those of the whole batch."""
         counts = {"timeline": self.timelines, "token": self.tokens}
         return 1 / max(1, counts.get(scheme, self.groups))

@@ -1,4 +1,4 @@
-"""Whether the servers sample with the weights that are trained: checked after each step and each sync of weights.
+"""Checks that the servers sample with the trained weights, after each step and each weight sync.
 
 Three signs, each of which ends the run: tokens older than allowed, probabilities of servers and trainer that do not
 correlate, and a server whose answer to a fixed text stays the same although the weights moved.

@@ -1,4 +1,4 @@
-"""What verl and Trinity need to train without a GPU: on a laptop, and in the end-to-end tests. GPUs never load it.
+"""Patches that let verl and Trinity train without a GPU: on a laptop, and in the end-to-end tests. GPUs never load it.
 
 verl_on_cpu.py      a device for verl; verl_gloo.py  weights to servers of their own, without NCCL
 trinity_on_cpu.py   changes for Trinity, which startup/ makes in every process of a run

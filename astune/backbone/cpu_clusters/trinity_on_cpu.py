@@ -58,7 +58,7 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _without_capability(module: Any) -> None:
-    """It asks which kernels a GPU has when models of a kind are patched, also where there is none."""
+    """Skip the query of a GPU's kernels, which Trinity makes when it patches models, even without a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -66,7 +66,7 @@ def _without_capability(module: Any) -> None:
 
 
 def _start_without_format(module: Any) -> None:
-    """vLLM 0.32 starts an update of weights without being told of a format."""
+    """Start a weight update, for which vLLM 0.32 receives no format."""
     start = module.AsyncLLM.start_weight_update
 
     async def start_weight_update(self: Any, **_: Any) -> Any:

@@ -24,7 +24,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 @dataclass
 class CheckpointWeightTransferInitInfo(WeightTransferInitInfo):
-    """What Trinity says of the group that it would make."""
+    """Group description that Trinity sends."""
 
     master_address: str = ""
     master_port: int = 0
@@ -36,7 +36,7 @@ class CheckpointWeightTransferInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class CheckpointWeightTransferUpdateInfo(WeightTransferUpdateInfo):
-    """Where the weights are."""
+    """Location of the weights."""
 
     checkpoint_path: str | None = None
 
@@ -78,7 +78,7 @@ class CheckpointWeightTransferEngine(WeightTransferEngine[Any, Any]):
 
 
 class TrinityGPUWorker(CPUWorker):
-    """By the name that Trinity asks for."""
+    """Method under the name that Trinity calls."""
 
     def apply_patches(self) -> None:
         """Trinity's are for mixtures of experts and for the log-probabilities of prompts."""

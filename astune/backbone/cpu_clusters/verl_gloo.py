@@ -40,7 +40,7 @@ class Gloo(CheckpointEngine):
         self._group: Any = None
 
     def prepare(self) -> tuple[str, int] | None:
-        """Where the first rank listens."""
+        """Address on which the first rank listens."""
         if not self._is_master:
             return None
         host = ray.util.get_node_ip_address()

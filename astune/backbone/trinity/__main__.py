@@ -60,7 +60,7 @@ def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
 
 
 def _forget_what_came_after(job: Mapping[str, Any]) -> None:
-    """Have Trinity go on from the checkpoint that the run goes on from, whatever it wrote since."""
+    """Make Trinity resume from the run's checkpoint, whatever it wrote since."""
     folder, step = Path(job["checkpoints"]), job["first_step"] - 1
     if not step:
         shutil.rmtree(folder, ignore_errors=True)
@@ -71,7 +71,7 @@ def _forget_what_came_after(job: Mapping[str, Any]) -> None:
 
 
 def _explore_and_train(config: Any) -> None:
-    """Until both have ended; a failure of either ends the run where it is told, and here at the latest."""
+    """Wait until both have ended; a failure of either ends the run."""
     import ray
     from trinity.common.constants import SyncMethod
     from trinity.manager.synchronizer import Synchronizer

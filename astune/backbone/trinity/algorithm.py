@@ -1,4 +1,4 @@
-"""What Trinity trains by: advantages that the groups' workflow made, and the local trainer's own loss of them."""
+"""Trinity's algorithm: advantages from the groups' workflow, and the local trainer's loss."""
 
 # pyright: reportMissingImports=false
 # Trinity is in an environment of its own.
@@ -165,5 +165,5 @@ class TokenEntropy(EntropyLossFn):
 
 
 def _of_each(weight_B: Tensor, trained: Tensor) -> Tensor:
-    """Of each trained token, [E]."""
+    """Weight of each trained token, [E]."""
     return weight_B.float()[:, None].expand(trained.shape)[trained]

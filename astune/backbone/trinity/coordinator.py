@@ -21,14 +21,14 @@ from astune.backbone.cluster.hooks import hook, hooks, replace
 
 @hooks
 class LastingRunner(theirs.RunnerWrapper):
-    """A that is dead is made anew before it is given a group."""
+    """Restart a dead runner before it receives a group."""
 
     @hook
     async def run_with_retry(self, *arguments: Any, **named: Any) -> Any:
         try:
             await self.runner.__ray_ready__.remote()
         except RayActorError:
-            self.logger.warning(f"Runner {self.runner_id} died, and is made anew.")
+            self.logger.warning(f"Runner {self.runner_id} died and is restarted.")
             await self.restart_runner()
         return await super().run_with_retry(*arguments, **named)
 

@@ -122,7 +122,7 @@ class ReportingExplorer(theirs.Explorer):
         await asyncio.to_thread(self._reports.send, WeightsSynced(version=self.model_version, servers=servers))
 
     async def _wait_for_first_weights(self) -> None:
-        """Where a run goes on, the models have those of the beginning, until the trainer has given out its own."""
+        """Weights at a resume: the initial ones, until the trainer has published its own."""
         version = self.model_version
         async with asyncio.timeout(self.config.synchronizer.sync_timeout):
             while version < self._done:

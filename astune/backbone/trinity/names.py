@@ -1,4 +1,4 @@
-"""What both sides of the Trinity backbone know."""
+"""Names shared by both sides of the Trinity backbone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from astune.backbone.cluster.layers import of_user
 from astune.config.schema import AstuneConfig
 
 VERSIONS = {"trinity-rft": "0.6.0", "verl": "0.9.1"}
-"""What the hooks into Trinity are for."""
+"""Reason of the hooks into Trinity."""
 TASKS, HELD_OUT = "tasks", "held_out"
 """The task sets, as Trinity's files and in its batches."""
 
 
 def n_models(config: AstuneConfig) -> int:
-    """That sample, each with runners of its own."""
+    """Models that sample, each with its own runners."""
     return int(of_user(config, "trinity", "explorer.rollout_model.engine_num", 1))
 
 

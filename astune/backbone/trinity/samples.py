@@ -27,7 +27,7 @@ from astune.schema import TrainerError
 
 _KEY, _WEIGHT = "astune", "token_weight"
 _FIELDS = [CustomField(_WEIGHT, "token_weights", torch.float32)]
-"""What the loss gets beside what Trinity's own take: of each experience the weight of its tokens."""
+"""Additional inputs of the loss: each experience's token weights."""
 
 
 def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:

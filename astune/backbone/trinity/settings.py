@@ -31,7 +31,7 @@ _FSDPS = tuple(f"trainer.trainer_config.actor_rollout_ref.{role}.fsdp_config" fo
 
 
 def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
-    """What Trinity's explorer and trainer are made with, checked by Trinity itself.
+    """Build the configuration of Trinity's explorer and trainer, validated by Trinity.
 
     Raises:
         ConfigError: a key is none of the installed Trinity's, or a value is none that it takes.
@@ -62,7 +62,7 @@ def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
 
 
 def _require_pace(made: Config, config: AstuneConfig) -> None:
-    """What `trainer.max_staleness` says can be kept to."""
+    """Check that `trainer.max_staleness` is supported."""
     style = made.synchronizer.sync_style
     if style not in (SyncStyle.FIXED, SyncStyle.FULLY_ASYNC):
         raise ConfigError(
@@ -133,7 +133,7 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]
 
 
 def _patience(config: AstuneConfig, *, n_held_out: int) -> dict[str, int]:
-    """How long Trinity waits: runners take group after group, each of which astune bounds in time."""
+    """Trinity's timeouts: runners accept group after group, each with a time limit of astune."""
     in_turn = sum(ceil(n_groups / n_runners(config)) for n_groups in (config.trainer.tasks_per_step, n_held_out))
     within_s = in_turn * int(config.rollout.step_timeout_s) + 600
     waiting = ("explorer.max_timeout", "synchronizer.sync_timeout", f"{_EXPERIENCES}.max_read_timeout")
@@ -141,7 +141,7 @@ def _patience(config: AstuneConfig, *, n_held_out: int) -> dict[str, int]:
 
 
 def algorithm_of(config: AstuneConfig, base_dir: str | None) -> dict[str, Any]:
-    """Trinity's section `algorithm`. The loss is made anew on its workers, from the parts of the configuration below.
+    """Trinity's section `algorithm`. The loss is rebuilt on its workers, from the parts of the configuration below.
 
     Args:
         base_dir: the folder of the YAML file, for an algorithm of the user's own.
@@ -169,7 +169,7 @@ def algorithm_of(config: AstuneConfig, base_dir: str | None) -> dict[str, Any]:
 
 
 def _require_known(key: str, known: Mapping[str, Any], source: str) -> None:
-    """What is below a key that is empty is Trinity's to check."""
+    """Skip keys below an empty key, which Trinity checks."""
     free = {name for name, value in known.items() if value is None or value == {}}
     if not any(key == place or key.startswith(f"{place}.") for place in free):
         require_known(key, {*known, *(name.rpartition(".")[0] for name in known)}, source=source, engine="trinity")

@@ -36,7 +36,7 @@ class KeepingEngine(VERLTrainer):
     """Keeps what was computed of each trained token, and takes a batch in one update however many timelines it has."""
 
     values: Mapping[str, Mapping[str, list[float]]] = {}
-    """What the trainer computed of the last batch, by the experience's id."""
+    """Values that the trainer computed of the last batch, by experience id."""
 
     def n_ranks(self) -> int:
         return self._get_dp_size()
@@ -124,7 +124,7 @@ class ReportingTrainer(theirs.Trainer):
 
     @hook
     def need_save(self) -> bool:
-        """Where weights are measured, too, which the best model has to have."""
+        """Save checkpoints also where weights are measured, for the best model."""
         return self.train_step_num in self._measured_steps or super().need_save()
 
     @hook

@@ -57,6 +57,6 @@ class GroupOfEpisodes(Workflow):
 
 @cache
 def _groups() -> Groups:
-    """This process's own; nothing reads the token of an experience that stands for a group."""
+    """Parts of this process; the token of an experience that stands for a group is never read."""
     config = AstuneConfig.model_validate(reports().job()["config"])
     return Groups(token_id=0, n_processes=n_runners(config))

@@ -19,11 +19,11 @@ _BEFORE_GOING_ON_S = 0.2
 
 
 class VerlEngine(BorrowedEngine):
-    """Over verl's `LLMServerClient`: it keeps a request id on one server, where an episode's prefix cache is warm.
+    """Engine over verl's `LLMServerClient`: a request id stays on one server, where an episode's prefix cache is warm.
 
     A server that gets other weights breaks answers off. Each is gone on with where it ended, and its version is that
     of the weights which began it. verl's own client would go on with the same seed, so with the random numbers that
-    the first tokens were drawn with. One in a form is begun anew: the server would expect the form's beginning.
+    the first tokens were drawn with. A constrained one is restarted: the server would expect the form's beginning.
     """
 
     OWNER, SERVER = "verl", "server"
@@ -67,7 +67,7 @@ class VerlEngine(BorrowedEngine):
 
 
 def _rest_of(params: SamplingParams, n_sampled: int) -> SamplingParams:
-    """What is asked for when some tokens are there."""
+    """Request for the remaining tokens."""
     if not n_sampled:
         return params
     seed = None if params.seed is None else stable_seed(params.seed, n_sampled)

@@ -19,12 +19,12 @@ from astune.backbone.cluster.rows import BatchScale, Row
 
 NAME = "astune"
 PADDING, QUIET = "pad", "quiet"
-"""How the group's name of a row begins that counts nothing (of a dropped group, or added by verl to fill a batch), or
-that stands for a group of which nothing is learnt."""
+"""Prefix of the group name of a row without effect (of a dropped group, or verl's padding of a batch), or of a group
+without a gradient."""
 
 
 def group_name(uid: str, row: Row) -> str:
-    """The group of a row, as verl is told."""
+    """Group of a row, as passed to verl."""
     if row.dropped:
         return f"{PADDING}{uid}"
     return uid if row.episode_id else f"{QUIET}{uid}"
@@ -43,7 +43,7 @@ def advantages(
     scheme: TokenWeights,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """What verl multiplies its ratios with, and the same as returns.
+    """Return the factors of verl's ratios, and the same as returns.
 
     Args:
         token_level_rewards: [B, T], advantage times weight within the group.

@@ -20,7 +20,7 @@ from astune.config.schema import LossConfig
 from astune.trainer.loss import kl_to_start
 
 SCALE = "token_scale"
-"""What a batch says of itself: its `BatchScale.of_weights`."""
+"""Scale of a batch: its `BatchScale.of_weights`."""
 
 
 def loss_of(actor: Any, loss: LossConfig) -> Any:

@@ -1,4 +1,4 @@
-"""What verl is told where Megatron trains (`model_engine: megatron`), which has keys of its own for the optimizer."""
+"""Settings of verl with Megatron (`model_engine: megatron`), which has its own optimizer keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Names that both sides of the verl backbone know."""
 
 VERSIONS = {"verl": "0.9.1"}
-"""What the hooks into verl are for."""
+"""Reason of the hooks into verl."""
 PREFIX = "astune_"
 """Before the name of a mode of verl's trainer, that of ours."""
 SYNC, COLOCATED, SEPARATE = "sync", "colocate_async", "separate_async"

@@ -25,5 +25,5 @@ class _Runner(TaskRunnerV1.__ray_metadata__.modified_class):
 
 
 def runner() -> Any:
-    """As verl's `run_ppo` takes it."""
+    """Task runner with the interface of verl's `run_ppo`."""
     return ray.remote(_Runner)

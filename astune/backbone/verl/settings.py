@@ -41,7 +41,7 @@ _SEPARATE_ON_CPU = {
     "actor_rollout_ref.rollout.checkpoint_engine.backend": "gloo",
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "astune.backbone.cpu_clusters.verl_gloo",
 }
-"""What servers of their own need where there is no GPU."""
+"""Settings of separate servers without a GPU."""
 _CPU_TOKENS = 1024
 """Tokens of a micro-batch without a GPU: verl keeps all that a backward pass needs, 10 GB of 4,096 small tokens."""
 _NOT_DECLARED = (
@@ -52,7 +52,7 @@ _NOT_DECLARED = (
 
 
 def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
-    """What verl's `run_ppo` is called with.
+    """Build the configuration of verl's `run_ppo`.
 
     Raises:
         ConfigError: a key is none of the installed verl's.
@@ -149,7 +149,7 @@ def clip_ratios(config: AstuneConfig, base_dir: Path | None = None) -> dict[str,
 
 
 def _measures_first(job: Mapping[str, Any]) -> bool:
-    """At the beginning, and where a run goes on from a step that was saved and not measured."""
+    """Measure before training, and at a resume from a step that was saved and not measured."""
     done = job["first_step"] - 1
     return done in job["measured_steps"] and job["measured"] < done
 

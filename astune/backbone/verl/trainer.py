@@ -41,7 +41,7 @@ from astune.backbone.verl.names import MODES, PREFIX, group_of
 from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
-"""What verl computes of each trained token; with a KL term its `_START` too."""
+"""Values that verl computes of each trained token; with a KL term its `_START` too."""
 _START = "ref_log_prob"
 _PHASES = {"gen": "rollout", "old_log_prob": "train", "ref": "train", "adv": "train", "update_actor": "train"}
 """verl's clocks and ours."""
@@ -106,7 +106,7 @@ class ReportingTrainer(PPOTrainer):
 
     @hook
     def _load_checkpoint(self) -> None:
-        """What was begun and not trained is begun anew, with the weights that are there now."""
+        """Repeat rollouts that were not trained, with the present weights."""
         super()._load_checkpoint()
         self._done = self._saved_step = self.global_steps
         self._n_begun = self._done * self.config.data.train_batch_size
@@ -229,7 +229,7 @@ class ReportingTrainer(PPOTrainer):
         self._reports.send(WeightsSynced(version=self.global_steps, servers=answers))
 
     def _trained(self, batch: Any) -> list[TrainedRow]:
-        """What verl computed of each trained token, with the episode and messages that it belongs to."""
+        """Return the values that verl computed of each trained token, with its episode and messages."""
         teaching = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if _teaches(tag)]
         if not teaching:
             return []

@@ -40,7 +40,7 @@ class Segment(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How a layer attends: factor of the scores, sliding window, soft cap of the scores."""
+    """Attention parameters of a layer: scale of the scores, sliding window, soft cap."""
 
     scale: float
     window: int | None = None
@@ -48,7 +48,7 @@ class Rule(NamedTuple):
 
 
 class Way(Protocol):
-    """How segments attend together, in all layers whose keys are alike."""
+    """Attention plan of segments, for all layers with the same kind of keys."""
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None: ...
 
@@ -179,7 +179,7 @@ class Apart:
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         self._segments = segments
         self._ways: dict[bool, list[Way]] = {}
-        """By whether the scores are capped."""
+        """Compiled functions, with and without a cap of the scores."""
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
         capped = rule.softcap is not None

@@ -22,7 +22,7 @@ from astune.engine.local._slots import PIECE_TOKENS, Slot, SlotCache
 
 
 class PackedBatch:
-    """What a model's forward pass needs to know.
+    """Inputs of a model's forward pass.
 
     Args:
         work: slots and the tokens that are new in them. Those with similarly many tokens must stand together: they
@@ -101,7 +101,7 @@ class PackedBatch:
         return F.pad(out_NHD, (0, 0, 0, 0, 0, self._padding)) if self._padding else out_NHD
 
     def _way(self, index: int, keys: Tensor, values: Tensor, rule: Rule) -> Way:
-        """How a part attends in layers like this one."""
+        """Attention of a part in layers of this kind."""
         kind = self._way_of(self._parts[index], keys, values, rule)
         if (index, kind) not in self._ways:
             self._ways[index, kind] = kind(self._parts[index], keys)

@@ -110,7 +110,7 @@ class CpuLlama:
         self._linears.clear()
 
     def _groups(self) -> dict[str, tuple[str, list[str]]]:
-        """Which fused linear a weight or bias belongs to, with all of that linear's members in order."""
+        """Map a weight or bias to its fused linear layer, with all members of that layer in order."""
         groups = {} if self._tied else {"lm_head.weight": ("lm_head", ["lm_head.weight"])}
         for layer in range(self._layers):
             for linear, modules in _LINEARS.items():
@@ -156,7 +156,7 @@ class CpuLlama:
         return linears[f"{layer}.down"].add(gated, x)
 
     def _add_qkv(self, prefix: str, hidden: Tensor, qkv_NE: Tensor, batch: PackedBatch) -> None:
-        """What adapters add to queries, keys and values, which one product computes."""
+        """Contribution of adapters to queries, keys and values, which are one product."""
         widths = [self._heads * self._dim, self._kv_heads * self._dim, self._kv_heads * self._dim]
         for name, part in zip("qkv", qkv_NE.split(widths, dim=1), strict=True):
             self._add(f"{prefix}.self_attn.{name}_proj", hidden, part, batch)

@@ -31,7 +31,7 @@ _PROBE_TOKENS = 12
 
 
 class TokenModel(Protocol):
-    """What the scheduler steps."""
+    """Model interface of the scheduler."""
 
     vocab_size: int
     layer_shapes: list[LayerShape]

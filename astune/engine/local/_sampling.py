@@ -1,4 +1,4 @@
-"""From logits to tokens and their exact log-probabilities, with a random stream a request.
+"""Sampling of tokens with exact log-probabilities, with a random stream per request.
 
 Inverse transform sampling: one uniform number of the request's own stream is looked up in the cumulative
 distribution. One draw a token costs nothing, where noise over the whole vocabulary would.

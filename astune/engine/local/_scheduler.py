@@ -37,7 +37,7 @@ _WORTH_WAITING_FOR = 16
 
 
 class Waiter(Protocol):
-    """Who asked; told exactly once."""
+    """Requester; receives exactly one result."""
 
     def finish(self, result: Completion | EngineError) -> None: ...
 
@@ -161,7 +161,7 @@ class Scheduler:
         self.waiting = deferred
 
     def _reusable(self, tokens: int, prompt: np.ndarray) -> int:
-        """How many of a prompt's leading `tokens` can be taken over; its last one is computed again, for its logits."""
+        """Count the leading `tokens` of a prompt that can be reused; the last one is recomputed, for its logits."""
         most = min(tokens, len(prompt) - 1)
         return most // PIECE_TOKENS * PIECE_TOKENS if self._batch_invariant else most
 

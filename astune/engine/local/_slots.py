@@ -28,7 +28,7 @@ budget."""
 
 
 class LayerShape(NamedTuple):
-    """What one layer keeps of one token."""
+    """Cached state of one token in one layer."""
 
     kv_heads: int
     key_dim: int
@@ -47,7 +47,7 @@ class Slot:
     """Tokens that the running request may still grow to; room for them is set aside."""
     last_used: int = 0
     policy: str = ""
-    """Whose keys and values they are; another policy's differ."""
+    """Policy of the keys and values; those of another policy differ."""
     reusable: int | None = None
     """Leading tokens that other requests may take over, and that stay when this one is done; None: all."""
 
@@ -226,7 +226,7 @@ def as_tokens(tokens: array[int]) -> np.ndarray:
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading tokens the two have in common."""
+    """Count the leading tokens that the two have in common."""
     length = min(len(a), len(b))
     differs = a[:length] != b[:length]
     first = int(differs.argmax()) if length else 0

@@ -1,4 +1,4 @@
-"""How long a context may be until a model's positions, or what it attends to, change with its length.
+"""Maximum context within which a model's positions and attention do not depend on the length.
 
 Up to there every layer attends to all tokens before it, and a token's position says all about where it stands. Beyond,
 what a sequence gets would depend on what it is computed beside.

@@ -1,4 +1,4 @@
-"""Which device and which number format a model computes with, found by itself; engine and trainer share the answer."""
+"""Choice of device and number format of a model, shared by engine and trainer."""
 
 from __future__ import annotations
 

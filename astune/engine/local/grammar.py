@@ -46,7 +46,7 @@ class Matcher:
         self._forget = forget
 
     def allowed(self) -> Bits:
-        """Which tokens may come next; the stop tokens where the text may end here.
+        """Return the tokens that may come next; the stop tokens if the text may end here.
 
         Raises:
             EngineError: the text left the grammar, or the grammar grew beyond llguidance's limits.
@@ -81,7 +81,8 @@ class Grammars:
         self._tokenizer_ending_with = lru_cache(maxsize=4)(self._load_tokenizer)
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """At the beginning of a completion. A grammar that was not used before is compiled, which may take a second.
+        """Create the state at the beginning of a completion. A grammar that was not used before is compiled, which may
+        take a second.
 
         Raises:
             GrammarError: the grammar does not compile, with llguidance's reason.
@@ -115,7 +116,7 @@ class Grammars:
             self._compiled.clear()
 
     def masks(self, constraint: Constraint, token_ids: Sequence[int]) -> list[Bits]:
-        """Which tokens could have come in the place of each of a completion's tokens.
+        """Return the allowed tokens at each of a completion's positions.
 
         Raises:
             EngineError: they are no completion under this constraint, or the grammar grew beyond llguidance's limits.

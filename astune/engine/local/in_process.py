@@ -261,7 +261,7 @@ class InProcessEngine:
             raise EngineError(self._end.message, hint=self._end.hint) from self._end.__cause__
 
     def _work(self) -> None:
-        """The worker thread. However it ends, everyone who waits is told."""
+        """Run the worker thread; however it ends, every waiting request gets a result."""
         scheduler = self._scheduler
         end = EngineError("the engine is closed")
         try:
@@ -314,7 +314,8 @@ class InProcessEngine:
         return False
 
     def _take_weights(self) -> None:
-        """What is cached belongs to the old weights. A load that fails half-way ends the engine: it would mix them."""
+        """Load new weights and drop the cache of the old ones. A load that fails half-way ends the engine: it would mix
+        them."""
         while self._loads:
             load = self._loads[0]
             try:
@@ -346,7 +347,8 @@ class _Waiter:
         self.future: asyncio.Future[Completion | None] = self._loop.create_future()
 
     def finish(self, result: Completion | EngineError | None) -> None:
-        """From the worker thread. A loop that is closed has nobody left who waits."""
+        """Schedule a call from the worker thread; a closed loop has no waiting requests. A loop that is closed has
+        nobody left who waits."""
         try:
             self._loop.call_soon_threadsafe(self._settle, result)
         except RuntimeError:

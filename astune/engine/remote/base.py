@@ -1,4 +1,4 @@
-"""What engines behind one endpoint have in common."""
+"""Common base of engines behind one endpoint."""
 
 from __future__ import annotations
 

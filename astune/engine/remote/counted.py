@@ -1,4 +1,4 @@
-"""What engines that have others compute have in common: sessions without care, and counters."""
+"""Common base of engines that delegate the computation: no-op sessions, and counters."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Endpoint:
         return [str(model["id"]) for model in answer.get("data") or []]
 
     async def post(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> Any:
-        """What the API answers at `path`; None waits as long as the caller does."""
+        """Return the API's response at `path`; None waits as long as the caller does."""
         return await self._ask("POST", self._api + path, body, timeout_s)
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
@@ -101,8 +101,8 @@ class Endpoint:
             pause_s *= 2
 
     async def control(self, path: str, body: dict[str, Any], *, timeout_s: float) -> Any:
-        """What the server answers at `path` beside its API, asked once: whoever asks it to do something does not know
-        whether it was done.
+        """Return the server's response at a `path` outside its API, without retries: after a lost response it is
+        unknown whether the request was applied.
 
         The connection is not used again: vLLM closes it, without saying so, when such a request fails.
         """
@@ -112,7 +112,7 @@ class Endpoint:
         return self._content(answer, self.root + path)
 
     async def answers(self) -> bool:
-        """Whether it is there and well, asked once."""
+        """Return whether the server is healthy, without retries."""
         try:
             answer = await self._client.get(f"{self.root}/health", timeout=_CONNECT_S)
         except httpx.HTTPError:

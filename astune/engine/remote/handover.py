@@ -38,7 +38,7 @@ class Handover:
         self._before: tuple[Fingerprint, list[float]] | None = None
 
     async def missing(self) -> str:
-        """What keeps a server that answers from taking weights, in words; empty where nothing does.
+        """Return why a responding server accepts no weights; empty if it does.
 
         Raises:
             DeadlineExceeded: it does not say.
@@ -68,7 +68,7 @@ class Handover:
         """
         await self._give(publication)
         what = f"{self._endpoint.root}: forgetting what it cached with earlier weights"
-        hint = "calls of somebody else may be running there: a server that is trained with is for one run alone"
+        hint = "requests of another client may be running there; use a server exclusively for one training run"
         async with boundary(EngineError, what, timeout_s=FORGETS_WITHIN_S, hint=hint):
             while not await self._forget():  # noqa: ASYNC110 (there is no event to wait for)
                 await asyncio.sleep(_BETWEEN_TRIES_S)
@@ -134,7 +134,7 @@ class Handover:
             return await self._ask_workers("astune_state", {}, timeout_s=SAYS_WITHIN_S)
 
     async def _ask_workers(self, method: str, arguments: dict[str, str], *, timeout_s: float) -> list[dict[str, Any]]:
-        """What every worker answers."""
+        """Return the response of every worker."""
         body = {"method": method, "kwargs": arguments}
         answer = await self._endpoint.control("/collective_rpc", body, timeout_s=timeout_s)
         return [dict(worker) for worker in answer["results"]]

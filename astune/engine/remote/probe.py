@@ -1,5 +1,5 @@
-"""What a server is asked before a run trusts it: does it give token ids and log-probabilities, and are they ours? Does
-it take weights?"""
+"""Probe of a server before a run: does it return token ids and log-probabilities, do they match ours, and does it
+accept weights?"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from astune.engine.remote.served import NOTHING_ELSE
 _TEXT = "One, two, three: 4 5 6"
 _LIKELIEST = 5
 _NO_SUCH_ROUTE = (400, 404, 405, 422)
-"""What endpoints say that complete messages only."""
+"""Errors of endpoints that only complete messages."""
 _ANSWERS_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`same_tokenizer` and `tempered` are None where it could not be told.
+    """Result of the probe.
 
     `tempered`: log-probabilities are of the distribution that is sampled from, temperature applied. `no_weights` is
     what keeps the server from taking weights, in words; empty where nothing does, or where it is not asked for.
@@ -37,7 +37,7 @@ class Probe:
         return self.token_ids and self.logprobs and self.same_tokenizer is not False
 
     def lacking(self, *, temperature: float) -> list[str]:
-        """What keeps it from being trained with, in words."""
+        """Return why it cannot be trained with."""
         lacks: list[str] = []
         if not self.token_ids:
             lacks.append("it returns no token ids")

@@ -18,9 +18,9 @@ from astune.schema import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A version of the weights, as servers are given it.
+    """A version of the weights, as sent to servers.
 
-    `fingerprint` is None where somebody else compares the engine with the trainer, as `astune check numerics` does.
+    `fingerprint` is None if the engine is compared with the trainer in another way, as `astune check numerics` does.
     """
 
     version: int

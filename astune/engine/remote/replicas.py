@@ -173,7 +173,7 @@ class Replicas:
             return
         if other:
             self.ended = EngineError(
-                f"somebody else gave weights to {engine.name}: it holds {other}",
+                f"another process sent weights to {engine.name}: it holds {other}",
                 hint="a server that is trained with is for one run alone; go on with --resume",
             )
         elif other is not None:

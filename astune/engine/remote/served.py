@@ -34,7 +34,7 @@ def _shown(new: Sequence[int], token_ids: list[int], on_token: OnToken) -> bool:
 
 
 def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
-    """How vLLM is asked to keep to a grammar.
+    """Request parameters by which vLLM enforces a grammar.
 
     Raises:
         EngineError: it cannot be; `server` is who is meant.

@@ -40,7 +40,7 @@ class TextEndpointEngine(RemoteEngine):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._length = "max_tokens"
-        """What the endpoint calls the bound of an answer; newer models of OpenAI have another word."""
+        """Endpoint's name for the limit of an answer; newer OpenAI models use another one."""
 
     async def prove(self) -> None:
         """Ask for a short answer: whether the endpoint has this model, and how it wants to be asked.
@@ -120,7 +120,7 @@ class TextEndpointEngine(RemoteEngine):
 
 
 def _said(message: dict[str, Any]) -> dict[str, Any]:
-    """What of an endpoint's answer is an answer."""
+    """Return the answer in an endpoint's response."""
     said: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if reasoning:

@@ -1,1 +1,1 @@
-"""What runs inside vLLM's workers. Its folder, and nothing else of astune, is on their path."""
+"""Code that runs inside vLLM's workers. Its folder, and nothing else of astune, is on their path."""

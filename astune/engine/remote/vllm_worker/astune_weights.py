@@ -1,4 +1,4 @@
-"""What is added to a vLLM worker, so that a running server takes the weights of a training step.
+"""Extension of a vLLM worker, so that a running server accepts the weights of a training step.
 
 It runs inside vLLM's process, in vLLM's environment: its folder alone is on that process's PYTHONPATH, and nothing of
 astune or of what astune depends on is imported. The server is started with
@@ -22,7 +22,7 @@ class TakesWeights:
     vllm_config: Any
 
     def astune_state(self) -> dict[str, Any]:
-        """What it can do, and the name of the weights that it took last.
+        """Return its capabilities, and the name of the last loaded weights.
 
         `seeds_end_it`: on a CPU vLLM 0.32 ends when it reads the prompt of a request that has a seed in pieces.
         """
@@ -49,7 +49,7 @@ class TakesWeights:
 
 
 def _pack_again(model: Any) -> None:
-    """Lay out anew what an output head multiplies with where it is the embeddings, as on a CPU.
+    """Repack the output head if it shares the embeddings, as on a CPU.
 
     Such a head is in no file of weights, so that a reload, which packs layers as it reads them, leaves it as it was.
     """
