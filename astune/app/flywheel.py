@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 from rich.console import Console
 
@@ -27,7 +28,7 @@ from astune.app.flywheel_inputs import (
 from astune.app.flywheel_report import report_html
 from astune.app.flywheel_stages import Stages, Tried
 from astune.flywheel import Decision, History, Promotion, Turn, Turns
-from astune.runs import RunLock
+from astune.runs import TURN_PAGE, RunLock, RunNotes, write_atomic
 
 REPORT = "report.html"
 
@@ -187,10 +188,27 @@ class Flywheel:
             self._say(f"not promoted: {self.history.current} stays")
         tried: list[Tried] = stages.tried()
         users = {each.interaction_id: each.user for each in feedback_of(self._inputs.store, turn.inputs)[0]}
-        turn.write(REPORT, report_html(turn, decision, tried, users, self.history))
+        report = report_html(turn, decision, tried, users, self.history)
+        turn.write(REPORT, report)
+        if run := turn.result("trained").get("run"):
+            _note(Path(run), turn, decision, report)
         turn.finish(decision.promoted)
         self._say(f"report: {turn.folder / REPORT}")
         return decision
 
     def _heading(self, stage: str) -> None:
         self._say(f"{stage}:")
+
+
+def _note(run: Path, turn: Turn, decision: Decision, report: str) -> None:
+    """Leave the turn's page and its decision in the folder of its training run, where the viewer finds them."""
+    if not run.is_dir():  # removed since
+        return
+    write_atomic(run / TURN_PAGE, report.encode())
+    tag = "promoted" if decision.promoted else "not promoted"
+    page = f"/api/turn?run={quote(f'{run.parent.name}/{run.name}')}"
+    lines = [f"Turn {turn.name} of the flywheel: {tag}.", *decision.reasons, f"The turn's page in this viewer: {page}"]
+    notes = RunNotes.read(run)
+    RunNotes(tags=[*notes.tags, "flywheel", tag][-20:], note="\n".join(lines)[:4000], archived=notes.archived).write(
+        run
+    )

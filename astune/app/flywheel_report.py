@@ -53,7 +53,7 @@ def _parts(
         *((f"original tasks not replayed: {why}", n) for why, n in found.get("not_replayed", {}).items()),
         ("fresh tasks, held out", found["fresh"]),
     ]
-    yield table(["what", "#number"], ([name, f"{n:,}"] for name, n in counts))
+    yield table(["what", "#number"], ([escape(name), f"{n:,}"] for name, n in (*found["sources"], *counts)))
     learned = turn.result("rubrics")["rubrics"]
     if learned:
         yield "<h2>Rubrics learned, and trained with</h2>"

@@ -154,6 +154,7 @@ class Stages:
             "ratings": len(ratings),
             "new": len(new),
             "deleted": deleted,
+            "sources": sorted(_sources(interactions, ratings).items()),
             "dropped": [each.row() for each in evidence.dropped],
             "training": len(training) + len(replayed),
             "replayed": len(replayed),
@@ -323,6 +324,12 @@ class Stages:
             f"{name}, {role} model: success {sum(rates) / max(1, len(rates)):.3f} on {len(rates)} of {len(tasks)} tasks"
         )
         return found
+
+
+def _sources(interactions: Sequence[Interaction], ratings: Sequence[Rating]) -> Counter[str]:
+    """Count conversations by their source and the model that answered, and ratings by their kind."""
+    found = Counter(f"conversations: {each.source or 'unknown'}, {each.model or 'unknown'}" for each in interactions)
+    return found + Counter(f"ratings: {each.kind}" for each in ratings)
 
 
 def _require_measured(measured: Evaluation, n_tasks: int, what: str) -> None:

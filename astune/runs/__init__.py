@@ -24,13 +24,14 @@ from astune.runs.metrics import (
     read_metrics,
     total_balance,
 )
-from astune.runs.notes import RunNotes
+from astune.runs.notes import TURN_PAGE, RunNotes
 from astune.runs.salvage import salvage
 from astune.runs.table import Row, TableFormat, columns_of, rows_of, write_table
 from astune.runs.texts import Snippet, find_text, message_text
 
 __all__ = [
     "GROUPS",
+    "TURN_PAGE",
     "Checkpoint",
     "CheckpointStore",
     "DamagedStoreError",

@@ -13,6 +13,8 @@ from astune.runs._limits import read_regular
 from astune.schema import RunStoreError
 
 FILE = "notes.json"
+TURN_PAGE = "turn.html"
+"""The report of the turn of the flywheel that a run belongs to, beside its notes."""
 _BYTES = 2**16
 Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=40)]
 

@@ -25,6 +25,7 @@ from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
 from astune.viewer._library import Library
 from astune.viewer._question import MAX_ROWS, Question, filter_of, order_of, tasks_asked
 from astune.viewer._run import ViewedRun
+from astune.viewer._turn import turn_page
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
 
 _PAGE_ROWS = 100
@@ -48,6 +49,7 @@ def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None
             *(Route(f"/api/{name}", _answered(answer)) for name, answer in _answers(api).items()),
             Route("/api/events", _events(library, pulse)),
             Route("/api/report", _report(api)),
+            Route("/api/turn", lambda request: turn_page(library.run(Question(request).text("run")).path)),
             Route("/api/notes", _notes(api), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         ],

@@ -19,6 +19,7 @@ from flywheel_stage import WRONG, give_feedback, half_trained, make_world
 
 from astune.feedback import Rating
 from astune.flywheel import Turns
+from astune.runs import RunNotes
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,11 @@ def test_a_clean_turn_is_promoted_and_can_be_rolled_back(world: Path, half: Path
     assert "What changed for which users" in report
     assert "Twelve." in report
     assert not re.search(r'(src|href)="?https?:', report), "it loads nothing"
+
+    run = Path(json.loads((turn / "trained.json").read_text())["run"])
+    assert (run / "turn.html").read_text() == report, "the viewer shows it"
+    assert RunNotes.read(run).tags == ["flywheel", "promoted"]
+    assert "conversations: " in report
 
     again = astune(world, "flywheel", "wheel.yaml")
     assert "nothing is new since the last turn" in again

@@ -95,3 +95,16 @@ def test_a_link_out_of_the_folder_is_neither_read_nor_written(run, tmp_path):
         assert send(client, {"note": "mine"}).status_code == 200
         assert get(client, "runs")[0]["notes"]["note"] == "mine"
     assert json.loads(outside.read_text()) == NOTES
+
+
+def test_the_page_of_a_turn_is_shown_and_can_do_nothing(run):
+    with serving(run) as client:
+        missing = client.get("/api/turn", params={"run": ""})
+        assert (missing.status_code, "astune flywheel" in missing.text) == (404, True)
+        (run / "turn.html").write_text("<h1>Turn 0001: promoted</h1><script>fetch('/api/runs')</script>")
+        shown = client.get("/api/turn", params={"run": ""})
+        assert (shown.status_code, shown.text.startswith("<h1>Turn 0001")) == (200, True)
+        assert shown.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+        (run / "turn.html").unlink()
+        (run / "turn.html").symlink_to("/etc/passwd")
+        assert client.get("/api/turn", params={"run": ""}).status_code == 404
