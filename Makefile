@@ -76,9 +76,11 @@ soak: install ## N episodes with a scripted engine: memory, files and the slowes
 	@SOAK_N=$(or $(N),100000) CHAOS_REPORT=benchmarks/results/chaos.md \
 	  $(VENV)/python -m pytest -m "e2e or not e2e" -s --timeout 0 tests/chaos/test_soak.py
 
-e2e-agentscope: install ## the AgentScope tests with each version of 1.x that users have, and their recorded traffic compared
+e2e-agentscope: install ## the AgentScope tests with each version of 1.x that users have, and with 2.x
 	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \
 	  .venv-agentscope-$$version/bin/python -m pytest -rs $(AGENTSCOPE_TESTS) || exit 1; done
+	@scripts/make_peer_env.sh agentscope-2.0.11
+	@.venv-agentscope-2.0.11/bin/python -m pytest -rs -p no:xdist tests/workflow/test_agentscope_two.py
 
 e2e-agents: install ## agents of fifteen frameworks, with scripted answers and with the small real model, and a table
 	@scripts/make_peer_env.sh agents

@@ -145,6 +145,9 @@ if [[ " trackers gepa ray documents " == *" $peer "* || "$peer" = agentscope-* ]
         shows='from importlib.metadata import version; print("markitdown", version("markitdown"))'
     else
         "${pip[@]}" install --no-deps "agentscope==${peer#agentscope-}"
+        if [[ "$peer" = agentscope-2.* ]]; then # what 2.x needs and 1.x does not
+            "${pip[@]}" install --no-deps mcp==2.3.0 mcp-types==2.3.0 tree-sitter==0.26.1 tree-sitter-bash==0.25.1
+        fi
         shows='import agentscope; print("agentscope", agentscope.__version__)'
     fi
     packages='import sysconfig; print(sysconfig.get_paths()["purelib"])'

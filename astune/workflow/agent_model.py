@@ -20,6 +20,7 @@ from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
 from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError
 from astune.workflow.agentscope_guest import ChatModel
+from astune.workflow.agentscope_two import is_two, model_at
 from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
 from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
 from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
@@ -112,6 +113,8 @@ class AgentModel(ChatModel):
         is "auto", or "required" if an agent of AgentScope 1.0.7 can only finish by a call. Further keyword arguments,
         such as a temperature, are ignored: the run decides on sampling.
         """
+        if is_two():
+            return await self._two(messages, tools=tools, tool_choice=tool_choice, **kwargs)
         if structured_model is not None:
             offered = []
         elif tool_choice in (None, "auto"):
@@ -126,6 +129,22 @@ class AgentModel(ChatModel):
         if structured_model is not None:
             response.metadata = parsed(answer.message["content"], structured_model)
         return response
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What agents of AgentScope 2.x ask of a model beside answers, such as its formatter."""
+            if name.startswith("_") or not is_two():
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return getattr(self._two, name)
+
+    @functools.cached_property
+    def _two(self) -> Any:
+        """This model for agents of AgentScope 2.x."""
+        from astune.gateway.server import gateway
+
+        base_url, key = self.served_at(gateway())
+        return model_at(base_url, key, name=self.model_name, context_tokens=self._model.max_model_len)
 
     async def achat(
         self,

@@ -108,7 +108,7 @@ class EpisodeModel:
         self._callers: set[str] = set()
         self.session = session
         self._params = params
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._timeout_s = timeout_s
         self._malformed = malformed
         self._on_call = on_call
@@ -235,7 +235,7 @@ class EpisodeModel:
         except ContextOverflow as overflow:
             await self._note(overflow)
             raise
-        room = self._max_model_len - len(pending.prompt_ids)
+        room = self.max_model_len - len(pending.prompt_ids)
         params = replace(
             self._params,
             max_tokens=min(self._params.max_tokens, asked.max_tokens or room, room),
