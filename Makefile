@@ -58,7 +58,7 @@ lock: install ## requirements/constraints.txt from what is installed
 e2e-install: install ## the wheel in empty environments, made by pip and by uv, with all extras and a real run
 	@$(VENV)/python -m pytest -m e2e tests/install
 
-fuzz: install ## N hostile answers of a model to each of several agents, from SEED: no episode may end in an error
+fuzz: install ## N hostile answers of a model to each of several agents, and N of each kind of input, from SEED
 	@FUZZ_EPISODES=$(or $(N),1000) FUZZ_SEED=$(or $(SEED),0) $(VENV)/python -m pytest --timeout 0 tests/fuzz
 
 chaos: install ## N runs of a tiny model under seeded faults from SEED, into benchmarks/results/chaos.md
@@ -75,6 +75,16 @@ redteam: install ## every attack, on a naive harness and here, into benchmarks/r
 soak: install ## N episodes with a scripted engine: memory, files and the slowest episodes have to stay as they were
 	@SOAK_N=$(or $(N),100000) CHAOS_REPORT=benchmarks/results/chaos.md \
 	  $(VENV)/python -m pytest -m "e2e or not e2e" -s --timeout 0 tests/chaos/test_soak.py
+
+sbom: install ## what is installed in .venv, as CycloneDX: dist/sbom.json
+	@scripts/make_peer_env.sh audit
+	@mkdir -p dist
+	@.venv-audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json .venv
+	@echo "dist/sbom.json"
+
+audit: ## known vulnerabilities of the pinned dependencies; fails also where one could not be looked up
+	@scripts/make_peer_env.sh audit
+	@.venv-audit/bin/pip-audit --strict --no-deps --disable-pip -r requirements/constraints.txt
 
 e2e-agentscope: install ## the AgentScope tests with each version of 1.x that users have, and with 2.x
 	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \

@@ -13,6 +13,7 @@
 #   scripts/make_peer_env.sh gepa          -> .venv-gepa          GEPA, which searches for prompts, in front of .venv
 #   scripts/make_peer_env.sh ray           -> .venv-ray           Ray, on which sweeps run, in front of .venv
 #   scripts/make_peer_env.sh documents     -> .venv-documents     markitdown, which reads PDF and Office files, in front of .venv
+#   scripts/make_peer_env.sh audit         -> .venv-audit         pip-audit, and CycloneDX for a list of what is installed
 #   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
@@ -21,7 +22,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|agentscope-VERSION}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|audit|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
@@ -34,6 +35,7 @@ beast_logger="beast-logger==0.1.8"
 npm_agents="openai@7.57.0 @qwen-code/qwen-code@0.24.4"
 gepa="gepa==0.1.4"
 ray="ray==2.60.0"
+audit="pip-audit==2.10.1 cyclonedx-bom==7.5.0"
 markitdown="markitdown[pdf,docx,pptx,xlsx]==0.1.9"
 
 if [ "$variant" != cpu ] && [ "$variant" != gpu ]; then
@@ -49,6 +51,7 @@ appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appw
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
 site) recipe="site, requirements/site.txt $(cksum <requirements/site.txt)" ;;
 agents) recipe="agents, requirements/agents.txt $(cksum <requirements/agents.txt), $npm_agents" ;;
+audit) recipe="$audit" ;;
 trackers)
     recipe="trackers, requirements/trackers.txt $(cksum <requirements/trackers.txt) in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
@@ -70,7 +73,7 @@ agentscope-*)
     python=.venv/bin/python
     ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents or agentscope-VERSION" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents, audit or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -98,6 +101,13 @@ if [ "$peer" = appworld ]; then
     # The apps' code is packed inside the package; their tests, which nothing here needs, go where AppWorld keeps a cache.
     APPWORLD_ROOT="$env" APPWORLD_CACHE="$env/cache" "$env/bin/appworld" install >/dev/null
     "$env/bin/python" -c 'import appworld; print("appworld", appworld.__version__)'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = audit ]; then
+    # shellcheck disable=SC2086 # several packages
+    "${pip[@]}" install $audit
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi
