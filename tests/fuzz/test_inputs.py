@@ -213,5 +213,6 @@ def test_a_stored_run(tmp_path: Path, stored: Path, file: str, at: float, put: b
     with serving(run) as client:
         for name in QUESTIONS:
             answer = client.get(f"/api/{name}", params={"run": "", "id": make_episode(1).episode_id})
-            assert answer.status_code < 500, answer.text
+            defect = answer.status_code >= 500 and answer.json()["error"].endswith(" in the viewer")
+            assert not defect, f"{name}: {answer.text}"  # a file of the run that cannot be read is named
     shutil.rmtree(run)
