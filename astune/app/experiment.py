@@ -21,7 +21,7 @@ from astune.config import AstuneConfig, load_config
 from astune.config.loader import APPWORLD_TASKS
 from astune.config.user_files import forget_changed
 from astune.launcher import config_path_of
-from astune.schema import ConfigError, Faults, collector_at_rest
+from astune.schema import ConfigError, Faults, RunStoreError, collector_at_rest
 
 if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
@@ -94,6 +94,11 @@ class Experiment:
             experiment = cls(config, conf, found)
         else:
             directory = RunDirectory.open(resolve_run(named, prefer="training"))
+            if not directory.config_path.exists():
+                raise RunStoreError(
+                    f"{directory.path} was ended before it had begun, so there is nothing to resume",
+                    hint="start the experiment again with --conf",
+                )
             config = load_config(directory.config_path, overrides, values=layers)
             found = directory.path
             experiment = cls(config, config_path_of(directory.backup), found)

@@ -12,6 +12,7 @@ import pytest
 
 from astune.cli._errors import exit_with
 from astune.cli.app import with_values
+from astune.runs import RunDirectory
 from astune.schema import ConfigError, JudgeError, install_extra
 
 ROOT = Path(__file__).parents[2]
@@ -287,6 +288,15 @@ def test_resuming_where_nothing_ran_is_said_to_be_so(folder, astune):
     status, _, err = astune("--conf", "agent.yaml", "--resume")
     assert status == 1
     assert "launcher_record/agent" in err
+
+
+def test_resuming_what_was_killed_before_it_had_begun_is_said_to_be_so(folder, astune):
+    run = RunDirectory.create(folder, "agent")
+    run.close()
+    status, _, err = astune("--resume", str(run.path))
+    assert status == 1
+    assert "ended before it had begun" in err
+    assert "start the experiment again with --conf" in err
 
 
 def test_flags_of_a_run_do_not_go_with_a_command(astune):
