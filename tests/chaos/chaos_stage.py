@@ -297,9 +297,9 @@ class Slot:
                 "max_model_len": 256,
                 "max_response_length_in_one_turn": 6,
                 "num_repeat": REPEATS,
-                "call_timeout_s": 4.0,
-                "episode_timeout_s": 8.0,
-                "step_timeout_s": 40.0,
+                "call_timeout_s": 6.0,
+                "episode_timeout_s": 15.0,
+                "step_timeout_s": 60.0,
             },
             "trainer": {"tasks_per_step": TASKS, "total_steps": STEPS, "save_freq": 1, "optim": {"warmup_steps": 0}},
         }

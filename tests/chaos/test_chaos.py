@@ -18,7 +18,7 @@ from chaos_stage import Nursery, Outcome, Slot
 from plans import plan_of
 
 pytestmark = pytest.mark.slow
-N = int(os.environ.get("CHAOS_N", "10"))
+N = int(os.environ.get("CHAOS_N", "7"))
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 REPORT = os.environ.get("CHAOS_REPORT")
 AT_ONCE = 4
