@@ -164,7 +164,7 @@ class _Player:
             self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
 
     async def try_out(self, prompts: Prompts, tasks: Sequence[Task], more: Mapping[str, float]) -> list[Episode]:
-        """One episode a task, as a step of the run.
+        """Run an episode per task, as a step of the run.
 
         Args:
             more: metrics of the search.
@@ -188,7 +188,7 @@ class _Player:
 
 @dataclass
 class _Search:
-    """What GEPA asks: scores of prompts on tasks, what a reflection reads of the episodes, and what it writes.
+    """Interface for GEPA: scores of prompts on tasks, what a reflection reads of the episodes, and what it writes.
 
     GEPA is synchronous and runs in a thread; episodes and questions run on the run's loop.
     """
@@ -219,7 +219,7 @@ class _Search:
         return dict(found.best_candidate)
 
     def reflect(self, prompt: Any) -> str:
-        """What the helper model answers."""
+        """Answer of the helper model."""
         asked = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
         text = self.journal.reflected(asked)
         if text is None:
@@ -250,7 +250,7 @@ class _Search:
         return dict.fromkeys(components_to_update, shown)
 
     def _spent(self) -> dict[str, float]:
-        """What reflections took since the step before."""
+        """Usage of reflections since the previous step."""
         used, before = self.model.used, self.reported
         self.reported = replace(used)
         return {

@@ -42,7 +42,7 @@ class SearchJournal:
         self._add({"kind": _TRY, "step": step, "prompts": prompts, "tasks": tasks, "rewards": rewards})
 
     def reflected(self, asked: str) -> str | None:
-        """What the helper model wrote when it was asked this, where that is the journal's next line."""
+        """Return the recorded answer to this question, if it is the journal's next line."""
         line = self._next(_REFLECTION, {"asked": _digest(asked)})
         return None if line is None else line["text"]
 

@@ -78,7 +78,7 @@ def _rows(directories: Sequence[RunDirectory]) -> list[Measured]:
 
 
 def _name(directory: RunDirectory, report: RunReport, found: Sequence[dict[str, Any]]) -> str:
-    """What the run made; `found` are the best prompts of all searches."""
+    """Results of the run; `found` are the best prompts of all searches."""
     if report.prompts is not None:
         return "best prompts"
     params = load_config(directory.config_path).rollout.params

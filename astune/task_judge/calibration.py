@@ -1,5 +1,5 @@
-"""What a judge's reward means in people's labels, for each group of tasks: the same 0.8 may be strict for one subject
-and lenient for another.
+"""Calibration of a judge's reward to people's labels, for each group of tasks: the same 0.8 may be strict for one
+subject and lenient for another.
 
 A curve maps rewards to labels between 0 and 1: increasing, through the means of an isotonic regression, straight lines
 between them. `astune check judge --calibrate` writes the file, `calibration` of a judge in the list names it.
@@ -57,7 +57,7 @@ class Calibration(BaseModel):
     groups: dict[str, Curve]
 
     def worth(self, reward: float, task: Task) -> float:
-        """What a judge's reward for an episode of the task is worth.
+        """Return the calibrated value of a judge's reward for an episode of the task.
 
         Raises:
             JudgeError: the task does not say its group.

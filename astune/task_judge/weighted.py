@@ -17,7 +17,7 @@ from astune.task_judge.judged import Inputs, task_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several judges; with a calibration, its reward is what that finds it worth."""
+    """A judge of several; with a calibration, its reward is the calibrated value."""
 
     judge: JudgeBase
     weight: float = 1.0

@@ -12,10 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ASTUNE = ROOT / "astune"
 ROOMS = sorted(path.name for path in ASTUNE.iterdir() if (path / "__init__.py").is_file())
-TO_DO: frozenset[str] = frozenset()
-"""Rooms whose texts still have to be reworded; this only shrinks."""
-PAGES_TO_DO = frozenset(path.name for path in (ROOT / "docs/en").glob("*.md"))
-"""Pages that still have to be reworded; decisions.md and letter.md record what was decided and promised."""
+RECORDS = {"decisions.md", "letter.md"}
+"""Pages that record what was decided and promised, in the words of that time."""
 
 STARTS = re.compile(r"(Of|Its|Those|As|With|Where|In|By|To|At|From|What|Which|How|That|This|It|They|Whose|One)\b")
 DIALECT = re.compile(
@@ -42,7 +40,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
             yield node.lineno, " ".join(node.value.split()), id(node) in docstrings
 
 
-@pytest.mark.parametrize("room", sorted(set(ROOMS) - TO_DO))
+@pytest.mark.parametrize("room", ROOMS)
 def test_docstrings_and_messages_of_a_room_are_plain(room: str) -> None:
     found: list[str] = []
     for path, tree in sources(room):
@@ -54,7 +52,7 @@ def test_docstrings_and_messages_of_a_room_are_plain(room: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    sorted({path.name for path in (ROOT / "docs/en").glob("*.md")} - PAGES_TO_DO - {"decisions.md", "letter.md"}),
+    sorted({path.name for path in (ROOT / "docs/en").glob("*.md")} - RECORDS),
 )
 def test_a_page_is_plain(page: str) -> None:
     lines = (ROOT / "docs/en" / page).read_text(encoding="utf-8").splitlines()
