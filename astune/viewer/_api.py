@@ -33,7 +33,7 @@ from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
 from astune.viewer._rows import TasksAsked, page_of, searched, tasks_of
 from astune.viewer._run import ViewedRun
-from astune.viewer._settings import together
+from astune.viewer._settings import policies_of, together
 from astune.viewer._tokens import read_tokens
 
 T = TypeVar("T")
@@ -125,7 +125,9 @@ class Api:
         run = self._library.run(name)
 
         def read(reader: EpisodeReader) -> dict[str, Any]:
-            return read_episode(reader, reader.row(episode_id), reader.read(episode_id), _vocabulary(run))
+            return read_episode(
+                reader, reader.row(episode_id), reader.read(episode_id), _vocabulary(run), policies_of(run.settings())
+            )
 
         return _ask(run, read)
 
@@ -150,7 +152,7 @@ class Api:
             row, episode, vocabulary = reader.row(episode_id), reader.read(episode_id), _vocabulary(run)
             logprobs, numbers = reader.trainer_logprobs(episode_id), range(len(episode.forest.leaves()))
             tokens = [read_tokens(episode, row, number, vocabulary, logprobs) for number in numbers]
-            return read_episode(reader, row, episode, vocabulary), tokens
+            return read_episode(reader, row, episode, vocabulary, policies_of(run.settings())), tokens
 
         return _ask(run, read)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from astune.config.policies import DEFAULT_POLICY
 from astune.runs import EpisodeReader, EpisodeRow, message_text
 from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
 from astune.viewer._answers import plain, plain_text
@@ -18,9 +19,17 @@ LEFT_OUT = "left out by trainer.samples"
 
 
 def read_episode(
-    reader: EpisodeReader, row: EpisodeRow, episode: Episode, vocabulary: Vocabulary | None
+    reader: EpisodeReader,
+    row: EpisodeRow,
+    episode: Episode,
+    vocabulary: Vocabulary | None,
+    policies: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The episode, and those of its group that did not fail."""
+    """The episode, and those of its group that did not fail.
+
+    Args:
+        policies: the policy of each target, in a run of several.
+    """
     group = group_of(reader, row)
     reward = episode.reward
     return {
@@ -33,7 +42,7 @@ def read_episode(
         "metrics": plain(episode.metrics),
         "judge_inputs": plain(episode.judge_inputs),
         "messages": messages_of(episode, row, vocabulary),
-        "timelines": timelines_of(episode, row),
+        "timelines": timelines_of(episode, row, policies),
         "group": [_member(one) for one in sorted(group, key=lambda one: one.repeat) if one.status != "error"],
     }
 
@@ -62,8 +71,9 @@ def _by_node(episode: Episode, advantages: Sequence[float] | None) -> dict[int, 
     return dict(zip(trained, advantages if len(advantages) > 1 else [*advantages] * len(trained), strict=False))
 
 
-def timelines_of(episode: Episode, row: EpisodeRow) -> list[dict[str, Any]]:
+def timelines_of(episode: Episode, row: EpisodeRow, policies: Mapping[str, str] = {}) -> list[dict[str, Any]]:
     """Each root-to-leaf path."""
+    otherwise = DEFAULT_POLICY if policies else None
     forest, first = episode.forest, episode.forest.first_timelines()
     without = left_out(episode, row.advantages)
     found: list[dict[str, Any]] = []
@@ -74,7 +84,8 @@ def timelines_of(episode: Episode, row: EpisodeRow) -> list[dict[str, Any]]:
         found.append(
             {
                 "agent": path[-1].agent,
-                "target": episode.target_of(path[-1].agent),
+                "target": (target := episode.target_of(path[-1].agent)),
+                "policy": policies.get(target, otherwise),
                 "leaf": leaf,
                 "path": [node.node_id for node in path],
                 "n_tokens": sum(len(node.token_ids) for node in path),

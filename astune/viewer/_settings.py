@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -16,6 +17,7 @@ from astune.viewer._answers import plain_text
 _OWN_COLUMNS = ("backbone", "model.path", "seed", "experiment_name", "record_dir")
 _MOST_KEYS = 1000
 _CHARACTERS = 80
+_TARGETS = re.compile(r"models\.([^.]+)\.targets")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,20 @@ def read_settings(text: str) -> Settings:
         seed if type(seed) is int and abs(seed) < 2**53 else None,
         values,
     )
+
+
+def policies_of(settings: Settings) -> dict[str, str]:
+    """The policy of each target, where a run has several; empty in a run of one.
+
+    models.wolf.targets ["werewolf"], models.village.targets []   gives   werewolf: wolf, village: village
+    """
+    found: dict[str, str] = {}
+    for key, text in settings.values.items():
+        if (named := _TARGETS.fullmatch(key)) is None:
+            continue
+        targets = orjson.loads(text) if text.startswith("[") else []
+        found |= dict.fromkeys(map(str, targets or [named[1]]), named[1])
+    return found
 
 
 def differing(runs: Sequence[Settings]) -> list[dict[str, str]]:

@@ -79,7 +79,7 @@ export function App() {
           <Loading />
         </main>
       ) : view === 'runs' ? (
-        <RunTable open={open.data} runs={runs.data} />
+        <RunTable open={open.data} runs={runs.data} onChanged={runs.again} />
       ) : run.error ? (
         <main class="page">
           <Failure error={run.error} again={run.again} />

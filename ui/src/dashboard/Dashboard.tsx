@@ -18,7 +18,7 @@ import type { Word } from '../text/words'
 import { Chart, Swatch } from './Chart'
 import { curves, isMeant, others, overview, type ChartKind } from './charts'
 import { colourOf } from './palette'
-import { groupsBy, means, smoothed, SMOOTHINGS, type RunGroup } from './together'
+import { groupsBy, means, OVER_SEEDS, smoothed, SMOOTHINGS, type RunGroup } from './together'
 
 interface Props {
   metrics: Resource<RunMetrics[]>
@@ -37,7 +37,7 @@ export function Dashboard({ metrics, run, runs, catalogue }: Props) {
   const settings = useMemo(() => groupable(infos), [infos])
   // Runs have no moments in common, only steps.
   const grouped = axis === 'step' && infos.length > 1 ? group : ''
-  const together = useMemo(() => (grouped === '' ? null : groupsBy(grouped, infos)), [grouped, infos])
+  const together = useMemo(() => (grouped === '' ? null : groupsBy(grouped, infos, settings)), [grouped, infos, settings])
   const shownNames = together?.map(({ name }) => name) ?? names
   const runsShown = useMemo(() => metrics.data ?? [], [metrics.data])
   const first = useMemo(() => overview(catalogue), [catalogue, spoken])
@@ -75,7 +75,7 @@ export function Dashboard({ metrics, run, runs, catalogue }: Props) {
             label={t('group_by')}
             hideLabel
             value={group}
-            options={[['', t('each_run')], ...settings.map((each): [string, string] => [each, t('mean_by', { key: each })])]}
+            options={[['', t('each_run')], ...(settings.includes('seed') ? [[OVER_SEEDS, t('over_seeds')] as [string, string]] : []), ...settings.map((each): [string, string] => [each, t('mean_by', { key: each })])]}
             onChange={(value) => go({ group: value }, { replace: true })}
           />
         )}

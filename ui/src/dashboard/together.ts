@@ -9,6 +9,8 @@ export interface RunGroup {
   runs: number[]
 }
 
+/** Runs that differ in their seeds alone are one group. */
+export const OVER_SEEDS = '*'
 export const SMOOTHINGS = ['0', '0.6', '0.9', '0.97']
 
 /**
@@ -26,14 +28,14 @@ export function smoothed(points: Curve['points'], weight: number): Curve['points
   })
 }
 
-/** The runs on show by the value of a setting (`seed`, `model` or a key), in the order in which values first appear. */
-export function groupsBy(setting: string, infos: (RunInfo | undefined)[]): RunGroup[] {
+/** The runs on show by the value of a setting (`seed`, `model` or a key), or of all `keys` but the seed, in the order in which values first appear. */
+export function groupsBy(setting: string, infos: (RunInfo | undefined)[], keys: string[] = []): RunGroup[] {
   const groups = new Map<string, number[]>()
   infos.forEach((info, index) => {
-    const value = valueOf(setting, info)
+    const value = setting === OVER_SEEDS ? keys.filter((key) => key !== 'seed').map((key) => `${brief(key)} ${valueOf(key, info)}`).join(' · ') : valueOf(setting, info)
     groups.set(value, [...(groups.get(value) ?? []), index])
   })
-  return [...groups].map(([value, runs]) => ({ name: `${setting} ${value} (${runs.length})`, runs }))
+  return [...groups].map(([value, runs]) => ({ name: `${setting === OVER_SEEDS ? value : `${setting} ${value}`} (${runs.length})`, runs }))
 }
 
 /**
@@ -57,6 +59,11 @@ export function means(curves: Curve[], groups: RunGroup[]): Curve[] {
       return [{ label: name, run: group, part: 0, split, points, band: band.length > 0 ? band : undefined, counts }]
     }),
   )
+}
+
+/** The end of a key, which tells settings apart. */
+function brief(key: string): string {
+  return key.split('.').at(-1) ?? key
 }
 
 function valueOf(setting: string, info: RunInfo | undefined): string {

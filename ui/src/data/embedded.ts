@@ -2,7 +2,7 @@
 
 import { searchedText } from '../text/content'
 import { SourceError, type Source } from './source'
-import type { EpisodeFilter, EpisodePage, EpisodeRow, Episode, Report, Revision, Snippet, Tokens } from './types'
+import type { EpisodeFilter, EpisodePage, EpisodeRow, Episode, Report, Revision, RunNotes, Snippet, TaskPage, Tokens } from './types'
 
 const ELEMENT = 'astune-report'
 const AROUND = 60
@@ -18,6 +18,9 @@ export class Embedded implements Source {
   outcome = async () => this.report.outcome
   metrics = async () => this.report.metrics
   reportAddress = () => null
+  facets = async () => null
+  tasks = async (): Promise<TaskPage> => ({ total: 0, rows: [] })
+  note = async (): Promise<RunNotes> => this.report.run.info.notes
   listen = () => () => undefined
 
   holds = (id: string) => id in this.report.episodes
@@ -72,6 +75,7 @@ export function matches(row: EpisodeRow, filter: EpisodeFilter): boolean {
     same(filter.step, String(row.step)) &&
     same(filter.status, row.status) &&
     same(filter.error_type, row.error_type ?? '') &&
+    same(filter.task_id, row.task_id) &&
     row.task_id.toLowerCase().includes(filter.task.toLowerCase()) &&
     (filter.agent === '' || row.agents.includes(filter.agent)) &&
     (success === '' || row.success === (success === 'true')) &&

@@ -1,8 +1,8 @@
 /** The server's API. A token in the page's address is kept for this tab and taken off the address. */
 
 import { keep, kept, sessionStore } from '../state/kept'
-import { SourceError, type Live, type Recorded, type Source } from './source'
-import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
+import { SourceError, type Live, type Recorded, type Source, type TasksAsked } from './source'
+import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, TaskPage, Tokens } from './types'
 
 const KEY = 'astune-token'
 
@@ -25,9 +25,18 @@ export class Server implements Source {
     this.get<Tokens>('tokens', [['run', run], ['id', id], ['timeline', timeline]])
 
   episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage> {
-    const given = Object.entries(filter).filter(([, value]) => value !== '')
-    return this.get('episodes', [['run', run], ...given, ['offset', offset], ['limit', limit]])
+    return this.get('episodes', [['run', run], ...given(filter), ['offset', offset], ['limit', limit]])
   }
+
+  facets = (run: string, filter: EpisodeFilter) => this.get<Facets>('facets', [['run', run], ...given({ ...filter, sort: '', order: '' })])
+
+  tasks(run: string, filter: EpisodeFilter, asked: TasksAsked, offset: number, limit: number): Promise<TaskPage> {
+    const parameters = [...given({ ...filter, sort: '', order: '' }), ...Object.entries(asked).filter(([, value]) => value !== '')]
+    return this.get('tasks', [['run', run], ...parameters, ['offset', offset], ['limit', limit]])
+  }
+
+  note = (run: string, notes: RunNotes) =>
+    this.get<RunNotes>('notes', [['run', run]], { method: 'POST', body: JSON.stringify(notes), headers: { 'Content-Type': 'application/json' } })
 
   reportAddress(run: string, ids: string[]): string {
     return this.address('report', [['run', run], ...ids.map((id): [string, string] => ['id', id]), ...this.credentials()])
@@ -69,11 +78,11 @@ export class Server implements Source {
     return `/api/${name}${query ? `?${query}` : ''}`
   }
 
-  private async get<T>(name: string, parameters: Parameters): Promise<T> {
-    const headers: HeadersInit = this.token ? { Authorization: `Bearer ${this.token}` } : {}
+  private async get<T>(name: string, parameters: Parameters, request: RequestInit = {}): Promise<T> {
+    const headers: HeadersInit = { ...request.headers, ...(this.token ? { Authorization: `Bearer ${this.token}` } : {}) }
     let answer: Response
     try {
-      answer = await fetch(this.address(name, parameters), { headers })
+      answer = await fetch(this.address(name, parameters), { ...request, headers })
     } catch {
       throw new SourceError('The viewer does not answer.', 'Is `astune view` still running?')
     }
@@ -84,6 +93,10 @@ export class Server implements Source {
     }
     return body as T
   }
+}
+
+function given(filter: EpisodeFilter): Parameters {
+  return Object.entries(filter).filter(([, value]) => value !== '')
 }
 
 function takeToken(): string | null {

@@ -1,6 +1,6 @@
 /** Where the page's data comes from: a server, or the report that the page itself holds. */
 
-import type { Episode, EpisodeFilter, EpisodePage, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, TaskPage, Tokens } from './types'
 
 /** How many episodes there are, and the number of the newest: another one where episodes were added or taken back. */
 export interface Recorded {
@@ -18,6 +18,12 @@ export interface Live {
   onLine: (run: string, line: MetricsLine) => void
 }
 
+export interface TasksAsked {
+  by: string
+  order: string
+  turned: string
+}
+
 export interface Source {
   /** False where nothing can change and nothing beyond the report can be asked for. */
   readonly served: boolean
@@ -26,6 +32,11 @@ export interface Source {
   run(run: string): Promise<Run>
   outcome(run: string): Promise<Outcome>
   episodes(run: string, filter: EpisodeFilter, offset: number, limit: number): Promise<EpisodePage>
+  /** Null where episodes are too few to be counted: a report's. */
+  facets(run: string, filter: EpisodeFilter): Promise<Facets | null>
+  /** Tasks by `by`, of those that turned where `turned` says so. */
+  tasks(run: string, filter: EpisodeFilter, asked: TasksAsked, offset: number, limit: number): Promise<TaskPage>
+  note(run: string, notes: RunNotes): Promise<RunNotes>
   episode(run: string, id: string): Promise<Episode>
   /** Of an episode, at little cost. */
   revision(run: string, id: string): Promise<Revision>

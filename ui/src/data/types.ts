@@ -43,7 +43,15 @@ export interface RunInfo {
   held_out: { first: number; best: number; best_step: number; last: number; last_step: number } | null
   /** The settings in which it differs from other runs of the list. */
   settings: { [key: string]: string } | null
+  notes: RunNotes
   problems: string[]
+}
+
+/** What people say of a run. */
+export interface RunNotes {
+  tags: string[]
+  note: string
+  archived: boolean
 }
 
 export interface StepRow {
@@ -145,11 +153,43 @@ export interface EpisodeRow {
   advantage: number | null
   not_trained: string | null
   snippet: Snippet | null
+  /** What it was asked, on one line and cut. */
+  question: string
 }
 
 export interface EpisodePage {
   total: number
   rows: EpisodeRow[]
+}
+
+type Counts = [value: string, count: number][]
+export type Bin = [low: number, high: number, count: number]
+
+/** How many episodes have each value, under all filters but the value's own. */
+export interface Facets {
+  split: Counts
+  status: Counts
+  error_type: Counts
+  agent: Counts
+  reward: Bin[]
+  n_tokens: Bin[]
+}
+
+export type Turned = 'solved' | 'broken'
+
+/** A task's success from step to step. `newest` is its last episode. */
+export interface TaskRow {
+  task_id: string
+  steps: [step: number, episodes: number, successes: number][]
+  turned: Turned | null
+  newest: string
+  split: Split
+  question: string
+}
+
+export interface TaskPage {
+  total: number
+  rows: TaskRow[]
 }
 
 export interface Message {
@@ -183,6 +223,8 @@ export interface Message {
 export interface TimelineInfo {
   agent: string
   target: string
+  /** The policy that answers for it; null in a run of one. */
+  policy: string | null
   leaf: number
   path: number[]
   n_tokens: number
@@ -264,6 +306,8 @@ export interface EpisodeFilter {
   status: string
   agent: string
   error_type: string
+  /** The whole id; `task` is a part of it. */
+  task_id: string
   min_reward: string
   max_reward: string
   success: string

@@ -1,4 +1,4 @@
-/** The episodes of a group beside each other, and one of them against this one, token by token. */
+/** The episodes of a group, or of the same task in another run, and one of them against this one, word by word. */
 
 import { useMemo, useRef } from 'preact/hooks'
 
@@ -7,7 +7,7 @@ import { Select } from '../common/Select'
 import { EpisodeOutcome } from '../common/Status'
 import type { Episode, GroupMember } from '../data/types'
 import { VirtualList, type ListHandle } from '../list/VirtualList'
-import { go, openEpisode, usePlace } from '../state/place'
+import { go, NO_FILTER, openEpisode, usePlace } from '../state/place'
 import { useResource } from '../state/resource'
 import { useSource } from '../state/source'
 import { integer, number, signed } from '../text/format'
@@ -16,11 +16,42 @@ import { Columns } from '../tokens/columns'
 import { Hover } from '../tokens/Hover'
 import { useColumns } from '../tokens/measure'
 import { TokenLine } from '../tokens/TokenLine'
-import { aligned, fromFirstDifference, type Pair } from './aligned'
-import { changes, firstDifference } from './diff'
+import type { Stretch } from '../tokens/lines'
+import { aligned } from './aligned'
+import { firstDifference } from './diff'
 import { LINE } from './TokensFace'
 
 export function CompareFace({ episode }: { episode: Episode }) {
+  const place = usePlace()
+  const source = useSource()
+  const { row } = episode
+  const isElsewhere = place.with_run !== '' && place.with_run !== place.run
+  return (
+    <div class="compare">
+      {source.served && <RunChoice />}
+      {isElsewhere ? <Elsewhere key={`${place.with_run} ${row.task_id} ${row.split}`} episode={episode} run={place.with_run} /> : <InGroup episode={episode} />}
+    </div>
+  )
+}
+
+/** Whose episodes of the task are compared with: of this run, or of another one. */
+function RunChoice() {
+  const source = useSource()
+  const { run, with_run } = usePlace()
+  const runs = useResource('runs to compare', () => source.runs())
+  if (!runs.data || runs.data.length < 2) return null
+  const others = runs.data.filter((info) => info.run !== run && !info.notes.archived)
+  return (
+    <Select
+      label={t('compare_run')}
+      value={with_run}
+      options={[['', t('this_run')], ...others.map((info): [string, string] => [info.run, `${info.experiment} ${info.name}`])]}
+      onChange={(value) => go({ with_run: value, with: '', with_timeline: 0 }, { replace: true })}
+    />
+  )
+}
+
+function InGroup({ episode }: { episode: Episode }) {
   const place = usePlace()
   const source = useSource()
   const { group, row } = episode
@@ -28,25 +59,59 @@ export function CompareFace({ episode }: { episode: Episode }) {
   const other = others.find((member) => member.episode_id === place.with) ?? others[0]
   const isBranch = place.with === row.episode_id
   return (
-    <div class="compare">
-      <GroupTable group={group} here={row.episode_id} other={isBranch ? row.episode_id : (other?.episode_id ?? '')} />
+    <>
+      <GroupTable title={t('group', { n: group.length })} group={group} here={row.episode_id} other={isBranch ? row.episode_id : (other?.episode_id ?? '')} />
       {isBranch || other ? (
-        <Against key={`${row.episode_id} ${place.with}`} episode={episode} other={isBranch ? row.episode_id : other!.episode_id} />
+        <Against key={`${row.episode_id} ${place.with}`} episode={episode} run={place.run ?? ''} other={isBranch ? row.episode_id : other!.episode_id} />
       ) : (
         <Empty title={t('group_alone')} />
       )}
-    </div>
+    </>
   )
 }
 
-function GroupTable({ group, here, other }: { group: GroupMember[]; here: string; other: string }) {
+/** The same task in another run, its newest step first; of the same step where there is one. */
+function Elsewhere({ episode, run }: { episode: Episode; run: string }) {
+  const place = usePlace()
+  const source = useSource()
+  const { row } = episode
+  const answer = useResource(`elsewhere ${run} ${row.split} ${row.task_id}`, () =>
+    source.episodes(run, { ...NO_FILTER, task_id: row.task_id, split: row.split, sort: 'step', order: 'desc' }, 0, MOST_ELSEWHERE),
+  )
+  if (answer.error) return <Failure error={answer.error} again={answer.again} />
+  if (!answer.data) return <Loading />
+  const rows = answer.data.rows.filter((each) => each.status !== 'error')
+  const other = rows.find((each) => each.episode_id === place.with) ?? rows.find((each) => each.step === row.step) ?? rows[0]
+  if (!other) return <Empty title={t('no_such_task')} />
+  return (
+    <>
+      <GroupTable title={t('same_task_there', { run, n: rows.length })} group={rows} here="" other={other.episode_id} />
+      <Against key={`${row.episode_id} ${run} ${other.episode_id}`} episode={episode} run={run} other={other.episode_id} />
+    </>
+  )
+}
+
+/** Episodes of one task in another run that are offered. */
+const MOST_ELSEWHERE = 60
+
+interface GroupProps {
+  title: string
+  /** Of another run they have a step. */
+  group: (GroupMember & { step?: number })[]
+  here: string
+  other: string
+}
+
+function GroupTable({ title, group, here, other }: GroupProps) {
+  const hasSteps = group.some(({ step }) => step !== undefined)
   const greatest = Math.max(1e-9, ...group.map((member) => Math.abs(member.reward ?? 0)))
   return (
     <div class="group">
       <table>
-        <caption>{t('group', { n: group.length })}</caption>
+        <caption>{title}</caption>
         <thead>
           <tr>
+            {hasSteps && <th scope="col">{t('step')}</th>}
             <th scope="col">{t('repeat')}</th>
             <th scope="col">{t('status')}</th>
             <th scope="col">{t('reward')}</th>
@@ -59,10 +124,15 @@ function GroupTable({ group, here, other }: { group: GroupMember[]; here: string
         <tbody>
           {group.map((member) => (
             <tr key={member.episode_id} class={member.episode_id === here ? 'here' : member.episode_id === other ? 'other' : ''}>
+              {hasSteps && <td class="number">{member.step}</td>}
               <th scope="row">
-                <button class="quiet" onClick={() => openEpisode(member.episode_id, { face: 'compare', with: here })}>
-                  #{member.repeat}
-                </button>
+                {here === '' ? (
+                  `#${member.repeat}`
+                ) : (
+                  <button class="quiet" onClick={() => openEpisode(member.episode_id, { face: 'compare', with: here })}>
+                    #{member.repeat}
+                  </button>
+                )}
               </th>
               <td>
                 <EpisodeOutcome status={member.status} />
@@ -92,18 +162,18 @@ function GroupTable({ group, here, other }: { group: GroupMember[]; here: string
   )
 }
 
-function Against({ episode, other }: { episode: Episode; other: string }) {
+function Against({ episode, run: its, other }: { episode: Episode; run: string; other: string }) {
   const source = useSource()
   const { run, timeline, with_timeline } = usePlace()
   const id = episode.row.episode_id
-  const key = [run, id, timeline, other, with_timeline].join(' ')
+  const key = [run, id, timeline, its, other, with_timeline].join(' ')
   const answer = useResource(`against ${key}`, async () => {
-    const [mine, its, second] = await Promise.all([
+    const [mine, theirs, second] = await Promise.all([
       source.tokens(run ?? '', id, timeline),
-      source.tokens(run ?? '', other, with_timeline),
-      source.episode(run ?? '', other),
+      source.tokens(its, other, with_timeline),
+      source.episode(its, other),
     ])
-    return { a: new Columns(mine), b: new Columns(its), episode: second }
+    return { a: new Columns(mine), b: new Columns(theirs), episode: second }
   })
   if (answer.error) return <Failure error={answer.error} again={answer.again} />
   if (!answer.data) return <Loading />
@@ -127,9 +197,10 @@ function Diff({ a, b, first, episode }: { a: Columns; b: Columns; first: Episode
   const list = useRef<ListHandle>(null)
   const width = useColumns(() => area.current)
   const difference = useMemo(() => firstDifference(a.ids, b.ids), [a, b])
-  const folded = useMemo(() => fromFirstDifference(changes(a.ids, b.ids)), [a, b])
   const half = Math.floor(width / 2) - 4
-  const pairs = useMemo(() => (half > 0 ? aligned(a, b, folded.changes, half) : []), [folded, half])
+  const layout = useMemo(() => aligned(a, b, Math.max(8, half)), [a, b, half])
+  const { pairs, hidden } = layout
+  const marks = useMemo(() => ({ a: marked(layout.onlyA, ' mine'), b: marked(layout.onlyB, ' its') }), [layout])
   const where = difference === null ? null : (difference < a.length ? a : b).span(difference)
   return (
     <div class="diff">
@@ -139,8 +210,8 @@ function Diff({ a, b, first, episode }: { a: Columns; b: Columns; first: Episode
         ) : (
           <>
             <strong>{t('first_difference', { n: integer(difference), message: `${where.role} · ${where.agent}` })}</strong>
-            {folded.hidden > 0 && <span class="faint">{t('same_before', { n: integer(folded.hidden) })}</span>}
-            <button class="quiet" onClick={() => list.current?.scrollTo(pairs.findIndex((pair) => pair.kind !== 'equal'))}>
+            {hidden > 0 && <span class="faint">{t('same_before', { n: integer(hidden) })}</span>}
+            <button class="quiet" onClick={() => list.current?.scrollTo(pairs.findIndex((pair) => pair.differs))}>
               {t('to_first_difference')}
             </button>
             <span class="legend-item">
@@ -172,8 +243,8 @@ function Diff({ a, b, first, episode }: { a: Columns; b: Columns; first: Episode
             handle={list}
             render={(index) => (
               <div key={index} class="pair">
-                <Side columns={a} pair={pairs[index]!} side="a" />
-                <Side columns={b} pair={pairs[index]!} side="b" />
+                <Side columns={a} stretch={pairs[index]!.a} side="a" mark={marks.a} />
+                <Side columns={b} stretch={pairs[index]!.b} side="b" mark={marks.b} />
               </div>
             )}
           />
@@ -184,17 +255,22 @@ function Diff({ a, b, first, episode }: { a: Columns; b: Columns; first: Episode
   )
 }
 
-const MINE = (): string => ' mine'
-const ITS = (): string => ' its'
+/** The class of the tokens that stand on one side alone. */
+function marked(only: Uint8Array, name: string): (index: number) => string {
+  return (index) => (only[index] === 1 ? name : '')
+}
 
-function Side({ columns, pair, side }: { columns: Columns; pair: Pair; side: 'a' | 'b' }) {
-  const stretch = pair[side]
-  const mark = pair.kind === 'equal' ? undefined : side === 'a' ? MINE : ITS
+interface SideProps {
+  columns: Columns
+  stretch: Stretch | null
+  side: 'a' | 'b'
+  mark: (index: number) => string
+}
+
+function Side({ columns, stretch, side, mark }: SideProps) {
   return (
     <div class={`side ${stretch === null ? 'empty' : ''}`} data-side={side}>
-      {stretch && (
-        <TokenLine columns={columns} {...stretch} colouring="loss" scale={1} pinned={-1} {...(mark ? { mark } : {})} />
-      )}
+      {stretch && <TokenLine columns={columns} {...stretch} colouring="loss" scale={1} pinned={-1} mark={mark} />}
     </div>
   )
 }

@@ -17,6 +17,7 @@ import { BranchesFace } from './BranchesFace'
 import { ChatFace } from './ChatFace'
 import { CompareFace } from './CompareFace'
 import { DetailsFace } from './DetailsFace'
+import { LanesFace, speakers } from './LanesFace'
 import type { FaceCommands } from './face'
 import { firstHit, hitsOf, hitTimeline, useMarkedHits } from './hits'
 import { TokensFace } from './TokensFace'
@@ -97,9 +98,15 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
         {face === 'branches' && <BranchesFace episode={episode} />}
         {face === 'compare' && <CompareFace episode={episode} />}
         {face === 'details' && <DetailsFace episode={episode} />}
+        {face === 'lanes' && <LanesFace episode={episode} />}
       </div>
     </>
   )
+}
+
+/** The agents have a face of their own where there are several. */
+function facesOf(episode: Episode): Face[] {
+  return FACES.filter((face) => face !== 'lanes' || speakers(episode).length > 1)
 }
 
 function Heading({ episode, timeline }: { episode: Episode; timeline: number }) {
@@ -113,7 +120,7 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
         <button class="back narrow-only" onClick={() => go({ id: '' })}>
           ‹ {t('back')}
         </button>
-        <h2 title={row.episode_id}>{row.task_id}</h2>
+        <h2 title={row.episode_id}>{row.question || row.task_id}</h2>
         <EpisodeOutcome status={row.status} />
         {report && (
           <a class="button end" href={report} download title={t('export_hint')}>
@@ -122,6 +129,7 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
         )}
       </div>
       <dl class="summary">
+        <Fact name={t('task')} value={row.task_id} />
         <Fact name={t('step')} value={`${t(row.split)} ${row.step}`} />
         <Fact name={t('repeat')} value={row.attempt > 1 ? `#${row.repeat} · ${t('attempt', { n: row.attempt })}` : `#${row.repeat}`} />
         <Fact name={t('reward')} value={number(row.reward)} />
@@ -137,8 +145,8 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
         </p>
       )}
       <div class="heading-line">
-        <Tabs label={t('face')} value={face} tabs={FACES.map((name) => [name, t(wordOf(name))])} onChange={(name) => go({ face: name })} />
-        {timelines.length > 1 && face !== 'branches' && face !== 'details' && (
+        <Tabs label={t('face')} value={face} tabs={facesOf(episode).map((name) => [name, t(wordOf(name))])} onChange={(name) => go({ face: name })} />
+        {timelines.length > 1 && !['branches', 'details', 'lanes'].includes(face) && (
           <Select
             label={t('timeline')}
             hideLabel

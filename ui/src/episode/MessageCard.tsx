@@ -16,7 +16,8 @@ const LONG = 20_000
 
 export function MessageCard({ message }: { message: Message }) {
   const [raw, setRaw] = useState(false)
-  const kind = `message role-${roleClass(message.role)} ${message.sampled ? 'sampled' : ''}`
+  const isGiven = message.role === 'assistant' && !message.sampled
+  const kind = `message role-${roleClass(message.role)} ${message.sampled ? 'sampled' : isGiven ? 'given' : ''}`
   return (
     <article class={kind} data-node={message.node} aria-label={`${message.role} ${message.node}`}>
       <MessageHeading message={message} raw={raw} onRaw={setRaw} />
@@ -60,6 +61,12 @@ function MessageHeading({ message, raw, onRaw }: HeadingProps) {
     <header class="message-heading">
       <RoleChip role={message.role} />
       <span class="agent">{speaker(message)}</span>
+      {sampled && <span class="chip is-running">{t('sampled_here')}</span>}
+      {!sampled && message.role === 'assistant' && (
+        <span class="chip given-chip" title={t('given_hint')}>
+          {t('given')}
+        </span>
+      )}
       {message.fork_cause !== null && (
         <span class="chip fork" title={t('fork', { cause: term(message.fork_cause) })}>
           <ForkMark /> {term(message.fork_cause)}

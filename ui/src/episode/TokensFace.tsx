@@ -55,6 +55,7 @@ function TokenText({ episode, timeline, node, onNode, current, commands, columns
   useEffect(() => {
     if (pinned >= 0) list.current?.scrollTo(Math.max(0, lineOf(all, pinned) - 3))
     else if (node >= 0) list.current?.scrollTo(all.findIndex((line) => line.node === node))
+    else list.current?.scrollTo(Math.max(0, firstSampled(columns, all)))
   }, [width])
 
   const pin = (index: number): void => {
@@ -131,6 +132,12 @@ function Heading({ columns, line }: { columns: Columns; line: Line }) {
       <span class="facts">{integer(line.start)}</span>
     </div>
   )
+}
+
+/** The heading of the first message that the model wrote: what was read before it is scrolled past. */
+function firstSampled(columns: Columns, all: Line[]): number {
+  const sampled = new Set(columns.spans.filter((span) => span.sampled).map(({ node }) => node))
+  return all.findIndex((line) => sampled.has(line.node))
 }
 
 function nextHeading(all: Line[], from: number, by: 1 | -1): number {

@@ -1,22 +1,27 @@
 /** The middle pane: the episodes that a filter leaves, however many. */
 
-import { useEffect, useRef } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 
 import { ForkMark } from '../common/ForkMark'
 import { Name } from '../common/Name'
 import { Empty, Failure, Loading } from '../common/Notice'
 import { EpisodeOutcome } from '../common/Status'
+import { Tabs } from '../common/Tabs'
 import type { EpisodeRow, Run } from '../data/types'
 import { VirtualList, type ListHandle } from '../list/VirtualList'
 import { useCommands } from '../state/commands'
-import { filterOf, NO_FILTER, openEpisode, usePlace } from '../state/place'
+import { filterOf, go, NO_FILTER, openEpisode, usePlace } from '../state/place'
 import { useSource } from '../state/source'
-import { duration, integer, number, signed } from '../text/format'
+import { brief, duration, integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
+import type { Word } from '../text/words'
 import { Filters } from './Filters'
 import { useRows, type Rows } from './pages'
+import { TaskList } from './TaskList'
 
 const ROW = 62
+/** Of the table, which has the room of the whole page while no episode is open. */
+const WIDE_ROW = 50
 const ROW_WITH_SNIPPET = 104
 /** Characters before a match. */
 const BEFORE = 40
@@ -34,6 +39,7 @@ export function EpisodeList({ run, written }: Props) {
   const key = `${place.run} ${JSON.stringify(filter)}`
   const rows = useRows(key, (offset, limit) => source.episodes(place.run ?? '', filter, offset, limit))
   const list = useRef<ListHandle>(null)
+  const isWide = useRoom() && place.id === ''
   const isFiltered = Object.keys(NO_FILTER).some((name) => filter[name as keyof typeof filter] !== '')
 
   useEffect(() => {
@@ -43,27 +49,48 @@ export function EpisodeList({ run, written }: Props) {
   useCommands({ j: () => step(1), k: () => step(-1) })
 
   return (
-    <section class="pane episode-pane" aria-label={t('episodes')}>
-      <h2 class="pane-title">
-        {t('episodes')} <span class="count">{rows.total === null ? '' : integer(rows.total)}</span>
-      </h2>
-      <Filters run={run} />
-      {rows.error ? (
+    <section class={`pane episode-pane ${isWide ? 'wide' : ''}`} aria-label={t('episodes')}>
+      <div class="episode-heading">
+        <h2 class="pane-title">
+          {t('episodes')} <span class="count">{rows.total === null ? '' : integer(rows.total)}</span>
+        </h2>
+        {source.served && (
+          <Tabs
+            label={t('list_of')}
+            value={place.list}
+            tabs={[
+              ['', t('each_episode')],
+              ['tasks', t('by_task')],
+            ]}
+            onChange={(value) => go({ list: value }, { replace: true })}
+          />
+        )}
+      </div>
+      <Filters run={run} written={written} isOpen={isWide} />
+      {place.list === 'tasks' ? (
+        <TaskList run={run} written={written} />
+      ) : rows.error ? (
         <Failure error={rows.error} again={rows.again} />
       ) : rows.total === null ? (
         <Loading />
       ) : rows.total === 0 ? (
         <NoEpisodes filtered={isFiltered} served={source.served} />
       ) : (
-        <VirtualList
-          label={t('episodes')}
-          length={rows.total}
-          height={() => (filter.text ? ROW_WITH_SNIPPET : ROW)}
-          identity={key}
-          handle={list}
-          onWindow={rows.need}
-          render={(index) => <Row key={index} row={rows.row(index)} here={rows.row(index)?.episode_id === place.id} tall={filter.text !== ''} />}
-        />
+        <>
+          {isWide && <Headings />}
+          <VirtualList
+            label={t('episodes')}
+            length={rows.total}
+            height={() => (filter.text ? ROW_WITH_SNIPPET : isWide ? WIDE_ROW : ROW)}
+            identity={`${key} ${isWide}`}
+            handle={list}
+            onWindow={rows.need}
+            render={(index) => {
+              const row = rows.row(index)
+              return <Row key={index} row={row} here={row?.episode_id === place.id} tall={filter.text !== ''} isWide={isWide && filter.text === ''} />
+            }}
+          />
+        </>
       )}
     </section>
   )
@@ -74,21 +101,124 @@ function NoEpisodes({ filtered, served }: { filtered: boolean; served: boolean }
   return <Empty title={t(filtered ? 'no_match' : 'no_episodes')} hint={t(filtered ? 'no_match_hint' : 'no_episodes_hint')} />
 }
 
-function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall: boolean }) {
-  const size = tall ? 'episode-row tall' : 'episode-row'
+/** Titles of the table's columns, with their units; a click sorts. */
+function Headings() {
+  const { sort, order } = usePlace()
+  return (
+    <div class="wide-row wide-headings">
+      {COLUMNS.map(([key, word, unit]) => {
+        const isHere = sort === key
+        const next = isHere && order !== 'desc' ? 'desc' : ''
+        return (
+          <button key={key} class={`quiet ${isHere ? 'here' : ''}`} title={t('sort_by', { column: t(word) })} onClick={() => go({ sort: key, order: isHere ? next : '' }, { replace: true })}>
+            {t(word)}
+            {unit && <span class="unit">{t(unit)}</span>}
+            {isHere && <span aria-hidden="true">{order === 'desc' ? '↓' : '↑'}</span>}
+          </button>
+        )
+      })}
+    </div>
+  )
+}
+
+const COLUMNS: [sort: string, word: Word, unit?: Word][] = [
+  ['task', 'question'],
+  ['step', 'step'],
+  ['status', 'status'],
+  ['reward', 'reward'],
+  ['agent', 'agent'],
+  ['n_tokens', 'length', 'unit_tokens'],
+  ['n_turns', 'turns'],
+  ['seconds', 'seconds', 'unit_seconds'],
+]
+
+function WideCells({ row }: { row: EpisodeRow }) {
+  return (
+    <>
+      <span class="task-asked">
+        <span class="question">{row.question || row.task_id}</span>
+        <span class="faint task-id">
+          {row.task_id} #{row.repeat}
+        </span>
+      </span>
+      <span>
+        {row.step} <span class={`split split-${row.split}`}>{t(row.split)}</span>
+      </span>
+      <span>
+        <EpisodeOutcome status={row.status} />
+        {row.error_type !== null && <span class="warn error-name">{row.error_type}</span>}
+      </span>
+      <span class="number">
+        <b>{number(row.reward)}</b>
+        {row.advantage !== null && <span class="faint below">A {signed(row.advantage)}</span>}
+      </span>
+      <span class="faint cut">{row.agents.join(', ')}</span>
+      <span class="number">{integer(row.n_tokens)}</span>
+      <span class="number">{integer(row.n_turns)}</span>
+      <span class="number">{row.seconds === null ? '–' : number(row.seconds, 3)}</span>
+    </>
+  )
+}
+
+/** Whether the window is wide enough for the table. */
+function useRoom(): boolean {
+  const [has, set] = useState(() => matchMedia(ROOM).matches)
+  useEffect(() => {
+    const query = matchMedia(ROOM)
+    const update = (): void => set(query.matches)
+    query.addEventListener('change', update)
+    return () => query.removeEventListener('change', update)
+  }, [])
+  return has
+}
+
+const ROOM = '(min-width: 1000px)'
+
+interface RowProps {
+  row: EpisodeRow | null
+  here: boolean
+  tall: boolean
+  isWide: boolean
+}
+
+function Row({ row, here, tall, isWide }: RowProps) {
+  const size = tall ? 'episode-row tall' : isWide ? 'episode-row low' : 'episode-row'
   if (row === null) return <div class={`${size} pending`} role="listitem" aria-busy="true" />
   return (
     <div role="listitem" class={`${size} ${here ? 'here' : ''}`}>
-      <button aria-current={here ? 'true' : undefined} onClick={() => openEpisode(row.episode_id)} data-episode={row.episode_id}>
-        <span class="episode-line">
-          <Name text={row.task_id} />
-          <span class="faint">#{row.repeat}</span>
-          <EpisodeOutcome status={row.status} />
-          <span class="episode-reward" title={t('reward')}>
-            {number(row.reward)}
+      <button class={isWide ? 'wide-row' : ''} aria-current={here ? 'true' : undefined} onClick={() => openEpisode(row.episode_id)} data-episode={row.episode_id}>
+        {isWide ? <WideCells row={row} /> : <Lines row={row} />}
+        {row.snippet && (
+          <span class="episode-snippet">
+            {before(row.snippet.before)}
+            <mark>{row.snippet.match}</mark>
+            {row.snippet.after}
           </span>
+        )}
+      </button>
+    </div>
+  )
+}
+
+/** The same in the narrow list beside an episode. */
+function Lines({ row }: { row: EpisodeRow }) {
+  return (
+    <>
+      <span class="episode-line">
+        {row.question ? (
+          <span class="question" title={brief(row.question, 300)}>
+            {row.question}
+          </span>
+        ) : (
+          <Name text={row.task_id} />
+        )}
+        <span class="faint">#{row.repeat}</span>
+        <EpisodeOutcome status={row.status} />
+        <span class="episode-reward" title={t('reward')}>
+          {number(row.reward)}
         </span>
-        <span class="episode-line faint">
+      </span>
+      <span class="episode-line faint">
           <span class={`split split-${row.split}`}>
             {t(row.split)} {row.step}
           </span>
@@ -103,22 +233,14 @@ function Row({ row, here, tall }: { row: EpisodeRow | null; here: boolean; tall:
           {row.error_type !== null && <span class="warn">{row.error_type}</span>}
           <span class="end">{duration(row.seconds)}</span>
         </span>
-        {row.snippet && (
-          <span class="episode-snippet">
-            {before(row.snippet.before)}
-            <mark>{row.snippet.match}</mark>
-            {row.snippet.after}
-          </span>
-        )}
-      </button>
-    </div>
+    </>
   )
 }
 
 /** Opens the next or the previous episode of the list as it is sorted and filtered, once its row is there. */
-function useStep(rows: Rows, id: string, list: { current: ListHandle | null }): (by: 1 | -1) => void {
+function useStep(rows: Rows<EpisodeRow>, id: string, list: { current: ListHandle | null }): (by: 1 | -1) => void {
   const at = useRef({ id: '', index: -1 })
-  const awaited = useRef<{ rows: Rows; index: number; id: string } | null>(null)
+  const awaited = useRef<{ rows: Rows<EpisodeRow>; index: number; id: string } | null>(null)
   const open = (index: number, row: EpisodeRow): void => {
     awaited.current = null
     at.current = { id: row.episode_id, index }
@@ -143,13 +265,13 @@ function useStep(rows: Rows, id: string, list: { current: ListHandle | null }): 
 }
 
 /** Also where its row is not in the page now. */
-function isStillAt(rows: Rows, id: string, at: { id: string; index: number }): boolean {
+function isStillAt(rows: Rows<EpisodeRow>, id: string, at: { id: string; index: number }): boolean {
   if (at.id !== id || at.index < 0 || at.index >= (rows.total ?? 0)) return false
   const row = rows.row(at.index)
   return row === null || row.episode_id === id
 }
 
-function indexOf(rows: Rows, id: string): number {
+function indexOf(rows: Rows<EpisodeRow>, id: string): number {
   if (id === '') return -1
   for (let index = 0; index < (rows.total ?? 0); index++) if (rows.row(index)?.episode_id === id) return index
   return -1

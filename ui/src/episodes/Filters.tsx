@@ -4,7 +4,11 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 
 import { Select } from '../common/Select'
 import type { Run } from '../data/types'
-import { go, NO_FILTER, usePlace, type Place } from '../state/place'
+import { useResource } from '../state/resource'
+import { useSource } from '../state/source'
+import { integer } from '../text/format'
+import { Histogram } from './Facets'
+import { filterOf, go, NO_FILTER, usePlace, type Place } from '../state/place'
 import type { Word } from '../text/words'
 import { t } from '../text/translate'
 
@@ -28,12 +32,32 @@ const SORTS: [string, Word][] = [
 
 type Filter = keyof typeof NO_FILTER
 
-export function Filters({ run }: { run: Run | null }) {
+interface Props {
+  run: Run | null
+  written: number
+  isOpen: boolean
+}
+
+export function Filters({ run, written, isOpen }: Props) {
   const place = usePlace()
+  const source = useSource()
+  const filter = filterOf(place)
+  const facets = useResource(place.run === null ? null : `facets ${place.run} ${JSON.stringify({ ...filter, sort: '', order: '' })}`, () =>
+    source.facets(place.run ?? '', filter),
+  )
+  const known = useLast(facets.data)
+  useEffect(() => {
+    if (written > 0) facets.again()
+  }, [written])
   const [cleared, setCleared] = useState(0)
   const set = (changes: Partial<Place>): void => go(changes, { replace: true })
   const given = (Object.keys(NO_FILTER) as Filter[]).filter((key) => place[key] !== '' && !['sort', 'order'].includes(key))
   const errors = [...new Set(run?.errors.map((error) => error.error_type))]
+  /** With how many episodes there are of it. */
+  const counted = (facet: 'split' | 'status' | 'error_type' | 'agent', value: string, text: string): [string, string] => {
+    const found = known?.[facet].find(([each]) => each === value)
+    return [value, known ? `${text} · ${integer(found?.[1] ?? 0)}` : text]
+  }
   const steps = [...new Set(run?.steps.map((row) => row.step))]
   const any: [string, string] = ['', t('any')]
   const clear = (): void => {
@@ -65,21 +89,29 @@ export function Filters({ run }: { run: Run | null }) {
           </button>
         )}
       </div>
-      <details class="fold filter-fold">
+      {place.task_id !== '' && (
+        <p class="chosen-task">
+          <span class="cut">{t('only_task', { task: place.task_id })}</span>
+          <button type="button" class="icon" aria-label={t('all_tasks')} title={t('all_tasks')} onClick={() => set({ task_id: '' })}>
+            ✕
+          </button>
+        </p>
+      )}
+      <details class="fold filter-fold" open={isOpen}>
         <summary>{t('filters')}</summary>
         <div class="filter-grid" key={typing}>
           {select('split', 'split', [
-            ['train', t('train')],
-            ['validation', t('validation')],
+            counted('split', 'train', t('train')),
+            counted('split', 'validation', t('validation')),
           ])}
           {select('step', 'step', steps.map((step) => [String(step), String(step)]))}
-          {select('status', 'status', (['success', 'failed', 'truncated', 'error'] as const).map((status) => [status, t(`episode_${status}`)]))}
+          {select('status', 'status', (['success', 'failed', 'truncated', 'error'] as const).map((status) => counted('status', status, t(`episode_${status}`))))}
           {select('success', 'success', [
             ['true', t('yes')],
             ['false', t('no')],
           ])}
-          {run && run.agents.length > 1 && select('agent', 'agent', run.agents.map((agent) => [agent, agent]))}
-          {errors.length > 0 && select('error_type', 'error_type', errors.map((type) => [type, type]))}
+          {run && run.agents.length > 1 && select('agent', 'agent', run.agents.map((agent) => counted('agent', agent, agent)))}
+          {errors.length > 0 && select('error_type', 'error_type', errors.map((type) => counted('error_type', type, type)))}
           <Typed name="task" type="text" label={t('task')} />
           <Typed name="min_reward" type="number" label={t('reward_from')} />
           <Typed name="max_reward" type="number" label={t('reward_to')} />
@@ -87,9 +119,22 @@ export function Filters({ run }: { run: Run | null }) {
           <Typed name="max_tokens" type="number" label={t('tokens_to')} />
           <Typed name="min_branches" type="number" label={t('branches_from')} />
         </div>
+        {known && (
+          <div class="histograms">
+            <Histogram title={t('reward')} bins={known.reward} from="min_reward" to="max_reward" />
+            <Histogram title={t('length')} unit={t('unit_tokens')} bins={known.n_tokens} from="min_tokens" to="max_tokens" />
+          </div>
+        )}
       </details>
     </form>
   )
+}
+
+/** The newest answer, also while the next one is awaited: what is shown does not flicker. */
+function useLast<T>(value: T | null): T | null {
+  const last = useRef(value)
+  if (value !== null) last.current = value
+  return last.current
 }
 
 interface TypedProps {

@@ -2,15 +2,19 @@
 
 import { useLayoutEffect, useReducer, useRef } from 'preact/hooks'
 
-import type { EpisodePage, EpisodeRow } from '../data/types'
 import { OneAtATime } from '../state/one'
 
 export const PAGE = 50
 
-export interface Rows {
+export interface Page<T> {
+  total: number
+  rows: T[]
+}
+
+export interface Rows<T> {
   total: number | null
   error: Error | null
-  row: (index: number) => EpisodeRow | null
+  row: (index: number) => T | null
   /** What is in the window: asks for what is not there yet. */
   need: (first: number, end: number) => void
   /** Ask again for what is in the window; what is shown stays until the answer is there. */
@@ -24,9 +28,9 @@ export function pagesOf(first: number, end: number): number[] {
   return Array.from({ length: to - from + 1 }, (_, index) => from + index)
 }
 
-export function useRows(key: string, ask: (offset: number, limit: number) => Promise<EpisodePage>): Rows {
+export function useRows<T>(key: string, ask: (offset: number, limit: number) => Promise<Page<T>>): Rows<T> {
   const [, redraw] = useReducer((count: number) => count + 1, 0)
-  const state = useRef<Pages | null>(null)
+  const state = useRef<Pages<T> | null>(null)
   if (state.current?.key !== key) state.current = new Pages(key, ask, () => redraw(0))
   const pages = state.current
   useLayoutEffect(() => pages.need(0, 1), [pages])
@@ -34,10 +38,10 @@ export function useRows(key: string, ask: (offset: number, limit: number) => Pro
 }
 
 /** The pages of one answer that were asked for. Answers are numbered: an older one never takes the place of a newer. */
-export class Pages implements Rows {
+export class Pages<T> implements Rows<T> {
   total: number | null = null
   error: Error | null = null
-  private readonly pages = new Map<number, EpisodeRow[]>()
+  private readonly pages = new Map<number, T[]>()
   /** The newest question for each page. */
   private readonly asked = new Map<number, number>()
   private questions = 0
@@ -48,11 +52,11 @@ export class Pages implements Rows {
 
   constructor(
     readonly key: string,
-    private readonly ask: (offset: number, limit: number) => Promise<EpisodePage>,
+    private readonly ask: (offset: number, limit: number) => Promise<Page<T>>,
     private readonly changed: () => void,
   ) {}
 
-  row = (index: number): EpisodeRow | null => this.pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null
+  row = (index: number): T | null => this.pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null
 
   need = (first: number, end: number): void => {
     this.window = { first, end }

@@ -8,14 +8,28 @@ import { RunStatus } from '../common/Status'
 import type { Open, RunInfo, Status } from '../data/types'
 import { language } from '../state/preferences'
 import { openRun } from '../state/place'
+import { useSource } from '../state/source'
 import { useStore } from '../state/store'
 import { t } from '../text/translate'
 import { columns, differing, settingsShown, sortedRuns, type Column, type Order } from './columns'
+import { NotesDialog } from './NotesDialog'
 import { isOutside, runsMeant } from './runsMeant'
 
 const STATUSES: Status[] = ['running', 'finished', 'failed', 'interrupted', 'killed']
 
-export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] }) {
+interface Props {
+  open: Open | null
+  runs: RunInfo[]
+  /** Asks for the runs again. */
+  onChanged: () => void
+}
+
+export function RunTable({ open, runs: all, onChanged }: Props) {
+  const [archived, setArchived] = useState(false)
+  const [noted, setNoted] = useState<RunInfo | null>(null)
+  const isServed = useSource().served
+  const away = all.filter(({ notes }) => notes.archived).length
+  const runs = useMemo(() => (archived ? all : all.filter(({ notes }) => !notes.archived)), [all, archived])
   const spoken = useStore(language)
   const [wanted, setWanted] = useState('')
   const [status, setStatus] = useState('')
@@ -57,6 +71,11 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
             {t('compare_runs', { n: compared.length })}
           </button>
         )}
+        {away > 0 && (
+          <label class="field">
+            <input type="checkbox" checked={archived} onChange={(event) => setArchived(event.currentTarget.checked)} /> {t('show_archived', { n: away })}
+          </label>
+        )}
         <span class="faint path">{root}</span>
       </form>
       {found.length === 0 ? (
@@ -66,7 +85,18 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
           <table class="run-table">
             <thead>
               <tr>
-                <th scope="col">{t('experiment')}</th>
+                <th scope="col">
+                  <span class="run-cell">
+                    <input
+                      type="checkbox"
+                      aria-label={t('select_all')}
+                      title={t('select_all')}
+                      checked={sorted.length > 0 && sorted.every(({ run }) => chosen.includes(run))}
+                      onChange={(event) => setChosen(event.currentTarget.checked ? sorted.map(({ run }) => run) : [])}
+                    />
+                    {t('experiment')}
+                  </span>
+                </th>
                 <th scope="col">{t('status')}</th>
                 {shown.map((column) => (
                   <Heading key={column.key} column={column} order={order} onOrder={setOrder} />
@@ -80,6 +110,7 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
                   info={info}
                   shown={shown}
                   isChosen={chosen.includes(info.run)}
+                  {...(isServed ? { onNote: () => setNoted(info) } : {})}
                   onChoose={(is) => setChosen(is ? [...chosen, info.run] : chosen.filter((run) => run !== info.run))}
                 />
               ))}
@@ -87,6 +118,7 @@ export function RunTable({ open, runs }: { open: Open | null; runs: RunInfo[] })
           </table>
         </div>
       )}
+      {noted && <NotesDialog info={noted} onClose={() => setNoted(null)} onSaved={onChanged} />}
     </main>
   )
 }
@@ -138,11 +170,13 @@ interface RowProps {
   shown: Column[]
   isChosen: boolean
   onChoose: (is: boolean) => void
+  onNote?: () => void
 }
 
-function RunRow({ info, shown, isChosen, onChoose }: RowProps) {
+function RunRow({ info, shown, isChosen, onChoose, onNote }: RowProps) {
+  const { notes } = info
   return (
-    <tr onClick={() => openRun(info.run)}>
+    <tr class={notes.archived ? 'archived' : ''} onClick={() => openRun(info.run)}>
       <th scope="row">
         <div class="run-cell">
           <input
@@ -157,7 +191,34 @@ function RunRow({ info, shown, isChosen, onChoose }: RowProps) {
               {info.experiment}
             </button>
             <div class="faint">{info.name}</div>
+            {notes.tags.length > 0 && (
+              <div class="tags">
+                {notes.tags.map((tag) => (
+                  <span key={tag} class="chip">
+                    {tag}
+                  </span>
+                ))}
+              </div>
+            )}
+            {notes.note && (
+              <div class="faint note" title={notes.note}>
+                {notes.note}
+              </div>
+            )}
           </span>
+          {onNote && (
+            <button
+              class="icon edit-notes"
+              aria-label={t('edit_notes', { run: `${info.experiment} ${info.name}` })}
+              title={t('notes')}
+              onClick={(event) => {
+                event.stopPropagation()
+                onNote()
+              }}
+            >
+              ✎
+            </button>
+          )}
         </div>
       </th>
       <td>

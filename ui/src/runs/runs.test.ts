@@ -7,7 +7,8 @@ import { NO_FILTER } from '../state/place'
 import { columns, differing, settingsShown, sortedRuns } from './columns'
 import { isOutside, runsMeant } from './runsMeant'
 
-const RUNS = ['math/1', 'math/2', 'lake/1'].map((run) => ({ run, experiment: run.split('/')[0], name: run.split('/')[1], model: null }) as RunInfo)
+const NO_NOTES = { tags: ['old'], note: '', archived: false }
+const RUNS = ['math/1', 'math/2', 'lake/1'].map((run) => ({ run, experiment: run.split('/')[0], name: run.split('/')[1], model: null, notes: NO_NOTES }) as unknown as RunInfo)
 const names = (wanted: string): string[] => runsMeant(RUNS, wanted, '/log/launcher_record').map(({ run }) => run)
 
 it('takes a folder at any level, and otherwise a part of a name', () => {
@@ -52,7 +53,7 @@ it('asks for the pages that a window touches', () => {
 })
 
 const measured = (run: string, best: number | null, settings: RunInfo['settings']) =>
-  ({ run, experiment: run, name: run, model: null, settings, held_out: best === null ? null : { first: 0, best, best_step: 2, last: 0, last_step: 4 } }) as RunInfo
+  ({ run, experiment: run, name: run, model: null, notes: NO_NOTES, settings, held_out: best === null ? null : { first: 0, best, best_step: 2, last: 0, last_step: 4 } }) as unknown as RunInfo
 
 it('sorts runs by a column, numbers as numbers, and what is not known last', () => {
   const runs = [measured('a', 0.5, { lr: '1e-5' }), measured('b', null, { lr: '2e-6' }), measured('c', 0.25, { lr: '5' })]

@@ -12,9 +12,9 @@ export function runsMeant(runs: RunInfo[], wanted: string, root: string): RunInf
   const inside = runs.filter(({ run }) => run === folder || run.startsWith(`${folder}/`) || (run !== '' && folder.startsWith(`${run}/`)))
   if (inside.length > 0) return inside
   const text = folder.toLowerCase()
-  return runs.filter(({ run, experiment, name, model, settings }) => {
+  return runs.filter(({ run, experiment, name, model, settings, notes }) => {
     const set = Object.entries(settings ?? {}).map(([key, value]) => `${key}=${value}`)
-    return [run, experiment, name, model ?? '', ...set].join(' ').toLowerCase().includes(text)
+    return [run, experiment, name, model ?? '', ...set, ...notes.tags, notes.note].join(' ').toLowerCase().includes(text)
   })
 }
 

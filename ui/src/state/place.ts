@@ -4,11 +4,11 @@ import type { EpisodeFilter } from '../data/types'
 import { Store, useStore } from './store'
 
 export type View = 'runs' | 'overview' | 'episodes' | 'dashboard' | 'setup'
-export type Face = 'chat' | 'tokens' | 'branches' | 'compare' | 'details'
+export type Face = 'chat' | 'tokens' | 'branches' | 'compare' | 'details' | 'lanes'
 export type Colouring = 'loss' | 'logprob' | 'advantage' | 'gap'
 export type Axis = 'step' | 'time'
 
-export const FACES: Face[] = ['chat', 'tokens', 'branches', 'compare', 'details']
+export const FACES: Face[] = ['chat', 'tokens', 'branches', 'compare', 'details', 'lanes']
 export const COLOURINGS: Colouring[] = ['loss', 'logprob', 'advantage', 'gap']
 
 export interface Place extends EpisodeFilter {
@@ -23,6 +23,10 @@ export interface Place extends EpisodeFilter {
   /** Weight of the moving average, and the setting whose runs are one curve; empty for each run by itself. */
   smooth: string
   group: string
+  /** Whether the list is of episodes or of their tasks; how tasks are sorted, and which are left. */
+  list: '' | 'tasks'
+  by: string
+  turned: string
   id: string
   face: Face
   timeline: number
@@ -31,7 +35,8 @@ export interface Place extends EpisodeFilter {
   colour: Colouring
   /** The token that is pinned; -1 for none. */
   token: number
-  /** The episode that is compared with, and its timeline. */
+  /** The run whose episode is compared with, empty for this one; the episode, and its timeline. */
+  with_run: string
   with: string
   with_timeline: number
 }
@@ -43,6 +48,7 @@ export const NO_FILTER: EpisodeFilter = {
   status: '',
   agent: '',
   error_type: '',
+  task_id: '',
   min_reward: '',
   max_reward: '',
   success: '',
@@ -63,12 +69,16 @@ export const START: Place = {
   metric: '',
   smooth: '0',
   group: '',
+  list: '',
+  by: '',
+  turned: '',
   id: '',
   face: 'chat',
   timeline: 0,
   node: -1,
   colour: 'loss',
   token: -1,
+  with_run: '',
   with: '',
   with_timeline: 0,
 }
@@ -91,7 +101,7 @@ export function toHash(place: Place): string {
 
 /** What a link shows that names no view: an episode or a search opens the list of episodes. */
 function viewOf(place: Place): View {
-  const inList: (keyof Place)[] = ['id', ...(Object.keys(NO_FILTER) as (keyof EpisodeFilter)[])]
+  const inList: (keyof Place)[] = ['id', 'list', ...(Object.keys(NO_FILTER) as (keyof EpisodeFilter)[])]
   return inList.some((key) => place[key] !== '') ? 'episodes' : 'overview'
 }
 
@@ -131,7 +141,7 @@ export function go(changes: Partial<Place>, { replace = false } = {}): void {
 
 /** Open an episode at its beginning, or at one of its places. */
 export function openEpisode(id: string, changes: Partial<Place> = {}, options: { replace?: boolean } = {}): void {
-  go({ view: 'episodes', id, timeline: 0, node: -1, token: -1, with: '', with_timeline: 0, ...changes }, options)
+  go({ view: 'episodes', id, timeline: 0, node: -1, token: -1, with_run: '', with: '', with_timeline: 0, ...changes }, options)
 }
 
 /** Open a run; what was chosen in another one is forgotten. */
