@@ -49,8 +49,8 @@ demo-picture: install ## the README's picture, from the run in the folder RUN
 	@$(VENV)/astune report $(RUN) >/dev/null
 	@cp $(RUN)/plots/report.svg docs/assets/demo.svg
 
-viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model
-	@VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py
+viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model, or from the calculator's in RUN
+	@VIEWER_RUN=$(RUN) VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py
 
 lock: install ## requirements/constraints.txt from what is installed
 	@$(VENV)/python scripts/lock.py
@@ -197,5 +197,6 @@ bench-sandbox: install ## running code in the sandbox, by each backend, beside a
 bench-tree: install ## a training step as a prefix tree, packed, and one padded sample a call
 	@$(VENV)/python -m benchmarks.bench_tree
 
-bench-viewer: install env-beast-logger ## the log viewer's page in Chromium with 10,000 episodes, and beside beast-logger's
+bench-viewer: install env-beast-logger ## the log viewer's page in Chromium with 10,000 episodes, beside beast-logger's, and with 200 runs
 	@$(VENV)/python -m benchmarks.bench_viewer
+	@$(VENV)/python -m benchmarks.bench_viewer_runs

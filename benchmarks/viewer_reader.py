@@ -19,9 +19,12 @@ from benchmarks.viewers import item_name, our_viewer, peer_viewer
 Times = dict[str, list[float]]
 
 _ROWS = "document.querySelectorAll('[data-episode]').length >= 8"
-_ROW_HEIGHT = 62
 _WITHIN = 10
 _LIST = ".episode-pane .scroller"
+_ROW_HEIGHT = f"document.querySelector('{_LIST} .episode-row').offsetHeight"
+"""Lower in the table than beside an episode."""
+_TOKENS = ".tokens [data-token]"
+"""The first that are shown: an episode opens at the first token that was sampled."""
 _LISTED = "#view=episodes"
 """The end of an address that opens the list; without it, a run opens on its overview."""
 _A_LOOK_MS = 500.0
@@ -75,7 +78,7 @@ def _places(n: int, repeats: int) -> list[int]:
 
 def _scrolled_to(row: int) -> str:
     """As who drags the scrollbar there."""
-    return f"document.querySelector('{_LIST}').scrollTop = {_ROW_HEIGHT * row}"
+    return f"document.querySelector('{_LIST}').scrollTop = {row} * {_ROW_HEIGHT}"
 
 
 def _holds(episode_id: str, element: str) -> str:
@@ -85,7 +88,6 @@ def _holds(episode_id: str, element: str) -> str:
 
 
 def _filtered(screen: Screen, reader: EpisodeReader, repeats: int) -> list[float]:
-    screen.page.get_by_text("Filters", exact=True).click()
     statuses: tuple[EpisodeStatus, ...] = ("truncated", "success", "error", "failed")
     select = screen.page.get_by_role("combobox", name="Status", exact=True)
     times: list[float] = []
@@ -126,9 +128,7 @@ def _opened_episodes(screen: Screen, times: Times, reader: EpisodeReader, repeat
     ]
     page.get_by_role("tab", name="Tokens").click()
     page.locator(".tokens .t").first.wait_for()
-    times["opening an episode: its tokens"] = [
-        screen.takes(click(name), _holds(name, '.tokens [data-token="0"]')) for name in ids
-    ]
+    times["opening an episode: its tokens"] = [screen.takes(click(name), _holds(name, _TOKENS)) for name in ids]
     times["jumping to its last token"] = _to_the_end(screen, repeats)
 
     longest = reader.find(EpisodeFilter(), EpisodeOrder("n_tokens", descending=True), limit=1)[0]
@@ -138,10 +138,10 @@ def _opened_episodes(screen: Screen, times: Times, reader: EpisodeReader, repeat
     other = reader.find(EpisodeFilter(), EpisodeOrder("n_tokens", descending=True), limit=2)[1]
     times["opening 100,000 tokens"] = []
     for _ in range(repeats):
-        shown = _holds(longest.episode_id, '.tokens [data-token="0"]')
+        shown = _holds(longest.episode_id, _TOKENS)
         times["opening 100,000 tokens"].append(screen.takes(click(longest.episode_id), shown))
         if len(times["opening 100,000 tokens"]) < repeats:
-            screen.takes(click(other.episode_id), _holds(other.episode_id, '.tokens [data-token="0"]'))
+            screen.takes(click(other.episode_id), _holds(other.episode_id, _TOKENS))
     times["jumping to the last of them"] = _to_the_end(screen, repeats)
 
 
@@ -194,7 +194,7 @@ def _our_pages(screen: Screen, times: Times, at: int, rows: list[EpisodeRow]) ->
         times["page"].append(screen.takes(partial(page.keyboard.press, "PageDown"), shown))
     top = page.evaluate(f"Math.ceil(document.querySelector('{_LIST}').scrollTop / {_ROW_HEIGHT})")
     row = rows[top]
-    shown = _holds(row.episode_id, '.tokens [data-token="0"]')
+    shown = _holds(row.episode_id, _TOKENS)
     times["tokens"].append(screen.takes(page.locator(f'[data-episode="{row.episode_id}"]').click, shown))
 
 

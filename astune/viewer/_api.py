@@ -5,8 +5,10 @@ Only a run's notes can be changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -156,9 +158,25 @@ class Api:
 
         return _ask(run, read)
 
-    def metrics(self, names: Sequence[str]) -> list[dict[str, str | list[MetricsLine]]]:
-        runs = [self._library.run(name) for name in names]
-        return [{"run": run.name, "lines": run.metrics().lines} for run in runs]
+    def metrics(self, names: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """What runs measured.
+
+        Args:
+            only: the metrics that lines are to have, all where it is empty; `time/*` is every one that begins so.
+        """
+        runs = [(run.name, run.metrics().lines) for run in map(self._library.run, names)]
+        if not only:
+            return [{"run": name, "lines": lines} for name, lines in runs]
+        found: list[dict[str, Any]] = []
+        for name, lines in runs:
+            known = {metric for line in lines for metric in line.metrics}
+            kept = {metric for metric in known if any(fnmatchcase(metric, each) for each in only)}
+            found.append({"run": name, "lines": [_only(line, kept) for line in lines], "names": sorted(known)})
+        return found
+
+
+def _only(line: MetricsLine, kept: Collection[str]) -> MetricsLine:
+    return replace(line, metrics={name: value for name, value in line.metrics.items() if name in kept})
 
 
 def _ask(run: ViewedRun, question: Callable[[EpisodeReader], T]) -> T:

@@ -29,7 +29,7 @@ from astune.viewer._turn import turn_page
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
 
 _PAGE_ROWS = 100
-_GZIP_LEVEL = 3
+_GZIP_LEVEL = 1
 """The tokens of a long episode are some MB; higher levels take longer than they save on any network."""
 _GZIP_FROM = 2048
 _NOTES_BYTES = 2**16
@@ -90,7 +90,7 @@ def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
         "episode": lambda asked: api.episode(asked.text("run"), asked.text("id")),
         "revision": lambda asked: api.revision(asked.text("run"), asked.text("id")),
         "tokens": lambda asked: api.tokens(asked.text("run"), asked.text("id"), asked.count("timeline", 0)),
-        "metrics": lambda asked: api.metrics(asked.texts("run")),
+        "metrics": lambda asked: api.metrics(asked.texts("run"), asked.texts("name")),
     }
 
 

@@ -1,12 +1,13 @@
 """Pictures of the page for README and documentation.
 
-`make viewer-pictures` trains the real small model for them and keeps them in docs/assets. Otherwise they are of the run
-that the other tests look at, and thrown away.
+`make viewer-pictures` trains the real small model for them, or takes the calculator's run in the folder RUN, and keeps
+them in docs/assets. Otherwise they are of the run that the other tests look at, and thrown away.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,11 +45,13 @@ def shown(request, serve, folder, tmp_path) -> Iterator[tuple[str, Path, str]]:
     if "VIEWER_PICTURES" not in os.environ:
         yield tuple(map(request.getfixturevalue, ("served", "record", "real")))
         return
-    conf = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
-    astune(
-        tmp_path, "--conf", str(conf), *overrides({"trainer.total_steps": 10, "trainer.test_freq": 2}), timeout_s=1500
-    )
     record = tmp_path / "launcher_record"
+    if run := os.environ.get("VIEWER_RUN"):
+        shutil.copytree(run, record / "calculator" / Path(run).resolve().name)
+    else:
+        conf = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
+        steps = overrides({"trainer.total_steps": 10, "trainer.test_freq": 2})
+        astune(tmp_path, "--conf", str(conf), *steps, timeout_s=1500)
     [run] = (record / "calculator").iterdir()
     write_staged_run(record)
     yield serve(record), record, f"calculator/{run.name}"
@@ -92,6 +95,18 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.goto(f"{served}#run=staged/{staged.name}&id=train-1-forked-0-1&face=branches")
     page.locator(".tree-row").first.wait_for()
     taken(page, folder / "viewer-branches.png")
+
+    page.goto(f"{served}#run=staged/{staged.name}&id=train-1-forked-0-1&face=lanes")
+    page.locator(".saying").first.wait_for()
+    taken(page, folder / "viewer-lanes.png")
+
+    page.goto(f"{served}#run={name}&view=episodes&list=tasks")
+    page.locator("[data-task]").first.wait_for()
+    taken(page, folder / "viewer-tasks.png")
+
+    page.goto(f"{served}#view=runs")
+    page.locator(".run-table").wait_for()
+    taken(page, folder / "viewer-runs.png")
 
     page.emulate_media(color_scheme="dark")
     page.goto(f"{served}#run={name}&view=dashboard")

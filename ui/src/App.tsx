@@ -34,7 +34,9 @@ export function App() {
   const runs = useResource('runs', () => source.runs())
   const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
   const shown = place.run === null ? [] : [place.run, ...place.over]
-  const metrics = useMetrics(place.view === 'dashboard' ? shown : place.view === 'overview' ? shown.slice(0, 1) : [])
+  /** Whether more than the first charts was asked for. */
+  const [whole, setWhole] = useState(false)
+  const metrics = useMetrics(place.view === 'dashboard' ? shown : place.view === 'overview' ? shown.slice(0, 1) : [], whole)
   const written = useLive(runs.data ?? [], shown, {
     onRuns: runs.again,
     onStatus: () => {
@@ -95,7 +97,7 @@ export function App() {
             ))}
           {view === 'episodes' && <EpisodeList run={run.data} written={written} />}
           {view === 'episodes' && <Interaction written={written} />}
-          {view === 'dashboard' && <Dashboard metrics={metrics} run={run.data} runs={runs.data} catalogue={open.data?.catalogue ?? NO_CATALOGUE} />}
+          {view === 'dashboard' && <Dashboard metrics={metrics} onWhole={() => setWhole(true)} run={run.data} runs={runs.data} catalogue={open.data?.catalogue ?? NO_CATALOGUE} />}
           {view === 'setup' && (run.data ? <Setup run={run.data} over={runs.data.filter((info) => shown.includes(info.run))} /> : <Empty title={t('choose_run')} />)}
         </main>
       )}

@@ -1,6 +1,6 @@
 /** The curves of the run on show, with other runs laid over it. Grows while the run goes on. */
 
-import { useMemo, useState } from 'preact/hooks'
+import { useEffect, useMemo, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
@@ -22,12 +22,14 @@ import { groupsBy, means, OVER_SEEDS, smoothed, SMOOTHINGS, type RunGroup } from
 
 interface Props {
   metrics: Resource<RunMetrics[]>
+  /** Asks for all metrics. */
+  onWhole: () => void
   run: Run | null
   runs: RunInfo[]
   catalogue: Metric[]
 }
 
-export function Dashboard({ metrics, run, runs, catalogue }: Props) {
+export function Dashboard({ metrics, onWhole, run, runs, catalogue }: Props) {
   const { axis, metric, smooth, group } = usePlace()
   const spoken = useStore(language)
   const report = useSource().reportAddress(run?.run ?? '', [])
@@ -44,6 +46,10 @@ export function Dashboard({ metrics, run, runs, catalogue }: Props) {
   const groups = useMemo(() => others(runsShown, catalogue), [runsShown, catalogue, spoken])
   const found = [...first, ...groups.flatMap(({ kinds }) => kinds)].filter((kind) => isMeant(kind, metric.trim()))
   const shown: Shown = { runs: runsShown, run, axis, names: shownNames, smooth: Number(smooth) || 0, together }
+  const isSearching = metric.trim() !== ''
+  useEffect(() => {
+    if (isSearching) onWhole()
+  }, [isSearching])
   return (
     <section class="pane dashboard" aria-label={t('dashboard')}>
       <header class="dashboard-heading">
@@ -109,7 +115,7 @@ export function Dashboard({ metrics, run, runs, catalogue }: Props) {
             <>
               <Charts kinds={first} {...shown} />
               {groups.map(({ group, kinds }) => (
-                <Group key={group} title={t(`group_${group}` as Word)} kinds={kinds} {...shown} />
+                <Group key={group} title={t(`group_${group}` as Word)} kinds={kinds} onOpen={onWhole} {...shown} />
               ))}
             </>
           )}
@@ -155,10 +161,13 @@ function groupable(infos: (RunInfo | undefined)[]): string[] {
 }
 
 /** Closed at first; its charts are drawn while it is open. */
-function Group({ title, kinds, ...shown }: Shown & { title: string; kinds: ChartKind[] }) {
+function Group({ title, kinds, onOpen, ...shown }: Shown & { title: string; kinds: ChartKind[]; onOpen: () => void }) {
   const [open, setOpen] = useState(false)
   return (
-    <details class="chart-group" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details class="chart-group" open={open} onToggle={(event) => {
+        setOpen(event.currentTarget.open)
+        if (event.currentTarget.open) onOpen()
+      }}>
       <summary>
         {title} <span class="faint count">{kinds.length}</span>
       </summary>

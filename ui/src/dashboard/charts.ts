@@ -67,6 +67,8 @@ const OVERVIEW: { [key: string]: string } = {
   mismatch: 'train/logprob_diff_mean',
   speed: 'engine/tokens_per_s_out',
 }
+/** All metrics that the first charts are drawn of. */
+export const FIRST_METRICS = [...Object.values(OVERVIEW), 'time/*', 'balance/*', 'episodes/failed_attempts']
 const FROM_ZERO = ['train/lr', 'train/grad_norm']
 const TRAINING_ONLY = ['engine/tokens_per_s_out']
 
@@ -86,6 +88,7 @@ export function overview(catalogue: Metric[]): ChartKind[] {
 export function others(runs: RunMetrics[], catalogue: Metric[]): ChartGroup[] {
   const shown = new Set(Object.values(OVERVIEW))
   const names = new Set<string>()
+  for (const run of runs) for (const name of run.names ?? []) names.add(name)
   for (const { lines } of runs) for (const { metrics } of lines) for (const name in metrics) names.add(name)
   const placed = [...names]
     .filter((name) => !shown.has(name))

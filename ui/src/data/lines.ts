@@ -5,7 +5,7 @@ export function appended(all: RunMetrics[], run: string, line: MetricsLine): Run
   return all.map((item) => {
     if (item.run !== run) return item
     const others = item.lines.filter(({ step, kind }) => step !== line.step || kind !== line.kind)
-    return { run, lines: [...others, line] }
+    return { ...item, lines: [...others, line] }
   })
 }
 

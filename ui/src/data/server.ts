@@ -19,7 +19,8 @@ export class Server implements Source {
   outcome = (run: string) => this.get<Outcome>('outcome', [['run', run]])
   episode = (run: string, id: string) => this.get<Episode>('episode', [['run', run], ['id', id]])
   revision = (run: string, id: string) => this.get<Revision>('revision', [['run', run], ['id', id]])
-  metrics = (runs: string[]) => this.get<RunMetrics[]>('metrics', runs.map((run) => ['run', run]))
+  metrics = (runs: string[], only: string[]) =>
+    this.get<RunMetrics[]>('metrics', [...runs.map((run): [string, string] => ['run', run]), ...only.map((name): [string, string] => ['name', name])])
 
   tokens = (run: string, id: string, timeline: number) =>
     this.get<Tokens>('tokens', [['run', run], ['id', id], ['timeline', timeline]])

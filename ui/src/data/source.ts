@@ -43,7 +43,8 @@ export interface Source {
   /** Whether an episode of the run can be asked for. */
   holds(id: string): boolean
   tokens(run: string, id: string, timeline: number): Promise<Tokens>
-  metrics(runs: string[]): Promise<RunMetrics[]>
+  /** Only the metrics that are named, where some are; `time/*` names all that begin so. */
+  metrics(runs: string[], only: string[]): Promise<RunMetrics[]>
   /** The address of a report of these episodes; null where none can be made. */
   reportAddress(run: string, ids: string[]): string | null
   /** Calls back while runs go on; returns what ends it. */

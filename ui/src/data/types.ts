@@ -296,6 +296,8 @@ export interface MetricsLine {
 export interface RunMetrics {
   run: string
   lines: MetricsLine[]
+  /** All metrics that the run has, where lines have only some of them. */
+  names?: string[]
 }
 
 /** What episodes are asked for; an empty field does not restrict. */

@@ -138,7 +138,7 @@ function WideCells({ row }: { row: EpisodeRow }) {
       <span class="task-asked">
         <span class="question">{row.question || row.task_id}</span>
         <span class="faint task-id">
-          {row.task_id} #{row.repeat}
+          <Name text={row.task_id} /> #{row.repeat}
         </span>
       </span>
       <span>

@@ -2,6 +2,7 @@
 
 import { useEffect } from 'preact/hooks'
 
+import { Name } from '../common/Name'
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
 import type { Run, TaskRow } from '../data/types'
@@ -83,7 +84,9 @@ function Row({ row, split }: { row: TaskRow | null; split: string }) {
       <button title={t('open_task')} onClick={() => go({ list: '', task_id: row.task_id, split, sort: 'step', order: '', id: '' })} data-task={row.task_id}>
         <span class="task-asked">
           <span class="question">{row.question || row.task_id}</span>
-          <span class="faint task-id">{row.task_id}</span>
+          <span class="faint task-id">
+            <Name text={row.task_id} />
+          </span>
         </span>
         <Steps row={row} />
         <span class="task-rates">
