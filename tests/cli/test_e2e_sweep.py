@@ -18,7 +18,7 @@ from test_sweep import conf
 
 from astune.runs import RunDirectory, runs_below
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 __all__ = ["conf"]
 RAY = Path(sys.executable).with_name("ray")
 

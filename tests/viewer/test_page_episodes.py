@@ -120,7 +120,7 @@ def test_search_shows_where_the_words_stand(page, served, staged):
 def test_a_long_name_of_a_task_is_cut_before_its_end(page, serve, tmp_path):
     tasks = [f"a-benchmark-with-a-long-name/validation-of-many-kinds/task-{number:05d}" for number in range(2)]
     run = write_run(tmp_path, [make_episode(number, task=task) for number, task in enumerate(tasks)])
-    page.set_viewport_size({"width": 1024, "height": 700})
+    page.set_viewport_size({"width": 1240, "height": 700})
     shown(page, f"{serve(run)}#run=", 2)
     for row, task in zip(page.locator(".episode-row").all(), tasks, strict=True):
         name = row.get_by_title(task)

@@ -200,7 +200,7 @@ def test_details_tell_the_rest(page, served, staged):
 def test_no_text_of_a_model_is_obeyed(page, served, staged):
     for face, drawn in FACES.items():
         page.goto(f"{served}#run={staged}&id={MARKED_UP}&face={face}&text=window.hacked")
-        page.locator(".interaction h2", has_text="markup <b>bold</b>").wait_for()
+        page.locator(".interaction .summary", has_text="markup <b>bold</b>").wait_for()
         page.locator(f".interaction {drawn}").first.wait_for()
         assert page.evaluate("window.hacked") is None
         assert page.locator("img, .interaction script, .interaction b:not(.values-line b)").count() == 0

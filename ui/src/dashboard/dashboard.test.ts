@@ -175,3 +175,10 @@ it('takes runs of the same setting together, as mean and deviation', () => {
   expect(first!.band!.map((each) => each.map((value) => Number(value.toFixed(3))))).toEqual([[1, 0.586, 3.414]])
   expect(second).toMatchObject({ run: 1, points: [[1, 5]], band: undefined, counts: undefined })
 })
+
+it('has a scale also for values that differ in their last digits alone', () => {
+  const [from, to] = bounds([0.1 + 0.2, 0.3], false)
+  const at = ticks(from, to, 5)
+  expect(at.length).toBeGreaterThan(1)
+  expect(new Set(labels(at)).size).toBe(at.length)
+})

@@ -12,7 +12,9 @@ export function bounds(values: Iterable<number>, fromZero: boolean): [number, nu
   if (least > greatest || (fromZero && least === 0 && greatest === 0)) return [0, 1]
   const low = fromZero ? Math.min(0, least) : least
   const high = fromZero ? Math.max(0, greatest) : greatest
-  const air = (high - low || Math.abs(high) || 1) * 0.08
+  const size = Math.max(Math.abs(low), Math.abs(high))
+  // What differs in its last digits alone has no ticks of its own.
+  const air = (high - low > size * 1e-9 ? high - low : size || 1) * 0.08
   return [low === 0 && fromZero ? 0 : low - air, high === 0 && fromZero ? 0 : high + air]
 }
 
