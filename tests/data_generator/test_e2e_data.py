@@ -42,7 +42,7 @@ from tutorial.example_calculator.tasks import make_tasks
 pytestmark = pytest.mark.e2e
 
 DOCS = Path(__file__).parents[2] / "docs" / "en"
-PYTHON_DOCS = Path("/usr/share/doc/python3/html/library")
+PYTHON_DOCS = [Path("/usr/share/doc/python3/html") / part for part in ("tutorial", "howto")]
 """Debian's python3-doc, which `scripts/install_debian.sh` installs."""
 KILLS = 20
 AXES = "axes=[wording,numbers,harder,easier]"
@@ -111,7 +111,7 @@ def test_documents_become_verified_tasks_and_planted_mistakes_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ReadingModel(planted=0.2, errs=0.05)
-    there = [PYTHON_DOCS] if PYTHON_DOCS.is_dir() and importlib.util.find_spec("markitdown") else []
+    there = PYTHON_DOCS if PYTHON_DOCS[0].is_dir() and importlib.util.find_spec("markitdown") else []
     with (
         answering(model) as server,
         watching(monkeypatch, lambda draft: model.mistakes.get(draft.question, "")) as seen,
@@ -137,7 +137,7 @@ def test_documents_become_verified_tasks_and_planted_mistakes_do_not(
             assert seen[name].came[kind] >= 3, (name, kind)
             assert seen[name].taken_out[kind] >= 0.95 * seen[name].came[kind], (name, kind)
         assert seen[name].taken_out[""] <= 0.05 * seen[name].came[""], name
-    assert not there or of_python >= 100
+    assert not there or of_python >= 50
     assert len(tasks) >= 200
     assert wrong.total() <= 0.02 * len(tasks)
 
