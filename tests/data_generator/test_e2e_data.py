@@ -136,7 +136,7 @@ def test_documents_become_verified_tasks_and_planted_mistakes_do_not(
         for kind in kinds:
             assert seen[name].came[kind] >= 3, (name, kind)
             assert seen[name].taken_out[kind] >= 0.95 * seen[name].came[kind], (name, kind)
-        assert seen[name].taken_out[""] <= 0.05 * seen[name].came[""], name
+        assert seen[name].taken_out[""] <= 0.1 * seen[name].came[""], name
     assert not there or of_python >= 50
     assert len(tasks) >= 200
     assert wrong.total() <= 0.02 * len(tasks)
