@@ -133,14 +133,14 @@ class AgentModel(ChatModel):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """What agents of AgentScope 2.x ask of a model beside answers, such as its formatter."""
+            """Return what agents of AgentScope 2.x read from a model, such as its formatter."""
             if name.startswith("_") or not is_two():
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             return getattr(self._two, name)
 
     @functools.cached_property
     def _two(self) -> Any:
-        """This model for agents of AgentScope 2.x."""
+        """Model in the shape that agents of AgentScope 2.x take."""
         from astune.gateway.server import gateway
 
         base_url, key = self.served_at(gateway())
