@@ -59,7 +59,7 @@ def measure(browser: Chromium, folder: Path, repeats: int) -> tuple[Times, float
 
 def _viewer_memory() -> float:
     """The resident set of the viewer that this process started, in MB."""
-    children = psutil.Process().children(recursive=True)
+    children = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
     [viewer] = [each for each in children if "view" in each.cmdline() and "astune" in each.cmdline()]
     return viewer.memory_info().rss / 1e6
 

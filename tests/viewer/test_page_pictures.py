@@ -104,10 +104,6 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.locator("[data-task]").first.wait_for()
     taken(page, folder / "viewer-tasks.png")
 
-    page.goto(f"{served}#view=runs")
-    page.locator(".run-table").wait_for()
-    taken(page, folder / "viewer-runs.png")
-
     page.emulate_media(color_scheme="dark")
     page.goto(f"{served}#run={name}&view=dashboard")
     page.locator("canvas").first.wait_for()
