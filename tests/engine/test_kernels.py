@@ -76,9 +76,7 @@ def test_next_tokens_attend_to_their_slots(
     slots = torch.tensor([4, 0, 5, 2, 1])
     keys, values = torch.randn(2, 6, kv_heads, 77, dim, dtype=dtype)
     q = torch.randn(len(lengths), heads + 2, dim, dtype=dtype)[:, :heads] * 3
-    ours = kernels(dtype).attend(
-        q, keys, values, slots, lengths, scale=dim**-0.5, window=window, scores=room_for_scores(77)
-    )
+    ours = attended(q, keys, values, slots, lengths, scale=dim**-0.5, window=window)
     for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
         seen = slice(max(0, int(length) - window), int(length))
         k, v = (x[slot, :, seen].double().repeat_interleave(heads // kv_heads, 0) for x in (keys, values))
@@ -91,7 +89,7 @@ def test_what_is_not_finite_stays_visible_and_with_its_own_sequence(dtype: torch
     keys[0, 0, 3, 2] = float("nan")
     q = torch.randn(2, 1, 16, dtype=dtype)
     slots, lengths = torch.tensor([0, 1]), torch.tensor([40, 40])
-    out = kernels(dtype).attend(q, keys, values, slots, lengths, scale=0.25, window=1 << 60, scores=room_for_scores(40))
+    out = attended(q, keys, values, slots, lengths, scale=0.25)
     assert out[0].isnan().all()
     assert out[1].isfinite().all()
     normed = kernels(dtype).rms_norm(torch.full((1, 16), float("inf"), dtype=dtype), torch.ones(16, dtype=dtype), 1e-5)
@@ -104,11 +102,41 @@ def test_a_sequence_gets_the_same_numbers_whatever_stands_beside_it(dtype: torch
     slots, lengths = torch.arange(9), torch.arange(40, 49)
 
     def attend(rows: slice) -> Tensor:
-        return kernels(dtype).attend(
-            q[rows], keys, values, slots[rows], lengths[rows], scale=0.125, window=1 << 60, scores=room_for_scores(50)
-        )
+        return attended(q[rows], keys, values, slots[rows], lengths[rows], scale=0.125)
 
     assert torch.equal(attend(slice(0, 9))[4], attend(slice(4, 5))[0])
+
+
+@pytest.mark.parametrize("window", [1 << 60, 21])
+def test_a_beginning_that_lies_in_another_slot_is_read_there(dtype: torch.dtype, window: int) -> None:
+    keys, values = torch.randn(2, 6, 3, 77, 64, dtype=dtype)
+    q = torch.randn(5, 9, 64, dtype=dtype)
+    slots, prefixes = torch.tensor([4, 0, 5, 2, 1]), torch.full((5,), 3)
+    lengths, shared = torch.tensor([1, 16, 33, 64, 77]), torch.tensor([0, 15, 32, 7, 64])
+    ours = attended(q, keys, values, slots, lengths, prefixes, shared, scale=0.125, window=window)
+    for slot, prefix, n in zip(slots, prefixes, shared, strict=True):
+        for buffer in (keys, values):
+            buffer[slot, :, :n] = buffer[prefix, :, :n]
+    keys[3] = values[3] = float("nan")
+    assert torch.equal(ours, attended(q, keys, values, slots, lengths, scale=0.125, window=window))
+
+
+def attended(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    prefixes: Tensor | None = None,
+    shared: Tensor | None = None,
+    *,
+    scale: float,
+    window: int = 1 << 60,
+) -> Tensor:
+    """What the kernel computes; without `prefixes` every slot holds all of its tokens."""
+    places = slots, lengths, *(torch.zeros_like(slots) if more is None else more for more in (prefixes, shared))
+    room = room_for_scores(int(lengths.max()))
+    return kernels(q.dtype).attend(q, keys, values, places, scale=scale, window=window, scores=room)
 
 
 def test_odd_heads_and_values_of_another_size_go_another_way() -> None:

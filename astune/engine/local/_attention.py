@@ -23,12 +23,14 @@ _NO_WINDOW = 1 << 60
 
 
 class Segment(NamedTuple):
-    """Tokens [start, end) of the pack continue `slot`, which already holds `past` tokens."""
+    """Tokens [start, end) of the pack continue `slot`, which holds `past` tokens, `shared` of them in `prefix`."""
 
     start: int
     end: int
     slot: int
     past: int
+    prefix: int = 0
+    shared: int = 0
 
     @property
     def new(self) -> int:
@@ -64,13 +66,14 @@ class NextTokens:
         self._attend = kernels(keys.dtype).attend
         self._slots = torch.tensor([segment.slot for segment in segments])
         self._lengths = torch.tensor([segment.length for segment in segments])
+        self._prefixes = torch.tensor([segment.prefix for segment in segments])
+        self._shared = torch.tensor([segment.shared for segment in segments])
         self._scores = room_for_scores(max(segment.length for segment in segments))
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
         window = _NO_WINDOW if rule.window is None else rule.window
-        return self._attend(
-            q_NHD, keys, values, self._slots, self._lengths, scale=rule.scale, window=window, scores=self._scores
-        )
+        places = self._slots, self._lengths, self._prefixes, self._shared
+        return self._attend(q_NHD, keys, values, places, scale=rule.scale, window=window, scores=self._scores)
 
 
 class Alone:
@@ -82,8 +85,7 @@ class Alone:
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
         segment = self._segment
         first = max(0, segment.length - rule.window) if segment.new == 1 and rule.window is not None else 0
-        k = keys[segment.slot, None, :, first : segment.length]
-        v = values[segment.slot, None, :, first : segment.length]
+        k, v = (_held(buffer, segment)[None, :, first:] for buffer in (keys, values))
         if segment.new == 1:  # sees all of them; the heads that share keys are its queries
             q = q_NHD.reshape(1, k.shape[1], -1, k.shape[-1])
             return F.scaled_dot_product_attention(q, k, v, scale=rule.scale).reshape(1, -1, v.shape[-1])
@@ -97,6 +99,12 @@ class Alone:
         seen = behind >= 0 if rule.window is None else (behind >= 0) & (behind < rule.window)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=rule.scale, enable_gqa=grouped)
         return out[0].transpose(0, 1)
+
+
+def _held(buffer: Tensor, segment: Segment) -> Tensor:
+    """Keys or values [kv heads, length, dim] of a segment and what is before it."""
+    own = buffer[segment.slot, :, segment.shared : segment.length]
+    return torch.cat([buffer[segment.prefix, :, : segment.shared], own], dim=1) if segment.shared else own
 
 
 class Group:
@@ -113,22 +121,40 @@ class Group:
         slots = [segment.slot for segment in segments]
         low, high = min(slots), max(slots) + 1
         # A copy of one slot has its own length; the slot itself has one that other sequences decide.
-        self._copied = len(slots) == 1 or (high - low) * capacity > _COPY_COST * len(slots) * longest
+        shares = any(segment.shared for segment in segments)
+        self._copied = len(slots) == 1 or shares or (high - low) * capacity > _COPY_COST * len(slots) * longest
         self._length = longest if self._copied else capacity
         self._range = slice(low, high)
         self._slots = torch.tensor(slots, device=device)
+        self._slot_of_token = self._slots_of_tokens(segments) if shares else None
         places = range(len(slots)) if self._copied else [slot - low for slot in slots]
         self._places = len(slots) if self._copied else high - low
         last = [[0] * self._n for _ in range(self._places)]  # padding sees its slot's first token, and is not read
         at: list[int] = []
-        for place, (start, end, _, past) in zip(places, segments, strict=True):
-            count = end - start
-            last[place][:count] = range(past, past + count)
+        for place, segment in zip(places, segments, strict=True):
+            count = segment.new
+            last[place][:count] = range(segment.past, segment.length)
             at.extend(range(place * self._n, place * self._n + count))
         self._padded = at != list(range(self._places * self._n))
         self._at = torch.tensor(at, device=device)
         self._last = torch.tensor(last, device=device)
         self._masks: dict[tuple[torch.dtype, int | None], Tensor] = {}
+
+    def _slots_of_tokens(self, segments: Sequence[Segment]) -> Tensor:
+        """[places, length]: which slot holds each token of a place."""
+        prefixes, shared = (torch.tensor([s[field] for s in segments], device=self._slots.device) for field in (4, 5))
+        at_T = torch.arange(self._length, device=self._slots.device)
+        return torch.where(at_T < shared[:, None], prefixes[:, None], self._slots[:, None])
+
+    def _copy_of(self, buffer: Tensor) -> Tensor:
+        """[places, kv heads, length, dim]"""
+        if self._slot_of_token is None:
+            return buffer[self._slots, :, : self._length]
+        _, kv_heads, capacity, dim = buffer.shape
+        heads = torch.arange(kv_heads, device=buffer.device)[:, None]
+        row = (self._slot_of_token[:, None] * kv_heads + heads) * capacity
+        row = row + torch.arange(self._length, device=buffer.device)
+        return buffer.view(-1, dim).index_select(0, row.flatten()).view(*row.shape, dim)
 
     def _mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
         """0 where a query may look and -inf elsewhere, [places, 1, n, 1, length]."""
@@ -146,7 +172,7 @@ class Group:
         _, heads, dim = q_NHD.shape
         kv_heads = keys.shape[1]
         if self._copied:
-            keys, values = keys[self._slots, :, : self._length], values[self._slots, :, : self._length]
+            keys, values = self._copy_of(keys), self._copy_of(values)
         else:
             keys, values = keys[self._range], values[self._range]
         if self._padded:

@@ -52,7 +52,8 @@ class PackedBatch:
             tokens.extend(new)
             positions.extend(range(past, past + len(new)))
             slots.extend([slot.index] * len(new))
-            segments.append(Segment(start, len(tokens), slot.index, past))
+            prefix = slot.prefix.index if slot.prefix is not None else 0
+            segments.append(Segment(start, len(tokens), slot.index, past, prefix, slot.shared))
         self.n_tokens = len(tokens)
         """Rows of the pack that are tokens; padded ones come behind."""
         self._padding = 0 if rows is None else rows - len(tokens)
@@ -123,7 +124,7 @@ def _pieces(segment: Segment) -> Iterator[Segment]:
     """A segment that begins where a piece does, or is one token, in pieces."""
     for start in range(segment.start, segment.end, PIECE_TOKENS):
         end = min(start + PIECE_TOKENS, segment.end)
-        yield Segment(start, end, segment.slot, segment.past + start - segment.start)
+        yield segment._replace(start=start, end=end, past=segment.past + start - segment.start)
 
 
 def _size(segment: Segment) -> int:

@@ -133,10 +133,21 @@ INLINE Lanes sums_of(Lanes *x) {
     return x[0];
 }
 
+/* Keys or values [length, dim] of a sequence: the first `shared` tokens lie elsewhere, behind the address that they
+   would have if their sequence began there. */
+typedef struct {
+    const Element *own, *prefix;
+    int64_t shared;
+} Rows;
+
+INLINE const Element *row_of(Rows rows, int64_t token, const int64_t dim) {
+    return (token < rows.shared ? rows.prefix : rows.own) + token * dim;
+}
+
 /* Products of n queries with the keys [length, dim] into scores [n, width]; what follows the length is padding.
    The values, needed next, are on their way meanwhile. */
-INLINE void score(const Element *queries, const Element *keys, const Element *values, float *scores, const int n,
-                  int64_t length, int64_t width, const int64_t dim, float scale) {
+INLINE void score(const Element *queries, Rows keys, Rows values, float *scores, const int n, int64_t length,
+                  int64_t width, const int64_t dim, float scale) {
     Lanes query[n][dim / LANES];
     for (int j = 0; j < n; j++)
         for (int64_t i = 0; i < dim; i += LANES) query[j][i / LANES] = loaded(queries + j * dim + i) * scale;
@@ -144,11 +155,12 @@ INLINE void score(const Element *queries, const Element *keys, const Element *va
         Lanes products[n][LANES];
         for (int k = 0; k < LANES; k++) {
             const int64_t t = first + k < length ? first + k : length - 1;
+            const Element *key_row = row_of(keys, t, dim), *value_row = row_of(values, t, dim);
             for (int j = 0; j < n; j++) products[j][k] = (Lanes){0};
 #pragma GCC unroll 8
             for (int64_t i = 0; i < dim; i += LANES) {
-                const Lanes key = loaded(keys + t * dim + i);
-                __builtin_prefetch(values + t * dim + i, 0, 2);
+                const Lanes key = loaded(key_row + i);
+                __builtin_prefetch(value_row + i, 0, 2);
                 for (int j = 0; j < n; j++) products[j][k] += query[j][i / LANES] * key;
             }
         }
@@ -167,27 +179,29 @@ INLINE float weigh(float *scores, int64_t length) {
 }
 
 /* out [n, dim] = weights [n, width] times values [length, dim], over the weights' sums [n]. */
-INLINE void mix(const float *weights, const float *sums, const Element *values, Element *out, const int n,
-                int64_t length, int64_t width, const int64_t dim) {
+INLINE void mix(const float *weights, const float *sums, Rows values, Element *out, const int n, int64_t length,
+                int64_t width, const int64_t dim) {
     for (int64_t part = 0; part < dim; part += 4 * LANES) { /* as many sums as registers hold */
         const int64_t count = dim - part < 4 * LANES ? (dim - part) / LANES : 4;
         Lanes mixed[n][4];
         for (int j = 0; j < n; j++)
             for (int64_t i = 0; i < count; i++) mixed[j][i] = (Lanes){0};
-        for (int64_t t = 0; t < length; t++)
+        for (int64_t t = 0; t < length; t++) {
+            const Element *row = row_of(values, t, dim) + part;
 #pragma GCC unroll 4
             for (int64_t i = 0; i < count; i++) {
-                const Lanes value = loaded(values + t * dim + part + i * LANES);
+                const Lanes value = loaded(row + i * LANES);
                 for (int j = 0; j < n; j++) mixed[j][i] += weights[j * width + t] * value;
             }
+        }
         for (int j = 0; j < n; j++)
             for (int64_t i = 0; i < count * LANES; i++)
                 out[j * dim + part + i] = rounded(mixed[j][i / LANES][i % LANES] / sums[j]);
     }
 }
 
-INLINE void attend_together(const Element *queries, const Element *keys, const Element *values, Element *out,
-                            float *scores, const int n, int64_t length, const int64_t dim, float scale) {
+INLINE void attend_together(const Element *queries, Rows keys, Rows values, Element *out, float *scores, const int n,
+                            int64_t length, const int64_t dim, float scale) {
     const int64_t width = (length + LANES - 1) / LANES * LANES;
     float sums[n];
     score(queries, keys, values, scores, n, length, width, dim, scale);
@@ -196,8 +210,8 @@ INLINE void attend_together(const Element *queries, const Element *keys, const E
 }
 
 /* Numbers of queries and dimensions that the compiler knows, so that what they need stays in registers. */
-INLINE void attend_by_number(const Element *queries, const Element *keys, const Element *values, Element *out,
-                             float *scores, int n, int64_t length, const int64_t dim, float scale) {
+INLINE void attend_by_number(const Element *queries, Rows keys, Rows values, Element *out, float *scores, int n,
+                             int64_t length, const int64_t dim, float scale) {
     switch (n) {
     case 1: attend_together(queries, keys, values, out, scores, 1, length, dim, scale); break;
     case 2: attend_together(queries, keys, values, out, scores, 2, length, dim, scale); break;
@@ -207,19 +221,22 @@ INLINE void attend_by_number(const Element *queries, const Element *keys, const 
 }
 
 /* One query of each of several sequences: queries [sequences, heads, dim], whose rows stand query_stride apart, attend
-   to the last `window` of the lengths [sequences] of their slots; out is [sequences, heads, dim]. scores is room for
-   [threads, QUERIES, room], a multiple of LANES, aligned like Lanes. */
+   to the last `window` of the lengths [sequences] of their slots, of which the first shared [sequences] tokens lie in
+   the slots prefixes [sequences]; out is [sequences, heads, dim]. scores is room for [threads, QUERIES, room], a
+   multiple of LANES, aligned like Lanes. Sequences follow each other, head by head: what they share stays near. */
 void attend(const Element *queries, int64_t query_stride, const Element *keys, const Element *values, Element *out,
-            float *scores, const int64_t *slots, const int64_t *lengths, int64_t window, int64_t sequences,
-            int64_t heads, int64_t kv_heads, int64_t dim, int64_t capacity, float scale, int64_t threads,
-            int64_t room) {
+            float *scores, const int64_t *slots, const int64_t *lengths, const int64_t *prefixes,
+            const int64_t *shared, int64_t window, int64_t sequences, int64_t heads, int64_t kv_heads, int64_t dim,
+            int64_t capacity, float scale, int64_t threads, int64_t room) {
     const int64_t group = heads / kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t item = 0; item < sequences * kv_heads; item++) {
-        const int64_t sequence = item / kv_heads, head = item % kv_heads;
+        const int64_t sequence = item % sequences, head = item / sequences;
         const int64_t length = lengths[sequence] < window ? lengths[sequence] : window;
-        const int64_t row = (slots[sequence] * kv_heads + head) * capacity + lengths[sequence] - length;
-        const Element *k = keys + row * dim, *v = values + row * dim;
+        const int64_t first = lengths[sequence] - length, elsewhere = shared[sequence] - first;
+        const int64_t row = ((slots[sequence] * kv_heads + head) * capacity + first) * dim;
+        const int64_t prefix = ((prefixes[sequence] * kv_heads + head) * capacity + first) * dim;
+        const Rows k = {keys + row, keys + prefix, elsewhere}, v = {values + row, values + prefix, elsewhere};
         float *own = scores + omp_get_thread_num() * QUERIES * room;
         for (int64_t j = head * group; j < (head + 1) * group; j += QUERIES) {
             const Element *q = queries + sequence * query_stride + j * dim;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Iterable
 from ctypes import c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from astune.engine.compiled import compiled
+from astune.engine.local._slots import LayerShape
 from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -27,7 +29,7 @@ _LANES = 16
 _SIGNATURES = {
     "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float, c_int64],
     "turn_and_store": [c_void_p] * 3 + [c_float] + [c_void_p] * 6 + [c_int64] * 6,
-    "attend": [c_void_p, c_int64] + [c_void_p] * 6 + [c_int64] * 6 + [c_float] + [c_int64] * 2,
+    "attend": [c_void_p, c_int64] + [c_void_p] * 8 + [c_int64] * 6 + [c_float] + [c_int64] * 2,
 }
 
 
@@ -117,16 +119,17 @@ class Kernels:
         q_NHD: Tensor,
         keys: Tensor,
         values: Tensor,
-        slots_N: Tensor,
-        lengths_N: Tensor,
+        places: tuple[Tensor, Tensor, Tensor, Tensor],
         *,
         scale: float,
         window: int,
         scores: Tensor,
     ) -> Tensor:
-        """Each query attends to the last `window` of its slot's first `lengths_N` tokens: [N, heads, D].
+        """Each query attends to the last `window` of its sequence's tokens: [N, heads, D].
 
         Args:
+            places: each sequence's slot, its length, the slot that holds the beginning that it shares, and how many
+                tokens that has; [N] each.
             scores: room, from `room_for_scores`.
         """
         sequences, heads, dim = q_NHD.shape
@@ -140,8 +143,7 @@ class Kernels:
             values.data_ptr(),
             out.data_ptr(),
             scores.data_ptr(),
-            slots_N.data_ptr(),
-            lengths_N.data_ptr(),
+            *(place_N.data_ptr() for place_N in places),
             window,
             sequences,
             heads,
@@ -157,6 +159,12 @@ class Kernels:
 def can_attend(keys: Tensor, values: Tensor) -> bool:
     """Whether there is an `attend` for keys and values of this kind."""
     return keys.shape == values.shape and keys.shape[-1] % _LANES == 0 and are_available(keys.dtype)
+
+
+def can_attend_to(shapes: Iterable[LayerShape], dtype: torch.dtype) -> bool:
+    """Whether there is one for every layer of a model."""
+    fits = all(shape.key_dim == shape.value_dim and shape.key_dim % _LANES == 0 for shape in shapes)
+    return fits and are_available(dtype)
 
 
 def room_for_scores(length: int) -> Tensor:

@@ -21,8 +21,9 @@ import torch
 from astune.engine.base import EngineStats, OnToken, ignore_token
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._hf_model import TokenModel
+from astune.engine.local._prefixes import PrefixIndex, SlotIndex
 from astune.engine.local._sampling import Sampled, random_stream, sample
-from astune.engine.local._slots import PIECE_TOKENS, Slot, SlotCache, as_tokens, common_prefix
+from astune.engine.local._slots import PIECE_TOKENS, Slot, SlotCache
 from astune.engine.local.grammar import Bits, Matcher, forbid_others
 from astune.schema import Completion, EngineError, SamplingParams
 
@@ -131,16 +132,20 @@ class Scheduler:
 
     def admit(self) -> None:
         """Move waiting requests to the running ones, in order, as far as batch size and memory go."""
+        if not self.waiting or len(self.running) >= self._max_batch_size:
+            return
+        cached, under_way = SlotIndex(self._cache.slots), PrefixIndex[Request]()
+        for request in filter(_is_under_way, self.running):
+            under_way.add(request.params.policy, request.prompt, request)
         deferred: list[Request] = []
         for position, request in enumerate(self.waiting):
             if len(self.running) >= self._max_batch_size:
                 deferred.extend(self.waiting[position:])
                 break
-            prompt = as_tokens(request.prompt)
-            policy = request.params.policy
-            source, shared = self._cache.longest_prefix(prompt, policy)
+            prompt, policy = request.prompt, request.params.policy
+            source, shared = cached.longest(policy, prompt)
             shared = self._reusable(shared, prompt)
-            if self._better_soon(prompt, policy) >= shared + _WORTH_WAITING_FOR:
+            if self._reusable(under_way.longest(policy, prompt)[1], prompt) >= shared + _WORTH_WAITING_FOR:
                 deferred.append(request)
                 continue
             slot = self._cache.take(
@@ -155,22 +160,18 @@ class Scheduler:
             if slot is None:
                 deferred.extend(self.waiting[position:])
                 break
+            cached.update(slot)
             request.slot = slot
             self.running.append(request)
+            if _is_under_way(request):
+                under_way.add(policy, prompt, request)
             self._count(prompt_tokens=len(prompt), prefilled_tokens=len(prompt) - len(slot.tokens))
         self.waiting = deferred
 
-    def _reusable(self, tokens: int, prompt: np.ndarray) -> int:
+    def _reusable(self, tokens: int, prompt: array[int]) -> int:
         """Count the leading `tokens` of a prompt that can be reused; the last one is recomputed, for its logits."""
         most = min(tokens, len(prompt) - 1)
         return most // PIECE_TOKENS * PIECE_TOKENS if self._batch_invariant else most
-
-    def _better_soon(self, prompt: np.ndarray, policy: str) -> int:
-        """The longest prefix that a policy's prompt under way will have in the cache within a step or two."""
-        own = (request for request in self.running if request.params.policy == policy)
-        under_way = (r for r in own if r.slot is not None and len(r.slot.tokens) < len(r.prompt) - 1)
-        shared = max((common_prefix(prompt, as_tokens(r.prompt)) for r in under_way), default=0)
-        return self._reusable(shared, prompt)
 
     def step(self) -> None:
         """Compute something for each running request, and one token for each that has its prompt behind it."""
@@ -284,6 +285,11 @@ def _allowed(sampling: list[_Work]) -> dict[int, Bits]:
         except EngineError as problem:
             item.request.problem = problem
     return masks
+
+
+def _is_under_way(request: Request) -> bool:
+    """Whether its prompt will be in the cache within a step or two, and is not yet."""
+    return request.slot is not None and len(request.slot.tokens) < len(request.prompt) - 1
 
 
 def _slot_of(request: Request) -> Slot:

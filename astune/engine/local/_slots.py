@@ -2,8 +2,9 @@
 
 The buffers have no unused columns beyond that, because matrix products over them would have to copy the used
 part first (measured: half the time of a decoding step). A slot remembers which tokens its keys and values
-belong to. That is all the prefix sharing there is: a new prompt takes over or copies the slot that begins with
-the most of its tokens. The cache knows nothing of requests or sampling.
+belong to. A new prompt takes over the slot that begins with the most of its tokens, or shares that beginning: where
+compiled kernels attend, it is read where it lies, once for a whole group; elsewhere it is copied. The cache knows
+nothing of requests or sampling.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _CAPACITY_STEP = 64
 _FIRST_SLOTS = 8
 """Slots are added as they are needed, this many at least or a quarter, so that a short chat does not touch the whole
 budget."""
+_LEAST_SHARED = 64
+"""Tokens of a beginning that is shared; a shorter one is copied."""
 
 
 class LayerShape(NamedTuple):
@@ -50,6 +53,9 @@ class Slot:
     """Policy of the keys and values; those of another policy differ."""
     reusable: int | None = None
     """Leading tokens that other requests may take over, and that stay when this one is done; None: all."""
+    prefix: Slot | None = None
+    """Whose buffers hold the first `shared` tokens; it has none itself."""
+    shared: int = 0
 
 
 class SlotCache:
@@ -60,9 +66,18 @@ class SlotCache:
     """
 
     def __init__(
-        self, shapes: list[LayerShape], *, dtype: torch.dtype, device: torch.device, budget_bytes: int, max_slots: int
+        self,
+        shapes: list[LayerShape],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        budget_bytes: int,
+        max_slots: int,
+        shares: bool = False,
     ) -> None:
+        """`shares`: beginnings are read where they lie."""
         self._shapes = shapes
+        self._shares = shares
         self._dtype = dtype
         self._device = device
         self._max_slots = max_slots
@@ -78,17 +93,6 @@ class SlotCache:
         self.slots: list[Slot] = []
         self.keys = [torch.empty(0) for _ in self._shapes]
         self.values = [torch.empty(0) for _ in self._shapes]
-
-    def longest_prefix(self, prompt: np.ndarray, policy: str = "") -> tuple[Slot | None, int]:
-        """The slot that shares the most leading tokens with the policy's prompt, and how many; idle ones first."""
-        best, length = None, 0
-        for slot in self.slots:
-            if slot.policy != policy:
-                continue
-            shared = common_prefix(prompt, as_tokens(slot.tokens)[: slot.reusable]) if slot.tokens else 0
-            if shared > length or (shared == length and best is not None and best.busy and not slot.busy):
-                best, length = slot, shared
-        return (best, length) if length else (None, 0)
 
     def take(
         self,
@@ -117,12 +121,15 @@ class SlotCache:
             slot = source
         else:
             slot = self._free_slot(source, open_sessions)
-            if slot is not source and source is not None:
-                self._copy(source.index, slot.index, shared)
-                self._touch(source)
-                slot.tokens = source.tokens[:shared]
+            self._leave_alone(slot)
+            if slot is source:
+                slot.tokens = slot.tokens[:shared]
+                slot.shared = min(slot.shared, shared)
             else:
-                slot.tokens = slot.tokens[:shared] if slot is source else array("q")
+                slot.tokens, slot.prefix, slot.shared = array("q"), None, 0
+                if source is not None:
+                    self._begin_with(slot, source, shared)
+                    self._touch(source)
         slot.busy, slot.session, slot.total, slot.reusable = True, session, total, reusable
         slot.policy = policy
         self._touch(slot)
@@ -137,9 +144,10 @@ class SlotCache:
 
     def clear(self, slot: Slot) -> None:
         """Take numbers that are not finite out of the buffers, where they would reach other sequences."""
+        self._leave_alone(slot)
         for buffer in (*self.keys, *self.values):
             buffer[slot.index].zero_()
-        slot.tokens = array("q")
+        slot.tokens, slot.prefix, slot.shared = array("q"), None, 0
 
     def _touch(self, slot: Slot) -> None:
         self._clock += 1
@@ -152,6 +160,8 @@ class SlotCache:
         capacity = self._rounded(length)
         limit = self._slot_limit(capacity)
         by_use = sorted(self.slots, key=lambda slot: (slot.busy, slot.last_used), reverse=True)
+        for slot in by_use[limit:]:
+            self._leave_alone(slot)
         self._resize(by_use[:limit] if len(by_use) > limit else self.slots, min(len(by_use), limit), capacity)
 
     def _slot_limit(self, capacity: int) -> int:
@@ -174,30 +184,56 @@ class SlotCache:
         if count < limit and (count < limit // 2 or not closed):
             self._resize(self.slots, min(count + max(_FIRST_SLOTS, count // 4), limit), self.capacity)
             return self.slots[count]
+        read = {id(slot.prefix) for slot in self.slots}
+        closed = [slot for slot in closed if id(slot) not in read] or closed
         candidates = closed or [slot for slot in idle if slot is not source] or idle
         return min(candidates, key=lambda slot: slot.last_used)
 
+    def _begin_with(self, slot: Slot, source: Slot, shared: int) -> None:
+        """Let an empty slot begin with the first `shared` tokens of another one."""
+        slot.tokens = source.tokens[:shared]
+        own = 0
+        if self._shares and shared >= _LEAST_SHARED:
+            if source.prefix is not None and 2 * source.shared < shared:  # most of it is the source's own
+                self._take_copy(source)
+            slot.prefix = source.prefix or source
+            slot.shared = own = min(source.shared, shared) if source.prefix is not None else shared
+        elif source.prefix is not None:
+            self._copy(source.prefix.index, slot.index, 0, min(source.shared, shared))
+            own = min(source.shared, shared)
+        self._copy(source.index, slot.index, own, shared)
+
+    def _take_copy(self, slot: Slot) -> None:
+        """Have a slot hold all of its tokens itself."""
+        if slot.prefix is not None:
+            self._copy(slot.prefix.index, slot.index, 0, slot.shared)
+        slot.prefix, slot.shared = None, 0
+
+    def _leave_alone(self, slot: Slot) -> None:
+        """Have nobody else read from a slot whose numbers are about to change."""
+        for other in self.slots:
+            if other.prefix is slot:
+                self._take_copy(other)
+
     def _resize(self, kept: list[Slot], count: int, capacity: int) -> None:
-        """Move the kept slots to the front of new buffers, one layer at a time."""
-        indices = [slot.index for slot in kept]
-        in_place = indices == list(range(len(kept)))
-        index = slice(0, len(kept)) if in_place else torch.tensor(indices, device=self._device)
-        used = max((len(slot.tokens) for slot in kept), default=0)
+        """Move the kept slots to the front of new buffers, one layer at a time, and only what they hold themselves."""
+        held = [(place, slot.index, slot.shared, len(slot.tokens)) for place, slot in enumerate(kept)]
         for layer, (kv_heads, key_dim, value_dim) in enumerate(self._shapes):
             for buffers, dim in ((self.keys, key_dim), (self.values, value_dim)):
                 new = zeros((count, kv_heads, capacity, dim), self._dtype, self._device)
-                if kept:
-                    new[: len(kept), :, :used] = buffers[layer][index, :, :used]
+                for place, index, first, end in held:
+                    new[place, :, first:end] = buffers[layer][index, :, first:end]
                 buffers[layer] = new
         for position, slot in enumerate(kept):
             slot.index = position
         self.slots = kept + [Slot(position) for position in range(len(kept), count)]
         self.capacity = capacity
 
-    def _copy(self, source: int, target: int, length: int) -> None:
-        for buffers in (self.keys, self.values):
-            for buffer in buffers:
-                buffer[target, :, :length] = buffer[source, :, :length]
+    def _copy(self, source: int, target: int, first: int, end: int) -> None:
+        if first < end:
+            for buffers in (self.keys, self.values):
+                for buffer in buffers:
+                    buffer[target, :, first:end] = buffer[source, :, first:end]
 
     def write(self, layer: int, rows: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> None:
         """Store the new tokens' keys and values; `rows` [N * kv heads] are from `row_index`."""

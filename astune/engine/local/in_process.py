@@ -23,6 +23,7 @@ from astune.engine.adapters import AdapterSource, read_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.local import _cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
+from astune.engine.local._kernels import can_attend_to
 from astune.engine.local._scheduler import Request, Scheduler
 from astune.engine.local._slots import SlotCache
 from astune.engine.local.allocator import give_back_freed_memory, keep_freed_memory
@@ -64,6 +65,7 @@ class InProcessEngine:
             device=device,
             budget_bytes=int(engine.kv_cache_gb * 2**30),
             max_slots=_SLOTS_A_REQUEST * engine.max_batch_size,
+            shares=device.type == "cpu" and can_attend_to(model.layer_shapes, dtype),
         )
         self._cache_tokens = cache.max_tokens
         self._kv_cache_gb = engine.kv_cache_gb
