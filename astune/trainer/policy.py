@@ -45,6 +45,7 @@ class PolicyTrainer:
 
     def __init__(self, model: PolicyModel, config: AstuneConfig, folder: Path, algorithm: Algorithm) -> None:
         self._model = model
+        model.tokens_kept = config.trainer.tokens_per_microbatch
         self._loss = PolicyLoss(algorithm, config.trainer.loss)
         self._config = config
         self._folder = folder

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ from astune.trainer.lora import (
 )
 from astune.trainer.masters import Masters
 from astune.trainer.microbatch import MicroBatch
-from astune.trainer.recompute import Recomputing
+from astune.trainer.recompute import Recomputing, layers_recomputed
 
 
 class PolicyModel:
@@ -61,6 +62,8 @@ class PolicyModel:
         self.lora = lora
         self.adapter = adapter
         self.masters = Masters(module, dtype, leaves=self._is_of_another_adapter)
+        self.tokens_kept: int | None = None
+        """Tokens of a micro-batch whose activations are kept; of a larger one most are computed again."""
         self._start: PolicyModel | None = None
         if device.type == "cpu":
             keep_freed_memory()
@@ -136,11 +139,11 @@ class PolicyModel:
         """The last hidden states [R, D] from which the micro-batch's trained tokens are predicted."""
         inputs: dict[str, Any] = {"input_ids": batch.token_ids_T[None], "use_cache": False}
         if self.takes_trees:
-            with attending(batch.plan), Recomputing():
-                output = self.causal_lm.base_model(**inputs, position_ids=batch.position_ids_T[None])
-        else:
-            with Recomputing():
-                output = self.causal_lm.base_model(**inputs)
+            inputs["position_ids"] = batch.position_ids_T[None]
+        within = partial(attending, batch.plan) if self.takes_trees else nullcontext
+        is_long = self.tokens_kept is not None and len(batch.token_ids_T) > self.tokens_kept
+        with within(), layers_recomputed(self.causal_lm, within) if is_long else Recomputing():
+            output = self.causal_lm.base_model(**inputs)
         return output.last_hidden_state[0].index_select(0, batch.row_R)
 
     def head(self, temperature: float) -> Head:

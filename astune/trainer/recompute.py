@@ -1,18 +1,23 @@
-"""Activations that are cheap to compute again: a backward pass keeps what they were made from in their place.
+"""Activations that a backward pass computes again in place of keeping them; gradients are the same to the last bit.
 
-A linear layer keeps its input, which behind a norm or a gated product is a third of all that a decoder keeps, and costs
-two percent of a step to make once more. It is made by the same operations, so gradients are the same to the last bit.
+A linear layer keeps its input, which behind a norm or a gated product is a third of all that a decoder keeps, and is
+cheap to make once more: `Recomputing`. A timeline that is longer than a micro-batch should be cannot be cut; of such
+a one every layer keeps its input alone, and is computed a second time: `layers_recomputed`.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 _current: ContextVar[Recomputing | None] = ContextVar("astune_recomputing", default=None)
 
@@ -68,6 +73,27 @@ class _Made:
 def can_recompute(tensor: Tensor, compute: Callable[[], Tensor]) -> Tensor:
     """Return the contiguous `tensor`, which `compute` makes again from what is kept anyway."""
     recomputing = _current.get()
-    if recomputing is not None:
+    if recomputing is not None and torch.is_grad_enabled():
         recomputing.add(tensor, compute)
     return tensor
+
+
+@contextmanager
+def layers_recomputed(model: nn.Module, within: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Have the layers of a transformers model keep their input alone, while this is entered.
+
+    Args:
+        within: what a layer is computed in, the second time as well.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    again: Any = partial(
+        checkpoint, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: (nullcontext(), within())
+    )
+    for layer in layers:
+        layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, again  # pyright: ignore
+        layer.training = True  # the layer's own flag alone: what is inside of it stays as it is
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.gradient_checkpointing = layer.training = False

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.head import Head, Targets
 from astune.trainer.loss import LossSums
 
@@ -27,3 +32,58 @@ def test_a_sure_token_keeps_its_gradient_in_bfloat16(probability: float, tempera
     prob = (hidden_RD[0].double() / temperature).softmax(-1)
     expected = slope / temperature * torch.tensor([1 - float(prob[0]), -float(prob[1])])
     torch.testing.assert_close(grad_RD[0].float(), expected, rtol=1e-2, atol=0)
+
+
+class Counted(TorchDispatchMode):
+    """How many operators were started; on an accelerator each is a kernel at least."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_accelerator_starts_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is here: that a weight lies on the CPU is hidden from the head, and layers compute on the meta device."""
+    torch.manual_seed(0)
+    weight_VD, hidden_RD = torch.randn(50_000, 8) * 0.3, torch.randn(900, 8)
+    targets = Targets(torch.arange(900), torch.randint(0, 50_000, (900,)))
+
+    def loss(logprob_E: Tensor, entropy_E: Tensor, tokens: slice) -> tuple[Tensor, LossSums]:
+        return -logprob_E.sum(), LossSums(1, torch.zeros(5, dtype=torch.float64), torch.zeros(()))
+
+    def computed() -> tuple[Tensor, Tensor, int]:
+        head = Head(weight_VD, None, 1.0, weight_grad_VD=torch.zeros_like(weight_VD))
+        with Counted() as counted:
+            _, grad_RD = head.loss_and_gradient(hidden_RD, targets, loss, entropy_has_gradient=False)
+        assert head.weight_grad_VD is not None
+        return grad_RD, head.weight_grad_VD, counted.number
+
+    on_cpu = computed()
+    monkeypatch.setattr(Head, "_on_cpu", False)
+    on_gpu = computed()
+    for ours, theirs in zip(on_gpu[:2], on_cpu[:2], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert on_gpu[2] < 100 < on_cpu[2]
+
+
+def test_layers_on_an_accelerator_are_not_cut_into_blocks() -> None:
+    class OneRMSNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(64)), 1e-6
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
+
+    norm = OneRMSNorm()
+    assert use_fast_layers(norm) == 1
+    numbers: list[int] = []
+    for rows in (16, 100_000):
+        x = torch.empty(1, rows, 64, device="meta", requires_grad=True)
+        norm.weight = nn.Parameter(torch.empty(64, device="meta"))
+        with Counted() as counted:
+            norm(x).sum().backward()
+        numbers.append(counted.number)
+    assert numbers[0] == numbers[1] < 60

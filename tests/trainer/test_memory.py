@@ -132,6 +132,34 @@ def test_what_is_computed_again_changes_no_bit_of_the_gradient(
     assert any(gradient.any() for gradient in kept.values())
 
 
+@pytest.mark.parametrize(("rank", "trees"), [(0, True), (4, False)])
+def test_a_long_timeline_keeps_the_inputs_of_layers_alone(rank: int, trees: bool, folder: Path):
+    model = PolicyModel.load(folder, ModelConfig.model_validate({"device": "cpu", "lora": {"rank": rank}}), seed=0)
+    model.takes_trees = trees
+    token_ids = [number * 37 % 128 for number in range(600)]
+    alone = episode([node(0, None, token_ids[:400]), node(1, 0, token_ids[400:], sampled=200)])
+    batch = pack(weigh([group([alone])], [[1.0]], "episode"), model.device)
+
+    def gradients() -> dict[str, Tensor]:
+        hidden_RD = model.hidden(batch)
+        hidden_RD.backward(torch.ones_like(hidden_RD))
+        found = {name: gradient.clone() for name, gradient in model.masters.gradients().items()}
+        model.masters.clear_gradients()
+        return found
+
+    if not trees:
+        model.causal_lm.set_attn_implementation("sdpa")
+    calls: list[int] = []
+    for layer in model.causal_lm.base_model.layers:
+        layer.mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    kept, n_calls = gradients(), len(calls)
+    model.tokens_kept = len(batch.token_ids_T) - 1
+    ours = gradients()
+    assert len(calls) - n_calls == 2 * n_calls == 2 * LLAMA["num_hidden_layers"]
+    assert any(gradient.any() for gradient in kept.values())
+    assert all(torch.equal(ours[name], kept[name]) for name in kept)
+
+
 def test_more_gpus_share_what_is_sharded():
     def total(*overrides: str) -> float:
         (training, *_) = estimates(load_config(None, overrides), shape_of(QWEN_7B), on_gpu=True, in_bfloat16=True)
