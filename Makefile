@@ -138,7 +138,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -190,6 +190,9 @@ bench-grammar: install ## our engine's tokens per second under a grammar beside 
 
 bench-learning: install env-trl ## three seeds of two tutorials, and a training step beside TRL's
 	@$(VENV)/python -m benchmarks.bench_learning
+
+bench-memory: install ## memory by part: the process, trainer, steps over 1k to 32k tokens, engine and cache, and a run's peak
+	@$(VENV)/python -m benchmarks.bench_memory
 
 bench-rubrics: install ## rubrics learned here beside those of py-openjudge, from the same labels with the same model of rules
 	@scripts/make_peer_env.sh openjudge

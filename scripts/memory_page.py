@@ -31,11 +31,13 @@ the same for your experiment and the model at its `model.path`, part by part, an
 NOTES = """
 With the default `trainer.tokens_per_microbatch` of {tokens:,}, which activations and logits grow with: lower it where
 memory is short. In bfloat16, as on GPUs; on a CPU without bfloat16 instructions weights and activations are float32.
-`local` holds the engine's copy of the weights and {kv:g} GiB of keys and values beside the trainer
-(`engine.kv_cache_gb`). With `verl` vLLM uses the same GPUs while nothing is trained. With `trinity` it has GPUs of
-its own, which hold the weights in bfloat16 and the keys and values. LoRA is of rank 32. What is counted is in
-`astune/backbone/memory.py`; its sums of weights, optimiser and activations are compared with a real trainer's tensors
-by a test. Allocators add to it.
+`local` trains and runs episodes by turns on the same memory, and what is shown is the larger. While episodes run that
+is the engine's copy of the weights and at most {kv:g} GiB of keys and values (`engine.kv_cache_gb`) beside the
+trainer's weights and moments. A timeline of more tokens than a micro-batch is never cut; of such a one each layer
+keeps its input alone and is computed a second time. With `verl` vLLM uses the same GPUs while nothing is trained. With
+`trinity` it has GPUs of its own, which hold the weights in bfloat16 and the keys and values. LoRA is of rank 32. What
+is counted is in `astune/backbone/memory.py`; its sums of weights, optimiser and activations are compared with a real
+trainer's tensors by a test. Allocators add to it.
 """
 
 

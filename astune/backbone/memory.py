@@ -20,6 +20,7 @@ _LOGITS_AT_ONCE = 1 << 24
 """Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
 _OPTIMISER_BYTES = 12
 """A float32 gradient and AdamW's two moments."""
+_MOMENTS_BYTES = 8
 _FLOAT32, _BFLOAT16 = 4, 2
 
 
@@ -123,11 +124,11 @@ def estimates_of(config: AstuneConfig) -> list[Estimate]:
 def engine_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
     """The engine in this process, without a trainer."""
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
-    return Estimate(_place(on_gpu, in_bfloat16), {"libraries": LIBRARIES, **_engine(config, shape, width)})
+    return Estimate(_place(on_gpu, in_bfloat16), {"libraries": LIBRARIES, **_engine(config, shape, width, on_gpu)})
 
 
 def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
-    """Trainer and engine, which share one device."""
+    """Trainer and engine, which share one device and take turns: the larger of what either needs."""
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
     rank = config.adapter_rank
     trained = shape.adapters(rank) if rank else shape.parameters
@@ -135,27 +136,39 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
     tokens = min(config.trainer.tokens_per_microbatch, all_tokens)
     master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
     start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
-    parts = {
+    engine = _engine(config, shape, width, on_gpu)
+    held = {
         "libraries": LIBRARIES,
         "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
-        "gradients and AdamW": trained * _OPTIMISER_BYTES,
         "starting weights": start * width,
+    }
+    training = held | {
+        "gradients and AdamW": trained * _OPTIMISER_BYTES,
         "activations": shape.local_activations(tokens) * width,
         "logits": _LOGITS_AT_ONCE * width,
-        **_engine(config, shape, width),
     }
-    return Estimate(_place(on_gpu, in_bfloat16), parts)
+    if on_gpu or rank:  # else the engine drops the weights that a step replaces
+        training |= {"engine": engine.get("engine", 0)}
+    sampling = held | {"AdamW": trained * _MOMENTS_BYTES, **engine}
+    larger = max((training, "while it trains"), (sampling, "while episodes run"), key=lambda one: sum(one[0].values()))
+    return Estimate(f"{_place(on_gpu, in_bfloat16)}, {larger[1]}", larger[0])
 
 
 def _place(on_gpu: bool, in_bfloat16: bool) -> str:
     return f"on the {'GPU' if on_gpu else 'CPU'}, in {'bfloat16' if in_bfloat16 else 'float32'}"
 
 
-def _engine(config: AstuneConfig, shape: ModelShape, width: int) -> dict[str, float]:
-    """The engine's own weights and cache, where it is in this process."""
+def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool) -> dict[str, float]:
+    """The engine's own weights and cache, where it is in this process; a CPU's has a tied head twice.
+
+    The cache is bounded by the episodes of a step at their full length, each with keys and values of its own.
+    """
     if config.engine.type != "in_process":
         return {}
-    return {"engine": shape.parameters * width, "keys and values": config.engine.kv_cache_gb * GIB}
+    weights = shape.parameters + (shape.embeddings if shape.tied and not on_gpu else 0)
+    tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
+    cache = min(config.engine.kv_cache_gb * GIB, 2 * shape.layers * shape.keys * tokens * width)
+    return {"engine": weights * width, "keys and values": cache}
 
 
 def colocated_memory(

@@ -1,4 +1,4 @@
-"""Which of many sequences begins the most like another one, without comparing it with each of them.
+"""Indices of sequences: the one that begins the most like a prompt, without comparing it with each of them.
 
 Among sequences in sorted order, the one that shares the longest beginning with a prompt stands beside the prompt's own
 place. Sequences of different policies are never compared.
@@ -55,7 +55,7 @@ class SlotIndex:
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._indices: tuple[PrefixIndex[Slot], PrefixIndex[Slot]] = PrefixIndex(), PrefixIndex()
-        """Of idle and of busy ones."""
+        """The first is of idle slots, the second of busy ones."""
         self._added: dict[int, tuple[bool, str, array[int]]] = {}
         for slot in slots:
             self.update(slot)

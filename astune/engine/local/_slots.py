@@ -54,7 +54,7 @@ class Slot:
     reusable: int | None = None
     """Leading tokens that other requests may take over, and that stay when this one is done; None: all."""
     prefix: Slot | None = None
-    """Whose buffers hold the first `shared` tokens; it has none itself."""
+    """The slot whose buffers hold the first `shared` tokens; it has none itself."""
     shared: int = 0
 
 
