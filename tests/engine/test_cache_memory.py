@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 import torch
 from engine_helpers import Weights, transformers_model
 
+from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
 from astune.engine.local._slots import zeros
 from astune.schema import SamplingParams
@@ -61,3 +63,22 @@ async def test_requests_wait_for_weights_that_were_dropped(tiny: InProcessEngine
     last = asyncio.ensure_future(tiny.generate(PROMPT, params, session="c"))
     await tiny.aclose()
     assert "closed" in str(await asyncio.gather(last, return_exceptions=True))
+
+
+@pytest.mark.parametrize(("n_conversations", "warns"), [(2, False), (12, True)])
+async def test_conversations_that_displace_each_other_are_named_once(
+    tiny_folder: Path, caplog: pytest.LogCaptureFixture, n_conversations: int, warns: bool
+) -> None:
+    settings = EngineConfig(kv_cache_gb=256 * 512 / 2**30)  # 512 tokens of the tiny model in bfloat16
+    engine = InProcessEngine.load(
+        tiny_folder, model=ModelConfig(device="cpu", dtype="bfloat16"), engine=settings, max_model_len=128
+    )
+    engine.open_session("game")
+    for turn in range(8):
+        for player in range(n_conversations):
+            prompt = [*range(50 + player, 50 + player + 30 + 8 * turn)]
+            await engine.generate(prompt, SamplingParams(max_tokens=2, seed=1), session="game")
+    await engine.aclose()
+    told = [record.message for record in caplog.records if "displace each other" in record.message]
+    assert len(told) == warns
+    assert all("the KV cache holds 512 tokens" in message for message in told)

@@ -9,6 +9,7 @@ nothing of requests or sampling.
 
 from __future__ import annotations
 
+import logging
 import math
 import mmap
 from array import array
@@ -18,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+_log = logging.getLogger(__name__)
 
 PIECE_TOKENS = 64
 """A batch-invariant engine computes prompts in pieces that begin at multiples of this, and keeps whole ones."""
@@ -85,6 +88,8 @@ class SlotCache:
         self.max_tokens = budget_bytes // self.token_bytes
         """Tokens of all slots together."""
         self._clock = 0
+        self._forgotten = 0
+        """Tokens of open sessions whose place was needed, and which are computed again; -1 after the warning."""
         self.reset()
 
     def reset(self) -> None:
@@ -187,7 +192,23 @@ class SlotCache:
         read = {id(slot.prefix) for slot in self.slots}
         closed = [slot for slot in closed if id(slot) not in read] or closed
         candidates = closed or [slot for slot in idle if slot is not source] or idle
-        return min(candidates, key=lambda slot: slot.last_used)
+        forgotten = min(candidates, key=lambda slot: slot.last_used)
+        if not closed:
+            self._count_forgotten(len(forgotten.tokens))
+        return forgotten
+
+    def _count_forgotten(self, n_tokens: int) -> None:
+        """Warn once if the cache is too small for what runs: conversations then displace each other at every turn."""
+        if self._forgotten < 0:
+            return
+        self._forgotten += n_tokens
+        if self._forgotten > 2 * self.max_tokens:
+            self._forgotten = -1
+            _log.warning(
+                f"the KV cache holds {self.max_tokens:,} tokens in up to {self._max_slots} conversations, too few for "
+                "those that run at once: they displace each other and are computed again. Raise engine.kv_cache_gb (on "
+                "a CPU only what is used takes memory), or lower rollout.max_env_worker"
+            )
 
     def _begin_with(self, slot: Slot, source: Slot, shared: int) -> None:
         """Let an empty slot begin with the first `shared` tokens of another one."""
