@@ -90,7 +90,7 @@ class Attempt:
         self._wait("environment")
         beginning = await self._create_environment()
         workflow = new_workflow(self._setting.workflow_class, self._config)
-        rollout = self._config.rollout
+        rollout, past = self._config.rollout, self._past_player()
         self._proxy = AstuneProxy(
             self.model,
             self._environment,
@@ -108,7 +108,7 @@ class Attempt:
             policies=self._config,
             rng=random.Random(self._world_seed),
             repeat=self._request.repeat,
-            past=self._past_player(),
+            past=past,
         )
         self._wait("workflow")
         try:
@@ -116,13 +116,14 @@ class Attempt:
         except WorkflowError as failure:
             self._follows(failure)
         self.model.require_open()
-        require_something_to_train(
-            workflow,
-            self._task,
-            self._forest,
-            self.model.cut,
-            free_answer=self._request.split == "train" and self._config.constrained_tokens == "mask",
-        )
+        if past is None or any(node.trainable for node in self._forest.nodes):  # else only that player spoke
+            require_something_to_train(
+                workflow,
+                self._task,
+                self._forest,
+                self.model.cut,
+                free_answer=self._request.split == "train" and self._config.constrained_tokens == "mask",
+            )
         self._wait("judge")
         self._reward = await self._judge(self._proxy)
 

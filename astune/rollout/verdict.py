@@ -187,6 +187,8 @@ def _require_fit(
         return
     tags = {targets.get(node.agent, node.agent) for node in trained}
     unknown = reward.per_target.keys() - targets.values() - tags
+    if not tags:  # only an earlier version of a policy spoke
+        return
     if tags.isdisjoint(reward.per_target) or (unknown and not tags <= reward.per_target.keys()):
         raise error(
             f"{what} gave rewards to the targets {sorted(reward.per_target)}, and {sorted(tags)} are trained",

@@ -75,9 +75,12 @@ def build_stage(
     observer: RolloutObserver | None = None,
     engine: InferenceEngine | None = None,
     models: dict[str, Any] | None = None,
+    trainer: dict[str, Any] | None = None,
     **rollout: Any,
 ) -> Stage:
-    config = AstuneConfig.model_validate({"models": models or {}, "rollout": {"max_attempts": 1} | rollout})
+    config = AstuneConfig.model_validate(
+        {"models": models or {}, "trainer": trainer or {}, "rollout": {"max_attempts": 1} | rollout}
+    )
     engine = engine or ScriptedEngine(replies)
     watcher = Watcher()
     pool = RolloutPool(engine, renderer, workflow, judge, config, observer or watcher)

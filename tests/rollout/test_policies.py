@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rollout_stage import Stage
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
+from astune.algorithm import DrGRPO, without_variance
 from astune.config.schema import AstuneConfig
 from astune.schema import Completion, SamplingParams
 
@@ -102,3 +103,25 @@ def test_targets_that_nobody_names_are_the_default_policys() -> None:
     unnamed = AstuneConfig.model_validate({"models": {"wolf": WOLF}})
     assert (unnamed.policy_of("agent"), unnamed.is_trained("")) == ("", False)
     assert (AstuneConfig().policy_of("agent"), AstuneConfig().is_trained("")) == ("", True)
+
+
+class EndsEarly(Workflow):
+    """A game that ends before the second player is asked."""
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        await proxy.as_agentscope_model("Ann", "wolf").achat(SAYS)
+        proxy.as_agentscope_model("Bob", "village")
+        return WorkflowOutput(reward=1.0, per_target={"wolf": 1.0, "village": 0.0})
+
+
+async def test_a_game_in_which_an_earlier_version_alone_spoke_is_played_and_teaches_nothing(
+    stage: Callable[..., Stage],
+) -> None:
+    models = {"wolf": {"lora": {"rank": 2}}, "village": {"lora": {"rank": 2}}}
+    there = stage(EndsEarly, judge=None, models=models, trainer={"league": {"share": 1}})
+    groups = await there.play([Task(task_id=f"game {n}", main_query="play") for n in range(12)], num_repeat=2)
+    assert [group.dropped for group in groups] == [None] * 12
+    n_trained = {tuple(len(one.trained_messages) for one in group.episodes) for group in groups}
+    assert n_trained == {(0, 0), (1, 1)}, "the wolf as it was in some groups, the village in others"
+    silent = [group for group in groups if not group.episodes[0].trained_messages]
+    assert without_variance(DrGRPO(), silent) == silent
