@@ -70,7 +70,7 @@ async def test_a_fallback_that_is_no_policy_is_an_error_by_name(stage: Callable[
     [group] = await stage(NoSuchFallback, judge=None, models=MODELS).play(
         [Task(task_id="t", main_query="play")], num_repeat=1
     )
-    assert "'https://api.example.com', which is no policy of the run" in (group.failed_attempts[0].error or "")
+    assert "'https://api.example.com', which is not a policy of the run" in (group.failed_attempts[0].error or "")
 
 
 @pytest.mark.parametrize(
