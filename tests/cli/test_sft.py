@@ -59,3 +59,14 @@ def test_a_run_that_ended_goes_on_as_what_it_was(folder: Path) -> None:
     out = astune(folder, "--resume", str(run), "--set", "trainer.total_steps=42")
     assert "held-out success" in out
     assert [line.step for line in RunDirectory.open(run).metrics() if line.kind == "train"][-1] == 42
+
+
+def test_reinforcement_begins_where_the_shown_model_is(folder: Path) -> None:
+    astune(folder, "export", "launcher_record/learn", "--to", "shown_model")
+    words = ["model.path=shown_model", "experiment_name=reinforced", "trainer.total_steps=1", "trainer.optim.lr=1e-6"]
+    astune(folder, "--conf", "learn.yaml", *(part for word in words for part in ("--set", word)))
+    lines = list(RunDirectory.open(resolve_run(folder / "launcher_record" / "reinforced")).metrics())
+    measured = [line.metrics["reward/success_rate"] for line in lines if line.kind == "validation"]
+    assert measured == [1.0, 1.0]
+    [step] = [line.metrics for line in lines if line.kind == "train"]
+    assert step["reward/success_rate"] > 0.5, "sampled, and not shown"
