@@ -71,7 +71,7 @@ def step(tokens: int) -> float:
     from astune.trainer.loss import PolicyLoss
     from astune.trainer.microbatch import pack
     from astune.trainer.policy_model import PolicyModel
-    from astune.trainer.samples import weigh
+    from astune.trainer.samples import weighted
 
     model = PolicyModel.load(_folder(), ModelConfig(device="cpu"), seed=0)
     model.tokens_kept = KEPT_TOKENS
@@ -93,7 +93,7 @@ def step(tokens: int) -> float:
                 reward=Reward(raw_reward=float(number), is_success=bool(number)),
             )
         )  # fmt: skip
-    batch = pack(weigh([EpisodeGroup(task, members)], [[-1.0, 1.0]], "episode"), torch.device("cpu"))
+    batch = pack(weighted([EpisodeGroup(task, members)], [[-1.0, 1.0]], "episode"), torch.device("cpu"))
     model.masters.step(OptimConfig(), 0.0)  # from the second step on the moments are there
     accumulate_gradient(model, [batch], PolicyLoss(GRPO(), LossConfig()), 1.0)
     model.masters.step(OptimConfig(), 1e-6)

@@ -141,9 +141,9 @@ class Bench:
     def measure(self, name: str, groups: Sequence[Any], *, branching: bool, repetitions: int, share: float) -> Trace:
         from astune.algorithm import advantages_of
         from astune.trainer.microbatch import Layout
-        from astune.trainer.samples import weigh
+        from astune.trainer.samples import weighted
 
-        timelines = weigh(groups, advantages_of(self._loss.algorithm, groups), "episode")
+        timelines = weighted(groups, advantages_of(self._loss.algorithm, groups), "episode")
         samples = list(samples_of(groups))
         layouts: tuple[Layout | None, ...] = (
             None,

@@ -25,7 +25,7 @@ from astune.renderers import Tool
 from astune.rollout import NullObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, Message
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 from astune.trainer.trie import build_tree
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
@@ -124,7 +124,7 @@ def pictures(episodes: list[Episode]) -> dict[str, str]:
 
 def tree_of(group: EpisodeGroup) -> str:
     """The tree that a training step computes for the group."""
-    timelines = weigh([group], [[episode.raw_reward for episode in group.episodes]], "episode")
+    timelines = weighted([group], [[episode.raw_reward for episode in group.episodes]], "episode")
     names = [
         f"{number}.{position}"
         for number, episode in enumerate(group.episodes, start=1)

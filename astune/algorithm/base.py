@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TokenWeights = Literal["episode", "timeline", "token", "constant", "group"]
-"""Unit of equal weight in a batch's loss; `astune.trainer.samples.weigh` has the worked example."""
+"""Unit of equal weight in a batch's loss; `astune.trainer.samples.weighted` has the worked example."""
 
 LearnsFrom = Literal["rollouts", "demonstrations", "preferences"]
 """`demonstrations` are the tasks' own answers, `preferences` a chosen and a rejected one of each: nothing is sampled,

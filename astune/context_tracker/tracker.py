@@ -250,12 +250,12 @@ class ContextTracker:
                 break
             answers = [node for node in level if self.forest.nodes[node].sampled]
             if answers:
-                found = self._said_to(conversation, answers, position), position + 1
+                found = self._answer_to(conversation, answers, position), position + 1
         if tip is not None and any(message["role"] == "assistant" for message in conversation.plain[found[1] :]):
             return self._last_answer(conversation, None)  # it may lie on another branch
         return found
 
-    def _said_to(self, conversation: Conversation, answers: Sequence[int], position: int) -> int:
+    def _answer_to(self, conversation: Conversation, answers: Sequence[int], position: int) -> int:
         """Choose which of several equal answers the agent continues from: its own, with the reasoning that it sent."""
         thought = conversation.plain[position].get("reasoning_content")
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from astune.config.schema import SandboxConfig, SandboxLimits
+from astune.sandbox._advice import advice
 from astune.sandbox._budget import Budget, places_for
-from astune.sandbox._mending import mending
 from astune.sandbox._program import BubblewrapBackend, RlimitsBackend
 from astune.sandbox._zygote import ZygoteBackend
 from astune.sandbox.base import Backend, SandboxResult
@@ -78,7 +78,7 @@ class Sandbox:
                 why = f" ({'; '.join(reasons)})" if reasons else ""
                 _log.warning("code runs WITHOUT isolation, since sandbox.allow_unsafe is true%s", why)
             return cls(config, candidate)
-        raise SandboxError(f"no sandbox works on this machine ({'; '.join(reasons)})", hint=mending(hints))
+        raise SandboxError(f"no sandbox works on this machine ({'; '.join(reasons)})", hint=advice(hints))
 
     @property
     def backend(self) -> str:

@@ -80,7 +80,7 @@ def json_object(line: bytes, where: str) -> Row:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON; write null")
+    raise ValueError(f"{name} is not a JSON number; write null")
 
 
 def _with_single_keys(pairs: list[tuple[str, Any]]) -> Row:

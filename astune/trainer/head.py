@@ -19,7 +19,7 @@ from torch import Tensor
 from astune.engine.local.grammar import Bits, forbid_others
 from astune.engine.local.softmax import exp_
 from astune.trainer.loss import LossSums
-from astune.trainer.masters import add_up
+from astune.trainer.master_weights import add_up
 
 LOGITS_PER_CHUNK = 1 << 24
 """Elements of one chunk's logits, 64 MiB in float32; the matrix products want some hundred rows."""

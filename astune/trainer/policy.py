@@ -31,7 +31,7 @@ from astune.trainer.microbatch import MicroBatch, pack, split
 from astune.trainer.own_logprobs import by_message
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.preferences import add_margins
-from astune.trainer.samples import WeightedTimeline, weigh
+from astune.trainer.samples import WeightedTimeline, weighted
 from astune.trainer.step_report import StepReport
 
 _log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class PolicyTrainer:
         for number in range(n_updates):
             part = slice(number, None, n_updates)
             share = min(1.0, len(batch.groups[part]) * trainer.loss.updates_per_step / n_groups)
-            timelines = weigh(
+            timelines = weighted(
                 batch.groups[part],
                 batch.advantages[part],
                 self.algorithm.token_weights,

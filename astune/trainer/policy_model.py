@@ -37,7 +37,7 @@ from astune.trainer.lora import (
     of_adapter,
     without_adapters,
 )
-from astune.trainer.masters import Masters
+from astune.trainer.master_weights import MasterWeights
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.recompute import Recomputing, layers_recomputed
 
@@ -61,7 +61,7 @@ class PolicyModel:
         self.device = device
         self.lora = lora
         self.adapter = adapter
-        self.masters = Masters(module, dtype, leaves=self._is_of_another_adapter)
+        self.masters = MasterWeights(module, dtype, leaves=self._is_of_another_adapter)
         self.tokens_kept: int | None = None
         """Tokens of a micro-batch whose activations are kept; of a larger one most are computed again."""
         self._start: PolicyModel | None = None

@@ -67,7 +67,7 @@ class TokenAccounts:
     masked: Counter[str] = field(default_factory=Counter[str])
 
 
-def weigh(
+def weighted(
     groups: Sequence[EpisodeGroup],
     advantages: Sequence[Sequence[Advantage]],
     scheme: TokenWeights,

@@ -19,7 +19,7 @@ from astune.trainer import head
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.microbatch import Layout, pack, split
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 
 CPU = torch.device("cpu")
 LONGEST = 8
@@ -150,7 +150,7 @@ def test_value_and_gradient_are_those_of_the_published_objective(
     theirs = {key: parameter.grad for key, parameter in module.named_parameters() if parameter.grad is not None}
 
     monkeypatch.setattr(head, "LOGITS_PER_CHUNK", 3 * VOCABULARY)
-    timelines = weigh(groups, advantages_of(algorithm, groups), algorithm.token_weights, constant=LONGEST)
+    timelines = weighted(groups, advantages_of(algorithm, groups), algorithm.token_weights, constant=LONGEST)
     model = PolicyModel.load(small_folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
     parts = [pack(part, CPU, layout=layout) for part in split(timelines, 40, layout=layout)]
     assert len(parts) > 1

@@ -15,7 +15,7 @@ from trainer_helpers import episode, group, node, policy_loss
 
 from astune.algorithm import CISPO, DAPO, GRPO, GSPO, Algorithm, DrGRPO
 from astune.trainer.loss import LossInputs
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 
 PYTHON = Path(".venv-trl/bin/python")
 SIDE = Path(__file__).parent / "trl_side.py"
@@ -57,7 +57,7 @@ def test_loss_and_gradient_are_those_of_trl() -> None:
     ):
         lengths = [int(sum(row)) for row in case["mask"]]
         episodes = [episode([node(0, None, [1]), node(1, 0, [2] * n, sampled=n)]) for n in lengths]
-        timelines = weigh([group(episodes)], [case["advantages"]], algorithm.token_weights, constant=LONGEST)
+        timelines = weighted([group(episodes)], [case["advantages"]], algorithm.token_weights, constant=LONGEST)
         mask = torch.tensor(case["mask"]).bool()
         logp, old = (torch.tensor(case[key], dtype=torch.float64) for key in ("logp", "old"))
         logp.requires_grad_()

@@ -14,7 +14,7 @@ from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.config.schema import LossConfig
 from astune.schema import Episode, EpisodeGroup, MessageNode
 from astune.trainer.loss import LossInputs, PolicyLoss
-from astune.trainer.samples import WeightedTimeline, weigh
+from astune.trainer.samples import WeightedTimeline, weighted
 
 EOS = 0
 LOSSES = {
@@ -71,7 +71,7 @@ def local_timelines(batch: Batch, scheme: TokenWeights) -> list[WeightedTimeline
     """What the local trainer trains."""
     share = len(batch.used) / (len(batch.used) + len(batch.quiet))
     advantages = advantages_of(GRPO(), batch.used)
-    return weigh(batch.used, advantages, scheme, share=share, constant=GRPO.max_response_tokens)
+    return weighted(batch.used, advantages, scheme, share=share, constant=GRPO.max_response_tokens)
 
 
 def local_gradient(

@@ -179,7 +179,7 @@ def test_the_sandbox_is_the_one_that_a_run_would_use():
 
 def test_where_no_sandbox_works_each_reason_is_named_with_the_line_that_fixes_it(monkeypatch, tmp_path):
     monkeypatch.setattr("astune.sandbox.sandbox._candidates", lambda *_: [BubblewrapBackend()])
-    monkeypatch.setattr("astune.sandbox._mending._of_the_kernel", list)
+    monkeypatch.setattr("astune.sandbox._advice._of_the_kernel", list)
     only(monkeypatch, tmp_path / "bin")
     finding = machine.sandbox(SandboxConfig())
     assert (finding.state, "(bubblewrap: bwrap is not installed)" in finding.detail) == ("problem", True)

@@ -184,7 +184,7 @@ async def test_a_cache_that_is_never_empty_ends_at_its_deadline(one, monkeypatch
     server.holds_blocks = 1 << 30
     with pytest.raises(DeadlineExceeded, match=r"forgetting what it cached .* took longer than 0\.2 s") as told:
         await one.engine.load_weights(Bigrams.random(0))
-    assert "one run alone" in told.value.hint
+    assert "exclusively for one training run" in told.value.hint
 
 
 async def test_a_worker_that_never_answers_ends_at_its_deadline(one, monkeypatch):

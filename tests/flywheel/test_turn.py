@@ -110,7 +110,7 @@ def test_pairs_are_learned_from_where_asked(half: Path, tmp_path: Path) -> None:
 def test_too_little_feedback_trains_nothing(half: Path, tmp_path: Path) -> None:
     make_world(tmp_path, half, replay="")
     give_feedback(tmp_path, n_users=1)
-    assert re.search(r"not trained: \d tasks, and a step takes 12", astune(tmp_path, "flywheel", "wheel.yaml"))
+    assert re.search(r"not trained: \d tasks, but a step needs 12", astune(tmp_path, "flywheel", "wheel.yaml"))
     assert "nothing is new" in astune(tmp_path, "flywheel", "wheel.yaml")
     assert not (tmp_path / "launcher_record").exists()
 

@@ -125,7 +125,7 @@ def test_rewinding_a_run_moves_all_that_was_recorded_later_into_a_run_of_its_own
         assert (best.step, best.score) == (3, 1.0)
         assert moved is not None
         assert str(moved) == (
-            "resuming after step 2: records of step 3 (1 episode, the model of step 3 with held-out success "
+            "resuming after step 2: records of step 3 (1 episode, the model of step 3 with validation success "
             f"1.00) were moved to {run.path / 'superseded' / '1'}"
         )
         assert run.rewind(2) is None

@@ -57,8 +57,8 @@ def test_calls_of_a_sandbox_that_dies_fail_and_are_no_results(backend):
         sandbox = await Sandbox.start(SandboxConfig(), backend=backend)
         calls = [asyncio.ensure_future(sandbox.run("import time; time.sleep(20)")) for _ in range(3)]
         await asyncio.sleep(1)
-        keeper = sandbox._backend._process.pid
-        zygote, *_ = family.below(keeper)
+        parent = sandbox._backend._process.pid
+        zygote, *_ = family.below(parent)
         os.kill(int(zygote), signal.SIGKILL)
         results = await asyncio.gather(*calls, return_exceptions=True)
         await sandbox.aclose()

@@ -101,7 +101,7 @@ def test_without_pyarrow_the_package_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"answer": NaN}', "NaN is no number of JSON"),
+        ('{"answer": NaN}', "NaN is not a JSON number"),
         ('{"a": {"b": 1, "b": 2}}', "'b' stands twice"),
         ('{"a": "\\ud800"}', "half a surrogate pair"),
         ('{"a": ' + "[" * 100_000 + "}", "nested too deeply"),

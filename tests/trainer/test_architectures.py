@@ -22,7 +22,7 @@ from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.microbatch import pack
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_a_family_is_trained_with_the_gradient_of_its_own_forward_pass(
 ) -> None:
     folder = save_random(architecture, changes, tmp_path)
     batch = random_batch(0)
-    timelines = weigh(batch.groups, batch.advantages, "episode")
+    timelines = weighted(batch.groups, batch.advantages, "episode")
     _, theirs = reference_gradient(folder, timelines, policy_loss(), dtype="float32")
     model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
     accumulate_gradient(model, [pack(timelines, torch.device("cpu"))], policy_loss(), 1.0)
@@ -110,7 +110,7 @@ def test_a_family_that_cannot_share_a_tree_is_found_out_said_and_trained_one_tim
 ) -> None:
     folder = save_random(architecture, changes, tmp_path)
     batch = random_batch(0)
-    timelines = weigh(batch.groups, batch.advantages, "episode")
+    timelines = weighted(batch.groups, batch.advantages, "episode")
     with caplog.at_level(logging.WARNING):
         model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
     assert not model.takes_trees
@@ -219,7 +219,7 @@ def test_adapters_of_experts_are_merged_into_the_weights_that_the_trainer_comput
     module.load_state_dict(dict(trainer.named_tensors()))
     changed = {name.split(".", 3)[-1] for name, tensor in module.state_dict().items() if tensor.ne(before[name]).any()}
     assert {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"} < changed
-    timeline = weigh(batch.groups, batch.advantages, "episode")[0]
+    timeline = weighted(batch.groups, batch.advantages, "episode")[0]
     logprobs = module(torch.tensor([timeline.token_ids])).logits[0].log_softmax(-1)
     expected = logprobs[[at - 1 for at in timeline.positions], [timeline.token_ids[at] for at in timeline.positions]]
     assert torch.allclose(trainer.model.logprobs(pack([timeline], torch.device("cpu")), 1.0), expected, atol=1e-4)

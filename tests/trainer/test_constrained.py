@@ -32,7 +32,7 @@ from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import Layout, pack, split
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import WeightedTimeline, account, weigh
+from astune.trainer.samples import WeightedTimeline, account, weighted
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path,
     loss = policy_loss(entropy_coef=0.01 * (seed % 2))
     temperature = (1.0, 0.7)[seed % 2]
     batch = constrained(random_batch(seed, turns=1 + seed % 3), seed)
-    timelines = weigh(batch.groups, batch.advantages, "episode")
+    timelines = weighted(batch.groups, batch.advantages, "episode")
     assert any(timeline.constrained for timeline in timelines)
     value, theirs = reference_gradient(
         small_folder, timelines, loss, temperature=temperature, dtype="float32", grammars=RandomMasks()
@@ -107,7 +107,7 @@ def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path,
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)
     _, free = reference_gradient(
         small_folder,
-        weigh(random_batch(seed, turns=1 + seed % 3).groups, batch.advantages, "episode"),
+        weighted(random_batch(seed, turns=1 + seed % 3).groups, batch.advantages, "episode"),
         loss,
         temperature=temperature,
         dtype="float32",
@@ -118,7 +118,7 @@ def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path,
 def test_bfloat16_adds_no_error_beyond_that_of_bfloat16_itself(small_folder: Path) -> None:
     for seed in range(3):
         batch = constrained(random_batch(seed), seed)
-        timelines = weigh(batch.groups, batch.advantages, "episode")
+        timelines = weighted(batch.groups, batch.advantages, "episode")
         _, exact = reference_gradient(small_folder, timelines, policy_loss(), dtype="float32", grammars=RandomMasks())
         _, one_by_one = reference_gradient(
             small_folder, timelines, policy_loss(), dtype="bfloat16", grammars=RandomMasks()
@@ -136,7 +136,7 @@ def test_equal_answers_under_different_grammars_and_under_none_each_have_their_o
         episode([node(0, None, prompt), node(1, 0, answer, sampled=2, constraint=constraint)])
         for constraint in (None, Constraint(Grammar("regex", "0"), (0,)), Constraint(Grammar("regex", "1"), (0,)), None)
     ]
-    timelines = weigh([group(episodes)], [[1.0, -0.5, 0.7, 0.3]], "episode")
+    timelines = weighted([group(episodes)], [[1.0, -0.5, 0.7, 0.3]], "episode")
     microbatch = pack(timelines, CPU, RandomMasks(), layout="tree")
     assert len(microbatch.token_ids_T) == len(prompt) + len(answer) - 1
     assert len(microbatch.row_R) == 6
@@ -149,9 +149,9 @@ def test_equal_answers_under_different_grammars_and_under_none_each_have_their_o
 
 def test_masks_are_kept_once_and_only_where_there_are_any() -> None:
     batch = random_batch(3)
-    assert pack(weigh(batch.groups, batch.advantages, "episode"), CPU).targets.masks is None
+    assert pack(weighted(batch.groups, batch.advantages, "episode"), CPU).targets.masks is None
     batch = constrained(random_batch(3), 3)
-    timelines = weigh(batch.groups, batch.advantages, "episode")
+    timelines = weighted(batch.groups, batch.advantages, "episode")
     masks = pack(timelines, CPU, RandomMasks()).targets.masks
     assert masks is not None
     assert len({mask.tobytes() for mask in masks.masks}) == len(masks.masks)
@@ -176,7 +176,7 @@ def answers(folder: Path, texts: Sequence[str], constraint: Constraint | None, *
 def test_real_masks_give_the_gradient_of_plain_autograd_too(tiny_folder: Path) -> None:
     episodes = answers(tiny_folder, ["12 kg", "-407", "9", "12"], NUMBER)
     episodes += answers(tiny_folder, ["It weighs 3 kg."], None)
-    timelines = weigh([group(episodes)], [[1.0, -0.5, 0.7, 0.3, -1.0]], "episode")
+    timelines = weighted([group(episodes)], [[1.0, -0.5, 0.7, 0.3, -1.0]], "episode")
     model = load(tiny_folder)
     grammars = Grammars(tiny_folder, model.vocab_size)
     _, theirs = reference_gradient(tiny_folder, timelines, policy_loss(), dtype="float32", grammars=grammars)
@@ -189,7 +189,7 @@ def test_a_grammar_that_allows_everything_changes_only_what_control_tokens_had(t
     grammars = Grammars(tiny_folder, model.vocab_size)
     logprobs = [
         model.logprobs(
-            pack(weigh([group(answers(tiny_folder, ["12 kg"], limits))], [[1.0]], "episode"), CPU, grammars), 1.0
+            pack(weighted([group(answers(tiny_folder, ["12 kg"], limits))], [[1.0]], "episode"), CPU, grammars), 1.0
         )
         for limits in (None, ANY)
     ]
@@ -214,7 +214,7 @@ def test_a_step_learns_within_the_grammar_and_counts_its_tokens(tiny_folder: Pat
 def within_grammar(trainer: PolicyTrainer, folder: Path) -> dict[str, float]:
     logprobs: dict[str, float] = {}
     for text in ("12", "77"):
-        timelines = weigh([group(answers(folder, [text], NUMBER))], [[1.0]], "episode")
+        timelines = weighted([group(answers(folder, [text], NUMBER))], [[1.0]], "episode")
         microbatch = pack(timelines, CPU, trainer._grammars)
         logprobs[text] = float(trainer._model.logprobs(microbatch, 1.0).sum())
     return logprobs
@@ -237,7 +237,7 @@ def test_masked_tokens_carry_no_loss_and_stand_in_an_account_of_their_own(tiny_f
     n_free, n_under = (sum(one.forest.sampled_tokens() for one in some) for some in (free, under))
     assert accounts.trained == n_free
     assert accounts.masked == {"sampled under a grammar": n_under}
-    [timeline] = weigh([group([*free, *under])], [[1.0, 0.0, -1.0]], "episode")
+    [timeline] = weighted([group([*free, *under])], [[1.0, 0.0, -1.0]], "episode")
     assert len(timeline.positions) == n_free
     assert timeline.constrained == []
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from astune.trainer.masters import Masters
+from astune.trainer.master_weights import MasterWeights
 
 N_TOKENS, OFTEN = 4000, 7
 
@@ -30,7 +30,7 @@ def read(share: float) -> tuple[Tensor, Tensor]:
 
 def gradient(module: nn.Module, ids: Tensor, grad: Tensor, *, cut: int = N_TOKENS) -> Tensor:
     """What the weight's buffer holds after micro-batches of `cut` tokens."""
-    masters = Masters(module, torch.bfloat16)
+    masters = MasterWeights(module, torch.bfloat16)
     for some_ids, some_grad in zip(ids.split(cut, dim=1), grad.split(cut, dim=1), strict=True):
         module(some_ids).backward(some_grad)
     [total] = masters.gradients().values()
@@ -58,6 +58,6 @@ def test_an_embedding_that_scales_or_has_padding_gets_the_gradient_that_autograd
 
 def test_a_frozen_embedding_stays_as_it_is() -> None:
     module = nn.Embedding(50, 16).requires_grad_(False)
-    Masters(module, torch.bfloat16)
+    MasterWeights(module, torch.bfloat16)
     assert type(module) is nn.Embedding
     assert not module(torch.tensor([1])).requires_grad

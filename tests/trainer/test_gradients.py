@@ -18,7 +18,7 @@ from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import pack, split
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import WeightedTimeline, weigh
+from astune.trainer.samples import WeightedTimeline, weighted
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def tree_gradient(
 
 
 def timelines_of(batch: TrainingBatch) -> list[WeightedTimeline]:
-    return weigh(batch.groups, batch.advantages, "episode")
+    return weighted(batch.groups, batch.advantages, "episode")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from astune.trainer.masters import add_up
+from astune.trainer.master_weights import add_up
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (1025, 2049), (2, 3, 700_000), (3 << 20,)])

@@ -17,7 +17,7 @@ from astune.config.schema import ModelConfig, OptimConfig
 from astune.trainer.microbatch import MicroBatch, pack
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.recompute import Recomputing
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 
 LLAMA = {
     "hidden_size": 256,
@@ -87,7 +87,7 @@ def small_batch(model: PolicyModel) -> MicroBatch:
         episode([node(0, None, token_ids[:400]), node(1, 0, token_ids[400 + n :], sampled=200)], name=str(n))
         for n in range(2)
     ]
-    return pack(weigh([group(members)], [[1.0, -1.0]], "episode"), model.device)
+    return pack(weighted([group(members)], [[1.0, -1.0]], "episode"), model.device)
 
 
 def test_activations_are_those_that_the_backward_pass_keeps(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +138,7 @@ def test_a_long_timeline_keeps_the_inputs_of_layers_alone(rank: int, trees: bool
     model.takes_trees = trees
     token_ids = [number * 37 % 128 for number in range(600)]
     alone = episode([node(0, None, token_ids[:400]), node(1, 0, token_ids[400:], sampled=200)])
-    batch = pack(weigh([group([alone])], [[1.0]], "episode"), model.device)
+    batch = pack(weighted([group([alone])], [[1.0]], "episode"), model.device)
 
     def gradients() -> dict[str, Tensor]:
         hidden_RD = model.hidden(batch)

@@ -31,7 +31,7 @@ from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import Layout, choose_layout, pack, split
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import WeightedTimeline, weigh
+from astune.trainer.samples import WeightedTimeline, weighted
 
 CPU = torch.device("cpu")
 Gradient = dict[str, Tensor]
@@ -268,7 +268,7 @@ async def test_a_run_that_was_really_recorded_has_one_gradient_however_it_is_com
     recorded: tuple[Path, list[EpisodeGroup]], dtype: torch.dtype
 ) -> None:
     folder, groups = recorded
-    timelines = weigh(groups, advantages_of(GRPO(), groups), "episode")
+    timelines = weighted(groups, advantages_of(GRPO(), groups), "episode")
     assert len(timelines) == 3 * sum(
         len(group.episodes) for group in groups
     )  # the conversation, its edited branch, the helper's

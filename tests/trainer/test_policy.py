@@ -17,7 +17,7 @@ from astune.schema import TrainerError, TrainingBatch
 from astune.trainer.microbatch import pack
 from astune.trainer.policy import PolicyTrainer, learning_rate
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 from astune.trainer.step_report import StepReport
 
 
@@ -259,7 +259,7 @@ def test_the_kl_term_is_zero_at_the_start_and_grows_from_the_starting_weights(sm
 def test_the_kept_start_stays_where_it_was(small_folder: Path) -> None:
     trainer = PolicyTrainer.load(small_folder, config(loss={"kl_coef": 0.1}, optim={"lr": 1e-2}))
     model = trainer._model
-    batch = pack(weigh(preference().groups, preference().advantages, "episode"), torch.device("cpu"))
+    batch = pack(weighted(preference().groups, preference().advantages, "episode"), torch.device("cpu"))
     before = model.start_logprobs(batch, 1.0)
     assert torch.equal(before, model.logprobs(batch, 1.0))
     trainer.step(preference())

@@ -23,7 +23,7 @@ from astune.schema import Advantage, Episode, EpisodeGroup
 from astune.trainer.ledger import RolloutResult, StepLedger, batch_of
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.sample_rules import apply_rules
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 
 
 def game(*messages: tuple[str, int, int], **of_episode: Any) -> Episode:
@@ -121,7 +121,7 @@ def test_a_weight_multiplies_advantages_and_nothing_leaves_training() -> None:
     changed, accounts = ruled([rule], group(games), [1.0, {1: -1.0, 3: 0.25}])
     assert changed == [{1: 0.5, 3: 1.0}, {1: -0.5, 3: 0.25}]
     assert not accounts
-    weighed = weigh([group(games[:1])], [changed[:1]], "episode")
+    weighed = weighted([group(games[:1])], [changed[:1]], "episode")
     assert [(one.advantages[0], one.token_weight) for one in weighed] == [(0.5, 1 / 5), (1.0, 1 / 5)]
 
 
@@ -160,7 +160,7 @@ def test_what_is_left_weighs_as_if_nothing_else_had_been_sampled() -> None:
     """Two episodes of 3 + 2 and of 3 + 2 tokens; of the second nothing is left, of the first two tokens."""
     games = [game(("Ann", 5, 3), ("Bob", 6, 2), name="one"), game(("Ann", 5, 3), ("Ann", 6, 2), name="two")]
     changed, _ = ruled([{"do": "drop", "agent": "Ann"}], group(games), [1.0, -1.0])
-    [timeline] = weigh([group(games)], [changed], "episode")
+    [timeline] = weighted([group(games)], [changed], "episode")
     assert (timeline.episode_id, timeline.advantages, timeline.token_weight) == ("one", [1.0, 1.0], 1 / 2)
     [row] = rows_of(group(games), changed, GRPO())
     assert (row.response_ids, row.advantages) == ([6, 6], [1.0, 1.0]), "a cluster trains the same"
@@ -216,16 +216,16 @@ def test_advantages_count_episodes_of_which_nothing_is_trained() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"do": "cap"}, "`do: cap` needs `messages`"),
-        ({"do": "reweight"}, "`do: reweight` needs `weight`"),
-        ({"do": "drop", "messages": 3}, "`messages` is a key of cap"),
-        ({"do": "cap", "messages": 3, "weight": 2}, "`weight` is a key of reweight"),
+        ({"do": "cap"}, "`do: cap` requires `messages`"),
+        ({"do": "reweight"}, "`do: reweight` requires `weight`"),
+        ({"do": "drop", "messages": 3}, "`messages` is only allowed with cap"),
+        ({"do": "cap", "messages": 3, "weight": 2}, "`weight` is only allowed with reweight"),
         ({"do": "reweight", "weight": 0}, "greater than 0"),
         ({"do": "drop", "min_tokens": 3, "max_tokens": 2}, "`min_tokens` is above `max_tokens`"),
         ({"do": "drop", "status": "error"}, "status"),
-        ({"do": "drop", "calls": [0, 0]}, "`calls: .0, 0.` is empty"),
-        ({"do": "drop", "calls": [2, 1]}, "`calls: .2, 1.` is empty"),
-        ({"do": "drop", "calls": [-1, -2]}, "`calls: .-1, -2.` is empty"),
+        ({"do": "drop", "calls": [0, 0]}, "`calls: .0, 0.` is an empty range"),
+        ({"do": "drop", "calls": [2, 1]}, "`calls: .2, 1.` is an empty range"),
+        ({"do": "drop", "calls": [-1, -2]}, "`calls: .-1, -2.` is an empty range"),
     ],
 )
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from astune.algorithm import Algorithm, TokenWeights
 from astune.schema import Advantage, EpisodeGroup
-from astune.trainer.samples import weigh
+from astune.trainer.samples import weighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], algorithm: Alg
     """The trained timelines of one group, weighed within it: by what `BatchScale` counts, each counts 1."""
     rows: list[Row] = []
     scheme = algorithm.token_weights
-    timelines = weigh([group], [advantages], scheme, constant=algorithm.max_response_tokens)
+    timelines = weighted([group], [advantages], scheme, constant=algorithm.max_response_tokens)
     n_tokens = sum(len(one.positions) for one in timelines)
     counted = {"episode": 1, "timeline": len(timelines), "token": n_tokens, "constant": 1, "group": 1}[scheme]
     for timeline in timelines:
@@ -85,7 +85,7 @@ class BatchScale:
     """Totals of a batch, of which every weight within a group is a fraction.
 
     Groups without variance are counted, although nothing of them is computed: their advantages of zero belong into the
-    mean (`weigh` says why).
+    mean (see `weighted`).
     """
 
     groups: int

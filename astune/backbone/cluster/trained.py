@@ -18,7 +18,7 @@ from astune.backbone.cluster.messages import TrainedRow
 from astune.schema import TrainerError, TrainingBatch
 from astune.trainer.loss import LossInputs, PolicyLoss
 from astune.trainer.own_logprobs import OwnLogprobs
-from astune.trainer.samples import WeightedTimeline, weigh
+from astune.trainer.samples import WeightedTimeline, weighted
 from astune.trainer.step_report import StepReport
 
 _NAMES = {"actor/grad_norm": "grad_norm"}
@@ -48,7 +48,7 @@ def report_of(
     Raises:
         TrainerError: the engine trained other tokens than those of the batch, or its gradient is not finite.
     """
-    timelines = weigh(
+    timelines = weighted(
         batch.groups,
         batch.advantages,
         loss.algorithm.token_weights,

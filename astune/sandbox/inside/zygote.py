@@ -49,7 +49,7 @@ def main() -> NoReturn:
     try:
         walls = Walls() if spec["walled"] else None
         os.chmod(spec["base"], 0o711)  # nobody lives in a folder below
-        _fork_from_keeper(spec["base"])
+        _fork_from_parent(spec["base"])
         if walls is not None:
             walls.close_in(spec["base"], spec["readable"])
         else:
@@ -62,7 +62,7 @@ def main() -> NoReturn:
     guest.run(_serve(control, parent, walls, spec))
 
 
-def _fork_from_keeper(base: str) -> None:
+def _fork_from_parent(base: str) -> None:
     """Continue in a child process, whose parent removes `base` when the child has ended."""
     zygote = os.fork()
     if zygote == 0:

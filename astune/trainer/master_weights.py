@@ -36,7 +36,7 @@ def add_up(total: Tensor, part: Tensor) -> None:
         block.add_(more)
 
 
-class Masters:
+class MasterWeights:
     """A master weight, and during a step a gradient buffer, for every parameter of `module` that requires a gradient.
 
     The module's parameters become `dtype`, all of them. Where that is float32 a parameter is its own master.

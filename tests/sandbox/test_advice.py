@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from astune.sandbox import _mending
-from astune.sandbox._mending import mending
+from astune.sandbox import _advice
+from astune.sandbox._advice import advice
 
 SECCOMP = {"kernel/seccomp/actions_avail": "allow log"}
 OWN_WAY = "; or run code without isolation: --set sandbox.allow_unsafe=true"
@@ -29,6 +29,6 @@ def test_the_line_follows_from_the_kernels_settings(settings, line, monkeypatch,
     for name, value in settings.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
-    monkeypatch.setattr(_mending, "_SETTINGS", tmp_path)
-    monkeypatch.setattr(_mending.sys, "platform", "linux")
-    assert mending(["chmod o+x /root", "sudo apt install bubblewrap"]) == line + OWN_WAY
+    monkeypatch.setattr(_advice, "_SETTINGS", tmp_path)
+    monkeypatch.setattr(_advice.sys, "platform", "linux")
+    assert advice(["chmod o+x /root", "sudo apt install bubblewrap"]) == line + OWN_WAY

@@ -19,7 +19,7 @@ _AGAINST_NAMESPACES = {
 """Settings that keep users from making namespaces: the value that does, and one that does not."""
 
 
-def mending(hints: Iterable[str]) -> str:
+def advice(hints: Iterable[str]) -> str:
     """Return the command to run first, and the fallback without isolation.
 
     Args:
