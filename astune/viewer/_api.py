@@ -159,7 +159,7 @@ class Api:
         return _ask(run, read)
 
     def metrics(self, names: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """What runs measured.
+        """Return the measurements of runs.
 
         Args:
             only: the metrics that lines are to have, all where it is empty; `time/*` is every one that begins so.
