@@ -31,17 +31,19 @@ class LeagueConfig(StrictModel):
     size: int = Field(default=4, ge=1)
     """Number of recent versions kept of each policy; each is an adapter in the memory of trainer and engine."""
 
-    def pool(self, step: int) -> list[int]:
-        """The steps after which the versions were kept that play in step `step`, the newest first.
 
-        every 5, size 3:   step 1 -> 0     step 6 -> 5 0     step 23 -> 20 15 10
-        """
-        newest = (step - 1) // self.every * self.every
-        return [at for at in range(newest, newest - self.every * self.size, -self.every) if at >= 0]
+def pool_of(league: LeagueConfig, step: int) -> list[int]:
+    """The steps after which the versions were kept that play in step `step`, the newest first.
 
-    def slot(self, kept_at: int) -> int:
-        """The place of a version in the pool; a newer one takes the place of the oldest."""
-        return kept_at // self.every % self.size
+    every 5, size 3:   step 1 -> 0     step 6 -> 5 0     step 23 -> 20 15 10
+    """
+    newest = (step - 1) // league.every * league.every
+    return [at for at in range(newest, newest - league.every * league.size, -league.every) if at >= 0]
+
+
+def slot_of(league: LeagueConfig, kept_at: int) -> int:
+    """The place of a version in the pool; a newer one takes the place of the oldest."""
+    return kept_at // league.every % league.size
 
 
 class PastPlayer(NamedTuple):
@@ -75,9 +77,9 @@ def past_player(
     trained = [name for name, policy in models.items() if policy.train]
     policy = rng.choice(trained)
     target = rng.choice(models[policy].targets) if len(trained) == 1 else None
-    pool = league.pool(step)
+    pool = pool_of(league, step)
     kept_at = rng.choice(pool)
-    return PastPlayer(policy, target, kept_at, pool.index(kept_at) + 1, adapter_in(policy, league.slot(kept_at)))
+    return PastPlayer(policy, target, kept_at, pool.index(kept_at) + 1, adapter_in(policy, slot_of(league, kept_at)))
 
 
 def require_opponents(league: LeagueConfig, models: Mapping[str, PolicyConfig]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from astune.config.league import adapter_in
+from astune.config.league import adapter_in, pool_of, slot_of
 from astune.config.schema import AstuneConfig
 from astune.engine.adapters import Adapter, AdapterSource, Factors, read_adapter, write_adapter
 from astune.engine.base import AdapterEngine
@@ -41,8 +41,8 @@ class League:
     async def enter(self, step: int, engine: AdapterEngine) -> None:
         """Before the rollouts of a step: keep the present version where it is due, and let the engine have the pool."""
         league = self._config.trainer.league
-        if (newest := league.pool(step)[0]) > self._kept_at:
-            slot = league.slot(newest)
+        if (newest := pool_of(league, step)[0]) > self._kept_at:
+            slot = slot_of(league, newest)
             for policy, adapter in self._policies.adapters().items():
                 self._kept[adapter_in(policy, slot)] = _copied(adapter)
             self._kept_at, self._in_engine = newest, False
@@ -66,8 +66,7 @@ class League:
 
 
 def league_metrics(config: AstuneConfig, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    """Return the present policies' rewards by pairing: `league/wolf_vs_village_2/reward_mean`.
-    `league/wolf_vs_village_2/reward_mean`.
+    """Return the present policies' rewards by pairing, as `league/wolf_vs_village_2/reward_mean`.
 
     The number is the opponent's generation, 1 for the newest kept; `wolf_vs_others_0` is where all play as they are.
     With rewards of 1 and 0 a mean is a win rate.

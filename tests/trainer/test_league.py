@@ -10,7 +10,7 @@ import pytest
 from trainer_helpers import episode, group, node
 from two_policies import MODELS, batch, several
 
-from astune.config.league import LeagueConfig
+from astune.config.league import LeagueConfig, pool_of, slot_of
 from astune.config.schema import AstuneConfig
 from astune.engine import InProcessEngine
 from astune.schema import SamplingParams, Task
@@ -30,8 +30,8 @@ def in_league(models: dict[str, Any], **league: Any) -> AstuneConfig:
 )
 def test_the_pool_is_the_newest_versions_each_in_a_place_of_its_own(step: int, pool: list[int]) -> None:
     league = LeagueConfig(share=1, every=5, size=3)
-    assert league.pool(step) == pool
-    assert len({league.slot(at) for at in pool}) == len(pool)
+    assert pool_of(league, step) == pool
+    assert len({slot_of(league, at) for at in pool}) == len(pool)
 
 
 def test_so_many_groups_as_asked_for_meet_an_earlier_version_of_either_side() -> None:
