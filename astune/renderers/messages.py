@@ -18,6 +18,7 @@ from astune.schema import Forest, Message, MessageNode, WorkflowError
 from astune.schema.plain_json import whole
 
 _OPTIONAL = ("name", "reasoning_content", "tool_calls", "tool_call_id", "images")
+_PLAIN_ROLES = ("system", "user", "assistant")
 _KEYS = frozenset({"role", "content", *_OPTIONAL} - {"images"})
 _FORMATTERS = "of AgentScope's formatters, those of OpenAI (chat), DashScope, DeepSeek and Ollama write such messages"
 
@@ -243,3 +244,15 @@ def conversations(forest: Forest) -> list[list[Message]]:
         forest.path(node.node_id) for node in forest.nodes if node.node_id not in parents
     ]
     return [[message_of(node) for node in path] for path in paths if any(node.sampled for node in path)]
+
+
+def is_plain(message: Message) -> bool:
+    """Return whether the message is a role of every template and a text, and nothing else."""
+    return message.keys() == {"role", "content"} and message["role"] in _PLAIN_ROLES
+
+
+def is_whole_in(answer: str, message: Message) -> bool:
+    """Return whether the answer's part of a render contains all that the model wrote."""
+    pieces = [message["content"], message.get("reasoning_content") or ""]
+    pieces += [call["function"]["name"] for call in message.get("tool_calls", ())]
+    return all(piece.strip() in answer for piece in pieces)

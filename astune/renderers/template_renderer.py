@@ -22,7 +22,7 @@ from astune.renderers import forced_calls, plain_tools
 from astune.renderers.beginnings import common_beginning
 from astune.renderers.families import reader_for, without_last
 from astune.renderers.message_ends import MARK, ends_by_marks, ends_by_search
-from astune.renderers.messages import meaning_of
+from astune.renderers.messages import is_plain, is_whole_in, meaning_of
 from astune.renderers.probes import CALLED, FREE_PROBES, PROBES, QUESTION, TOOL
 from astune.renderers.renderer import Rendered, Reply, Tool
 from astune.renderers.settled import Settled, settled_by_probing, settled_text
@@ -32,7 +32,6 @@ from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowErr
 
 _KEPT_GRAMMARS = 64
 """Cached grammars of forced calls; deriving one takes two renders per tool, and agents offer the same tools again."""
-_ROLES = ("system", "user", "assistant")
 _HINT = "use a model whose chat template writes a conversation front to back, such as SmolLM2 or Qwen2.5 Instruct"
 _NO_TOOLS_HINT = "set rollout.agentscope_disable_toolcalls: True, or give the agent no tools (toolkit=None)"
 
@@ -85,7 +84,7 @@ class TemplateRenderer:
         self, history: Sequence[Message], sampled_ids: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
     ) -> Rendered | None:
         self._require_readable(new, tools)
-        if self._frames_alone and not tools and all(map(_is_plain, [history[-1], *new])):
+        if self._frames_alone and not tools and all(map(is_plain, [history[-1], *new])):
             whole = self._framed(self._template.guarded(list(new)))
             closing, skipped = self._closing(sampled_ids, self._end, whole.text)
             return self._cut(whole, skipped, 0, closing)
@@ -94,7 +93,7 @@ class TemplateRenderer:
         asked, before, answer = self._answered(conversation[:known], known_tools)
         whole = self._rendered(conversation, known_tools)
         said = asked + self.text(sampled_ids) + self._end
-        if before.startswith(asked) and whole.text.startswith(before) and _keeps(answer, conversation[known - 1]):
+        if before.startswith(asked) and whole.text.startswith(before) and is_whole_in(answer, conversation[known - 1]):
             start = len(before)
         elif whole.text.startswith(said):  # a template may spell a last answer differently, and keep this one
             start, answer = len(said), self._end
@@ -395,14 +394,3 @@ class TemplateRenderer:
             f"expected {expected[window]!r}, found {found[window]!r}",
             hint=_HINT,
         )
-
-
-def _is_plain(message: Message) -> bool:
-    return message.keys() == {"role", "content"} and message["role"] in _ROLES
-
-
-def _keeps(answer: str, message: Message) -> bool:
-    """Return whether the answer's part of a render contains all that the model wrote."""
-    pieces = [message["content"], message.get("reasoning_content") or ""]
-    pieces += [call["function"]["name"] for call in message.get("tool_calls", ())]
-    return all(piece.strip() in answer for piece in pieces)
