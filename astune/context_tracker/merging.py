@@ -33,6 +33,7 @@ def merged_again(forest: Forest, renderer: Renderer, comparison: Comparison = EX
             agent=node.agent,
             trainable=node.trainable,
             grammar=node.constraint.grammar if node.constraint is not None and literal else None,
+            stop=(node.stopped_by,) if node.stopped_by else (),
         )
         tracker.commit(pending, completion, node.constraint)
     return tracker.forest

@@ -12,6 +12,7 @@ from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
+from astune.context_tracker.merging import merged_again
 from astune.context_tracker.replay import faults
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers import Renderer
@@ -98,6 +99,7 @@ def test_an_answer_ends_before_its_stop_sequence_and_is_gone_on_from(
     assert sampled == first.n_sampled + second.n_sampled, "nothing is sampled behind the sequence"
     assert not [node for node in stored.forest.nodes if node.fork_cause]
     assert not list(faults(stored.forest, renderer))
+    assert merged_again(stored.forest, renderer) == stored.forest
 
 
 def test_what_may_begin_a_sequence_is_not_streamed() -> None:
