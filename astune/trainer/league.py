@@ -5,6 +5,8 @@ It is a source of adapters for the engine. Who plays against whom is decided in 
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,9 @@ from astune.config.schema import AstuneConfig
 from astune.engine.adapters import Adapter, AdapterSource, Factors, read_adapter, write_adapter
 from astune.engine.base import AdapterEngine
 from astune.schema import Episode, EpisodeGroup
+
+_STEPS = "kept_at.json"
+_log = logging.getLogger(__name__)
 
 
 class League:
@@ -28,7 +33,8 @@ class League:
         self._policies = policies
         self._config = config
         self._kept: dict[str, Adapter] = {}
-        self._kept_at = -1
+        self._kept_at: dict[int, int] = {}
+        """The step after which each slot's version was kept."""
         self._in_engine = False
 
     @property
@@ -41,11 +47,17 @@ class League:
     async def enter(self, step: int, engine: AdapterEngine) -> None:
         """Before the rollouts of a step: keep the present version where it is due, and let the engine have the pool."""
         league = self._config.trainer.league
-        if (newest := pool_of(league, step)[0]) > self._kept_at:
-            slot = slot_of(league, newest)
+        for kept_at in pool_of(league, step):
+            slot = slot_of(league, kept_at)
+            if self._kept_at.get(slot) == kept_at:
+                continue
+            if kept_at < pool_of(league, step)[0]:
+                _log.warning(
+                    "the league has no version of step %s; that of step %s plays in its place", kept_at, step - 1
+                )
             for policy, adapter in self._policies.adapters().items():
                 self._kept[adapter_in(policy, slot)] = _copied(adapter)
-            self._kept_at, self._in_engine = newest, False
+            self._kept_at[slot], self._in_engine = kept_at, False
         if not self._in_engine:
             await engine.load_adapters(self)
             self._in_engine = True
@@ -55,12 +67,12 @@ class League:
         for name, adapter in self._kept.items():
             write_adapter(folder / name, adapter, base=self._config.model.path)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kept_at").write_text(str(self._kept_at))
+        (folder / _STEPS).write_text(json.dumps(self._kept_at))
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote; a run that had no league until now begins one."""
-        if (folder / "kept_at").is_file():
-            self._kept_at = int((folder / "kept_at").read_text())
+        """Read what `save` wrote; a run that had no league until now begins one with its present adapters."""
+        if (folder / _STEPS).is_file():
+            self._kept_at = {int(slot): step for slot, step in json.loads((folder / _STEPS).read_text()).items()}
             self._kept = {each.name: read_adapter(each) for each in sorted(folder.iterdir()) if each.is_dir()}
         self._in_engine = False
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 NO_VARIANCE = "group has no variance"
 NOTHING_LEFT = "trainer.samples leaves nothing of the group"
+NOBODY_TRAINED = "no trained agent spoke in the group"
 OnRecord = Callable[[int, Split, dict[str, float]], None]
 """Receives (step, split, metrics) of each line of metrics when it is on disk."""
 
@@ -70,7 +71,8 @@ def batch_of(
 ) -> TrainingBatch:
     """The groups of a step that are trained, with their advantages; `rules` are those of `trainer.samples`.
 
-    A group of which the rules leave nothing is dropped, and its tokens are in the accounts of the rules.
+    A group of which the rules leave nothing is dropped, and its tokens are in the accounts of the rules. So is one in
+    which only earlier versions spoke, as in games of a league that end before the trained side's turn.
     """
     used = [group for group in groups if group.dropped is None]
     n_without_variance = sum(group.dropped == NO_VARIANCE for group in groups)
@@ -78,8 +80,11 @@ def batch_of(
     for group, advantages in zip(used, advantages_of(algorithm, used), strict=True):
         ruled, left_out = apply_rules(rules, group, advantages) if rules else (advantages, Counter[str]())
         batch.left_out += left_out
-        if left_out and not any(timeline.n_trained for episode in group.episodes for timeline in episode.timelines):
+        trains = any(timeline.n_trained for episode in group.episodes for timeline in episode.timelines)
+        if left_out and not trains:
             group.dropped = NOTHING_LEFT
+        elif not trains and not any(episode.trained_messages for episode in group.episodes):
+            group.dropped = NOBODY_TRAINED
         else:
             batch.groups.append(group)
             batch.advantages.append(ruled)

@@ -111,7 +111,11 @@ class LocalTrainer:
         if batch.groups:
             with self._clock.phase("train"):
                 await self._policy.make_room(self._engine)
-                report = await asyncio.to_thread(self._policy.step, batch)
+                try:
+                    report = await asyncio.to_thread(self._policy.step, batch)
+                except BaseException:
+                    await self._policy.publish(self._engine)  # requests to it wait for weights
+                    raise
             with self._clock.phase("sync"):
                 await self._policy.publish(self._engine)
         order = self._order.state_dict()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -30,16 +30,16 @@ class Recomputing:
         """Tensors by address; an address is reused once its tensor is gone."""
         self._last: tuple[_Made, Tensor] | None = None
         """Several layers read the same tensor, one after another in the backward pass."""
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+        self._entered = ExitStack()
 
     def __enter__(self) -> Recomputing:
-        self._token = _current.set(self)
-        self._hooks.__enter__()
+        token = _current.set(self)
+        self._entered.callback(_current.reset, token)
+        self._entered.enter_context(torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hooks.__exit__()
-        _current.reset(self._token)
+        self._entered.close()  # the hooks refer to this object, which is to go with the graph
         self._made.clear()
 
     def add(self, tensor: Tensor, compute: Callable[[], Tensor]) -> None:
@@ -86,14 +86,12 @@ def layers_recomputed(model: nn.Module, within: Callable[[], AbstractContextMana
         within: what a layer is computed in, the second time as well.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    again: Any = partial(
-        checkpoint, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: (nullcontext(), within())
-    )
+    contexts = {"context_fn": lambda: (nullcontext(), within())}
     for layer in layers:
-        layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, again  # pyright: ignore
-        layer.training = True  # the layer's own flag alone: what is inside of it stays as it is
+        # In place of transformers' own flags, which need training mode: some layers drop out activations in it.
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, **contexts)
     try:
         yield
     finally:
         for layer in layers:
-            layer.gradient_checkpointing = layer.training = False
+            del layer.forward

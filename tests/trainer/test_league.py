@@ -95,6 +95,30 @@ async def test_an_earlier_version_answers_as_it_did_also_after_a_resume(small_fo
     await engine.aclose()
 
 
+async def test_a_league_that_begins_or_changes_on_a_resume_has_every_opponent_that_it_draws(
+    small_folder: Path, tmp_path: Path
+) -> None:
+    config = of(several(MODELS, deterministic=True), league=LeagueConfig(share=1, every=5, size=3))
+    policies, engine = Policies.load(small_folder, config), engine_of(small_folder, config)
+    await policies.publish(engine)
+    await policies.enter_league(13, engine)
+    drawn = {past.adapter for n in range(40) if (past := config.past_player(13, str(n))) is not None}
+    assert {name.partition("@")[2] for name in drawn} == {"0", "1", "2"}
+    for name in drawn:
+        (_, ours), (_, theirs) = await said(engine, name), await said(engine, name.partition("@")[0])
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    policies.save_state(tmp_path)
+    await engine.aclose()
+
+    config = of(config, league=LeagueConfig(share=1, every=2, size=3))
+    resumed, engine = Policies.load(small_folder, config), engine_of(small_folder, config)
+    resumed.load_state(tmp_path)
+    await resumed.publish(engine)
+    await resumed.enter_league(14, engine)
+    assert all([await said(engine, f"wolf@{slot}") for slot in range(3)])
+    await engine.aclose()
+
+
 def test_results_are_reported_by_pairing() -> None:
     config = in_league(BOTH, share=0.5, every=1, size=2)
     tasks = [f"game {number}" for number in range(40)]

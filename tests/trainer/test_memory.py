@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,21 @@ def test_what_is_computed_again_changes_no_bit_of_the_gradient(
     kept = gradients()
     assert all(torch.equal(ours[name], kept[name]) for name in kept)
     assert any(gradient.any() for gradient in kept.values())
+
+
+def test_nothing_that_was_computed_again_outlives_the_backward_pass(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[weakref.ref[Recomputing]] = []
+    enter = Recomputing.__enter__
+    monkeypatch.setattr(Recomputing, "__enter__", lambda one: made.append(weakref.ref(one)) or enter(one))
+    model = PolicyModel.load(folder, ModelConfig(device="cpu"), seed=0)
+    gc.disable()
+    try:
+        hidden_RD = model.hidden(small_batch(model))
+        hidden_RD.backward(torch.ones_like(hidden_RD))
+        del hidden_RD
+        assert [one() for one in made] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("rank", "trees"), [(0, True), (4, False)])

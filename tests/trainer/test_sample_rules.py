@@ -20,7 +20,7 @@ from astune.engine.base import EngineStats
 from astune.rollout import token_balance
 from astune.runs import RunDirectory, balance_of
 from astune.schema import Advantage, Episode, EpisodeGroup
-from astune.trainer.ledger import RolloutResult, StepLedger, batch_of
+from astune.trainer.ledger import NOBODY_TRAINED, RolloutResult, StepLedger, batch_of
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.sample_rules import apply_rules
 from astune.trainer.samples import weighted
@@ -231,3 +231,15 @@ def test_advantages_count_episodes_of_which_nothing_is_trained() -> None:
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         SampleRule.model_validate(rule)
+
+
+def test_a_group_in_which_no_trained_agent_spoke_is_dropped_by_name() -> None:
+    silent = [
+        episode(
+            [node(0, None, [1, 2]), node(1, 0, [3, 4], sampled=2, trainable=False)], reward=reward, name=str(reward)
+        )
+        for reward in (0.0, 1.0)
+    ]
+    games = group(silent)
+    assert batch_of(1, [games], GRPO()).groups == []
+    assert games.dropped == NOBODY_TRAINED
