@@ -23,7 +23,7 @@ from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
 from astune.context_tracker.pending import PendingCall
 from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
-from astune.renderers.settled import Settled, settled_text
+from astune.renderers.settled import Settled, before_markers, settled_text
 from astune.renderers.stop_sequences import before, sequence_in, settled_before
 from astune.schema import (
     Completion,
@@ -169,8 +169,8 @@ class ContextTracker:
         Args:
             constraint: what the answer was sampled under, to keep to the call's `form`.
         """
-        reply = self._reply(pending, completion)
-        stopped_by = sequence_in(reply, pending.stop)
+        reply = self._reply(pending, completion.token_ids)
+        stopped_by = sequence_in(reply.content, pending.stop)
         reply = before(reply, stopped_by)
         name_of_calls = stable_seed(pending.prompt_ids, completion.token_ids) if reply.tool_calls else 0
         with self._lock:
@@ -216,18 +216,28 @@ class ContextTracker:
                 self._tips[pending.agent] = _Tip(pending.conversation, parent, node_id, path, path_ids)
         return copy.deepcopy(message)  # the agent may change it later
 
-    def _reply(self, pending: PendingCall, completion: Completion) -> Reply:
+    def _reply(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Reply:
         if pending.literal:
-            return Reply(self._renderer.text(completion.token_ids))
-        return self._renderer.parse(completion.token_ids, pending.prompt_ids, pending.tools)
+            return Reply(self._renderer.text(sampled_ids))
+        return self._renderer.parse(sampled_ids, pending.prompt_ids, pending.tools)
 
     def settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
         """Return the beginning of the answer that `commit` will return, whatever is sampled after these tokens."""
+        return settled_before(self._settled(pending, sampled_ids), pending.stop)
+
+    def _settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
         if pending.literal:
-            part = Settled(content=settled_text(self._renderer.text(sampled_ids)))
-        else:
-            part = self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools)
-        return settled_before(part, pending.stop)
+            return Settled(content=settled_text(self._renderer.text(sampled_ids)))
+        return self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools)
+
+    def shows_stop(self, pending: PendingCall, sampled_ids: Sequence[int]) -> bool:
+        """Return whether the answer's text contains a stop sequence, whatever is sampled after these tokens."""
+        content = self._reply(pending, sampled_ids).content
+        if sequence_in(content, pending.stop) is None:
+            return False
+        if not pending.tools and sequence_in(before_markers(content), pending.stop) is not None:
+            return True  # no call can turn it into something else
+        return sequence_in(self._settled(pending, sampled_ids).content, pending.stop) is not None
 
     def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
         """Return the agent's last call, if these messages extend it."""

@@ -45,10 +45,10 @@ def settled_by_probing(
     replies = [read([*sampled_ids, *ending]) for ending in endings]
     thoughts = [reply.reasoning or "" for reply in replies]
     if len(set(thoughts)) > 1:
-        return Settled(_before_markers(_agreed(thoughts)))
+        return Settled(_settled_before_markers(_agreed(thoughts)))
     content = _agreed([reply.content for reply in replies])
     vague = content[:1].isspace() or content.startswith("{")
-    return Settled(thoughts[0], "" if vague else _before_markers(content))
+    return Settled(thoughts[0], "" if vague else _settled_before_markers(content))
 
 
 def _agreed(texts: Sequence[str]) -> str:
@@ -56,10 +56,14 @@ def _agreed(texts: Sequence[str]) -> str:
     return first[: common_beginning(first, last)]
 
 
-def _before_markers(text: str) -> str:
+def before_markers(text: str) -> str:
+    """Text up to the first whole marker."""
+    return text[: min((text.find(marker) for marker in MARKERS if marker in text), default=len(text))]
+
+
+def _settled_before_markers(text: str) -> str:
     """Text up to the first marker, or the beginning of one, and without the whitespace that a reader may strip."""
-    ends = [text.find(marker) for marker in MARKERS if marker in text]
-    text = settled_text(text[: min(ends, default=len(text))])
+    text = settled_text(before_markers(text))
     longest = max(begun(text, marker) for marker in MARKERS)
     return text[: len(text) - longest].rstrip()
 

@@ -3,7 +3,8 @@
     sampled   "Thought: add them.\nObserv" "ation: 6"     stop   "Observation:"
     sent      "Thought: add them.\n"
 
-Sampling ends with the token that completes one. All tokens up to it stay in the record, and so in later prompts.
+Sampling ends with the token that completes one, or soon after it where only later tokens tell that the agent will read
+it. All sampled tokens stay in the record, and so in later prompts. Sequences within thoughts and calls end nothing.
 """
 
 from __future__ import annotations
@@ -16,48 +17,67 @@ from astune.renderers.settled import Settled, begun
 
 _MORE_TOKENS = 8
 """Tokens looked at beyond those that a sequence can fill: the first ones may decode to part of a character."""
+_LOOKS = 16
+"""An answer of n tokens is looked at again after n / 16 more at the latest."""
 
 
 class StopWatch:
-    """Tells with which token an answer ends."""
+    """Tells with which token an answer ends.
 
-    def __init__(self, stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
+    Args:
+        decode: the text of tokens, with all that the agent does not read, such as thoughts and calls.
+        shows: whether the agent will read a sequence in the answer of these tokens, whatever follows them.
+    """
+
+    def __init__(
+        self,
+        stop: Sequence[str],
+        decode: Callable[[Sequence[int]], str],
+        shows: Callable[[Sequence[int]], bool],
+    ) -> None:
         self._stop = stop
         self._decode = decode
+        self._shows = shows
         self._tokens = max((len(text.encode()) for text in stop), default=0) + _MORE_TOKENS
+        self._ids: list[int] = []
         self._last: list[int] = []
+        self._found = False
+        self._wait = 0
+        self._look_at = 0
 
     def ends_with(self, token: int) -> bool:
-        """Whether the answer's next token completes a sequence."""
+        """Whether the answer ends with this token.
+
+        A sequence that was sampled and is not shown may be a call's or a thought's, or text that a later token
+        settles: such an answer is looked at again, less and less often.
+        """
         if not self._stop:
             return False
+        self._ids.append(token)
         self._last = [*self._last[1 - self._tokens :], token]
         text = self._decode(self._last)
-        return any(each in text for each in self._stop)
+        if any(each in text for each in self._stop):
+            self._found, self._last, self._wait = True, [], 0
+        elif not self._found or len(self._ids) < self._look_at:
+            return False
+        self._wait = min(2 * self._wait, len(self._ids) // _LOOKS) or 1
+        self._look_at = len(self._ids) + self._wait
+        return self._shows(self._ids)
 
 
-def sequence_in(reply: Reply, stop: Sequence[str]) -> str | None:
-    """The sequence that comes first in what an agent would read; None where none does."""
-    for text in (reply.reasoning or "", reply.content):
-        found = [(text.find(each), each) for each in stop if each in text]
-        if found:
-            return min(found)[1]
-    return None
+def sequence_in(content: str, stop: Sequence[str]) -> str | None:
+    """The sequence that comes first in the text that an agent would read; None where none does."""
+    return min(((content.find(each), each) for each in stop if each in content), default=(0, None))[1]
 
 
 def before(reply: Reply, stopped_by: str | None) -> Reply:
-    """The reply up to the sequence that ended it."""
-    if stopped_by is None:
-        return reply
-    if reply.reasoning and stopped_by in reply.reasoning:
-        return Reply("", reply.reasoning.partition(stopped_by)[0])
-    return replace(reply, content=reply.content.partition(stopped_by)[0])
+    """The reply up to the sequence that ended it. Thoughts and calls may contain any text."""
+    return reply if stopped_by is None else replace(reply, content=reply.content.partition(stopped_by)[0])
 
 
 def settled_before(part: Settled, stop: Sequence[str]) -> Settled:
     """A settled beginning without what may be the beginning of a sequence."""
-    thought = _held_back(part.reasoning, stop)
-    return Settled(thought, "") if thought != part.reasoning else Settled(thought, _held_back(part.content, stop))
+    return Settled(part.reasoning, _held_back(part.content, stop))
 
 
 def _held_back(text: str, stop: Sequence[str]) -> str:

@@ -290,7 +290,7 @@ class EpisodeModel:
             )
         if (live is None and not pending.stop) or self._stream is None or task is None:
             return await self._engine.generate(pending.prompt_ids, params, session=self.session)
-        watch = StopWatch(pending.stop, self._tracker.decode)
+        watch = StopWatch(pending.stop, self._tracker.decode, lambda ids: self._tracker.shows_stop(pending, ids))
         if live is None:
             shown: OnToken = watch.ends_with
         else:

@@ -106,4 +106,7 @@ def test_what_may_begin_a_sequence_is_not_streamed() -> None:
     assert settled_before(Settled("", "Yes. Obser"), STOP) == Settled("", "Yes. ")
     assert settled_before(Settled("", "Yes. Observed"), STOP) == Settled("", "Yes. Observed")
     assert settled_before(Settled("", "Yes.\nCode: 1"), STOP) == Settled("", "Yes.")
-    assert settled_before(Settled("I Observ", "63"), STOP) == Settled("I ", "")
+
+
+def test_a_finished_thought_is_not_held_back() -> None:
+    assert settled_before(Settled("I Observ", "63"), STOP) == Settled("I Observ", "63")
