@@ -198,10 +198,16 @@ class _Search:
     recorded: EpisodeReader
     model: HelperModel
     reported: Usage = field(default_factory=Usage)
+    failed: Exception | None = None
+    """Why a reflection failed. GEPA drops the error and goes on, so the next call from it raises it again."""
     propose_new_texts: None = None
 
     def best(self, start: Prompts, tasks: Sequence[Task]) -> Prompts:
-        """The best prompts that GEPA finds."""
+        """The best prompts that GEPA finds.
+
+        Raises:
+            AstuneError: an episode could not be played, or the helper model did not answer.
+        """
         gepa, _ = _gepa()
         config = self.player.config
         n = config.prompt_search.validation_tasks
@@ -216,19 +222,21 @@ class _Search:
             logger=_Quiet(),
             seed=config.seed,
         )
+        self._raise_failed()
         return dict(found.best_candidate)
 
     def reflect(self, prompt: Any) -> str:
         """Answer of the helper model."""
-        asked = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
-        text = self.journal.reflected(asked)
-        if text is None:
-            text = self._awaited(self.model.ask(_REFLECTS, asked))
-            self.journal.add_reflection(asked, text)
-        return text
+        self._raise_failed()
+        try:
+            return self._reflected(prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False))
+        except Exception as error:
+            self.failed = error
+            raise
 
     def evaluate(self, batch: list[Task], candidate: Prompts, capture_traces: bool = False) -> Any:
         """Play a candidate. GEPA fills up an epoch's last batch, so a task may be in it twice; it is played once."""
+        self._raise_failed()
         tasks = list({task.task_id: task for task in batch}.values())
         names = [task.task_id for task in tasks]
         step = self.journal.tried(candidate, names)
@@ -248,6 +256,17 @@ class _Search:
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         shown = [_shown(episode, self.player.config.task_judge.reference_field) for episode in eval_batch.trajectories]
         return dict.fromkeys(components_to_update, shown)
+
+    def _reflected(self, asked: str) -> str:
+        text = self.journal.reflected(asked)
+        if text is None:
+            text = self._awaited(self.model.ask(_REFLECTS, asked))
+            self.journal.add_reflection(asked, text)
+        return text
+
+    def _raise_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
 
     def _spent(self) -> dict[str, float]:
         """Usage of reflections since the previous step."""
