@@ -199,7 +199,7 @@ class _Search:
     model: HelperModel
     reported: Usage = field(default_factory=Usage)
     failed: Exception | None = None
-    """Why a reflection failed. GEPA drops the error and goes on, so the next call from it raises it again."""
+    """The error of a reflection. GEPA drops it, so the next call from there raises it again."""
     propose_new_texts: None = None
 
     def best(self, start: Prompts, tasks: Sequence[Task]) -> Prompts:

@@ -48,7 +48,7 @@ class Player:
 NOTHING = SimpleNamespace(nodes=[])
 
 
-def optimize(*, adapter: Any, seed_candidate: dict[str, str], reflection_lm: Any, valset: Any, **_: Any) -> Any:
+def optimize(*, adapter: Any, seed_candidate: dict[str, str], reflection_lm: Any, valset: Any, **more: Any) -> Any:
     """It drops what a reflection raises, as GEPA 0.1.4 does, and here also at the very end of the search."""
     adapter.evaluate(valset, seed_candidate)
     for _ in range(2):
