@@ -44,6 +44,8 @@ class Gymnasium(Environment):
             raise EnvError(
                 f"task {task.task_id}: actions has {len(self._names)} names, and there are {space.n} actions"
             )
+        longest_first = sorted(self._names, key=len, reverse=True)  # "fire left" is not "fire"
+        self._named = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in longest_first), re.IGNORECASE)
         self._first = int(getattr(space, "start", 0))
         self._total = 0.0
 
@@ -53,7 +55,7 @@ class Gymnasium(Environment):
         return EnvState([{"role": "user", "content": about + self._view(seen, info)}])
 
     def step(self, action: Message) -> EnvStep:
-        named = re.findall("|".join(rf"\b{re.escape(name)}\b" for name in self._names), text_of(action), re.IGNORECASE)
+        named = self._named.findall(text_of(action))
         if not named:
             return EnvStep([], reward=0.0, is_terminated=True, info={"stray": True})
         number = [name.lower() for name in self._names].index(named[-1].lower())

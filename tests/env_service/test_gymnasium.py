@@ -35,6 +35,17 @@ def test_an_agent_that_walks_by_words_reaches_its_goal_and_is_paid_as_gymnasium_
     walk.close()
 
 
+def test_an_action_whose_name_begins_with_another_ones_is_the_one_that_was_written() -> None:
+    walk = made("gymnasium:CliffWalking-v1", actions=["go", "go right", "go down", "right"])
+    walk.get_init_state()
+    say(walk, "I go.")
+    assert not say(walk, "Now go right.").is_terminated, "on the cliff's edge, not in the cliff"
+    assert walk.evaluate(sparse=False) == -2.0
+    say(walk, "go down")
+    assert walk.evaluate(sparse=False) == -102.0, "the cliff"
+    walk.close()
+
+
 def test_a_task_is_the_same_world_each_time_and_another_one_another() -> None:
     def world(task_id: str) -> Any:
         return made("gymnasium:Taxi-v4", task_id).get_init_state().state
