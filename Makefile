@@ -90,7 +90,7 @@ e2e-agentscope: install ## the AgentScope tests with each version of 1.x that us
 	@for version in $(AGENTSCOPE); do scripts/make_peer_env.sh agentscope-$$version && \
 	  .venv-agentscope-$$version/bin/python -m pytest -rs $(AGENTSCOPE_TESTS) || exit 1; done
 	@scripts/make_peer_env.sh agentscope-2.0.11
-	@.venv-agentscope-2.0.11/bin/python -m pytest -rs -p no:xdist tests/workflow/test_agentscope_two.py
+	@.venv-agentscope-2.0.11/bin/python -m pytest -rs -p no:xdist tests/workflow/test_agentscope_two.py tests/workflow/test_held_tools_two.py
 
 e2e-agents: install ## agents of fifteen frameworks, with scripted answers and with the small real model, and a table
 	@scripts/make_peer_env.sh agents

@@ -24,8 +24,17 @@ class SandboxLimits(StrictModel):
     """Maximum processes and threads, the first included: enough for thread pools, too few for a fork bomb."""
 
 
-HeldTool = Literal["execute_python_code", "execute_shell_command", "write_text_file", "insert_text_file"]
-"""An AgentScope tool that runs code or changes files with the user's rights."""
+HeldTool = Literal[
+    "execute_python_code",
+    "execute_shell_command",
+    "write_text_file",
+    "insert_text_file",
+    "Bash",
+    "PowerShell",
+    "Write",
+    "Edit",
+]
+"""An AgentScope tool that runs code or changes files with the user's rights; those with a capital are of 2.x."""
 
 
 class SandboxConfig(SandboxLimits):
@@ -36,4 +45,5 @@ class SandboxConfig(SandboxLimits):
     Only for code that you would run yourself."""
     unconfined_tools: tuple[HeldTool, ...] = ()
     """AgentScope tools that run unconfined during episodes, on your files and with your rights. Others run in the
-    sandbox (`execute_*`), or report to the model that they are unavailable (`*_text_file`)."""
+    sandbox (`execute_*`, `Bash`), or report to the model that they are unavailable (`*_text_file`, `PowerShell`,
+    `Write`, `Edit`)."""

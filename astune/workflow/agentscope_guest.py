@@ -1,7 +1,7 @@
-"""Adaptation of AgentScope 1.x once it is imported, before a run or in the middle of an episode.
+"""Adaptation of AgentScope once it is imported, before a run or in the middle of an episode.
 
-Our models derive from its `ChatModelBase`, its agents print nothing, and its tools that act on this machine are
-confined during episodes. AgentScope is never imported from here, so a run without it has no cost.
+Its tools that act on this machine are confined during episodes. With 1.x, our models derive from its `ChatModelBase`,
+and its agents print nothing. AgentScope is never imported from here, so a run without it has no cost.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker.agentscope import is_quiet
 from astune.workflow.held_tools import HELD_TOOLS, hold_back
+from astune.workflow.held_tools_two import hold_back_tools_of_two
 
 _PACKAGE = "agentscope"
 _lock = threading.Lock()
@@ -73,12 +74,15 @@ class _AfterImport(MetaPathFinder):
 
 
 def _arrange(agentscope: ModuleType) -> None:
-    if not str(getattr(agentscope, "__version__", "")).startswith("1."):
+    version = str(getattr(agentscope, "__version__", ""))
+    if version.startswith("2."):
+        hold_back_tools_of_two()
+    if not version.startswith("1."):
         return
     ChatModel.__bases__ = (agentscope.model.ChatModelBase,)
     agentscope.agent.AgentBase.register_class_hook("pre_print", "astune_silence", _silence)
     for name in HELD_TOOLS:
-        hold_back(getattr(agentscope.tool, name))
+        hold_back(name, getattr(agentscope.tool, name))
 
 
 def _silence(agent: Any, _message: dict[str, Any]) -> None:

@@ -103,7 +103,7 @@ async def execute_shell_command(command: str, timeout: float = _LONGEST_S, **_: 
         `ToolResponse`:
             The tool response containing the return code, standard output, and standard error of the executed command.
     """
-    return tool_response(await run_python_code(f"import os\nos.execl('/bin/sh', 'sh', '-c', {command!r})", timeout))
+    return tool_response(await run_shell_command(command, timeout))
 
 
 def tool_response(text: str) -> ToolResponse:
@@ -117,6 +117,11 @@ def tool_response(text: str) -> ToolResponse:
             hint=f"{install_extra('agentscope')}, or use run_python_code, which needs no framework",
         ) from cause
     return ToolResponse(content=[TextBlock(type="text", text=text)])
+
+
+async def run_shell_command(command: str, timeout: float = _LONGEST_S) -> str:
+    """Run a command in the sandbox as `run_python_code` runs Python."""
+    return await run_python_code(f"import os\nos.execl('/bin/sh', 'sh', '-c', {command!r})", timeout)
 
 
 async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
