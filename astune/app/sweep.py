@@ -8,6 +8,7 @@ kept beside the runs: after a kill the same command finds finished runs, resumes
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
@@ -81,7 +82,7 @@ def trials_of(conf: Path, over: Sequence[str], seeds: int, overrides: Sequence[s
         overrides: `KEY=VALUE` texts for all trials.
 
     Raises:
-        ConfigError: a key or value is wrong, or names nothing to sweep over.
+        ConfigError: a key or value is wrong, or names nothing to sweep over, or two trials would be the same run.
     """
     swept = [_swept(text) for text in over]
     keys = [key.removeprefix("astune.") for key, _ in swept]
@@ -100,6 +101,7 @@ def trials_of(conf: Path, over: Sequence[str], seeds: int, overrides: Sequence[s
             given = (*overrides, *own, name, f"seed={seed}")
             settings_shown = tuple(each for each in settings if each[0] != "seed")
             trials.append(Trial(conf, load_config(conf, given), settings_shown, seed, given))
+    _require_distinct(trials)
     return found(trials)
 
 
@@ -117,6 +119,7 @@ def run_trial(trial: Trial, on_look: Callable[[], None] = lambda: None) -> int:
     Args:
         on_look: called every few seconds.
     """
+    [trial] = found([trial])  # it may have waited long for its turn, and another sweep may have begun it
     while trial.state == "running":
         on_look()
         time.sleep(_LOOK_S)
@@ -173,7 +176,18 @@ def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[T
 def log_of(trial: Trial) -> Path:
     """The file that holds what a trial printed, over all of its starts."""
     name = "".join(letter if letter.isalnum() or letter in "=.-" else "_" for letter in trial.name)
-    return trial.folder / "logs" / f"{name[:180]}.log"
+    return trial.folder / "logs" / f"{name[:180]}-{hashlib.sha256(trial.name.encode()).hexdigest()[:8]}.log"
+
+
+def _require_distinct(trials: Sequence[Trial]) -> None:
+    seen: dict[str, Trial] = {}
+    for trial in trials:
+        other = seen.setdefault(trial.config.model_dump_json(), trial)
+        if other is not trial:
+            raise ConfigError(
+                f"the trials {other.name!r} and {trial.name!r} have the same configuration",
+                hint="write each value of --over once, in one spelling",
+            )
 
 
 def _swept(text: str) -> tuple[str, list[str]]:

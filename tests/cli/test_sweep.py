@@ -7,12 +7,13 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from astune_command import astune, start
 from taught import write_experiment
 
-from astune.app.sweep import found, trials_of
+from astune.app.sweep import Trial, found, log_of, run_trial, trials_of
 from astune.config import dump
 from astune.runs import RunDirectory, runs_below
 from astune.schema import ConfigError
@@ -59,6 +60,7 @@ def test_every_combination_is_trained_with_every_seed(conf):
         (["trainer.optim.lr"], 1, "names no values"),
         (["trainer.optim.lr=1e-5,"], 1, "names no values"),
         (["trainer.optim.lr=1e-5,1e-5"], 1, "names a value twice"),
+        (["trainer.optim.lr=1e-5,0.00001"], 1, "have the same configuration"),
         (["trainer.optim.lr=1e-5", "astune.trainer.optim.lr=2e-5"], 1, "names trainer.optim.lr twice"),
         (["seed=1,2"], 2, "the same key"),
         (["trainer.optim.rate=1"], 1, "trainer.optim.rate"),
@@ -70,14 +72,30 @@ def test_what_cannot_be_swept_over_is_refused_by_name(conf, over, seeds, fault):
         trials_of(conf, over, seeds, [])
 
 
-def test_a_trial_knows_its_run_by_its_settings(conf):
-    def write(trial, end: str | None) -> Path:
-        with RunDirectory.create(trial.config.record_dir, trial.config.experiment_name) as run:
-            run.save_config(dump(trial.config))
-            if end:
-                run.finish(end)
-            return run.path
+def write(trial: Trial, end: Literal["finished", "failed"] | None) -> Path:
+    with RunDirectory.create(trial.config.record_dir, trial.config.experiment_name) as run:
+        run.save_config(dump(trial.config))
+        if end:
+            run.finish(end)
+        return run.path
 
+
+def test_each_trial_has_a_log_of_its_own_however_long_its_name_is(conf):
+    long = "trackers=[" + ", ".join(["tensorboard"] * 30) + "]"
+    trials = trials_of(conf, [long], 3, [])
+    assert len({log_of(trial) for trial in trials}) == 3
+    assert all(len(log_of(trial).name) < 255 for trial in trials)
+
+
+def test_a_trial_that_another_sweep_has_finished_meanwhile_is_not_trained_again(conf):
+    [trial] = trials_of(conf, ["trainer.optim.lr=1e-5"], 1, [])
+    write(trial, "finished")
+    assert trial.state == "missing"
+    assert run_trial(trial) == 0
+    assert not log_of(trial).exists()
+
+
+def test_a_trial_knows_its_run_by_its_settings(conf):
     first, second, third = trials_of(conf, ["trainer.optim.lr=1e-5,2e-5,3e-5"], 1, [])
     write(first, "failed")
     done, killed = write(first, "finished"), write(second, None)
