@@ -36,13 +36,15 @@ def read_examples(path: Path, config: RubricsConfig, group_field: str = "") -> l
     """The labelled answers of a JSONL file. Pointwise, those to the same query become one example.
 
     Args:
-        group_field: the metadata field that names an example's group.
+        group_field: the metadata field that names an example's group, which every line then has; empty for none.
 
     Raises:
-        TaskReaderError: a line is not as it should be; names the file and the task.
+        TaskReaderError: a line is not as it should be; names the file and the task, or the line that has no group.
     """
     jsonl = {"training": {"file_path": str(path.resolve())}, "query_field": config.query_field}
     tasks = TaskReaderJsonl(TaskReaderConfig.model_validate({"type": "jsonl", "jsonl": jsonl})).training_tasks()
+    if group_field:
+        _require_groups(tasks, path, group_field)
     if config.grader_mode == "listwise":
         return [_ranked(task, path, config) for task in tasks]
     scored: dict[tuple[str, str | None, str], list[tuple[str, float]]] = {}
@@ -80,6 +82,16 @@ def _label(one: tuple[Example, int]) -> float:
 def _extremes(labels: tuple[float, ...]) -> tuple[int, int]:
     order = sorted(range(len(labels)), key=lambda i: labels[i])
     return order[-1], order[0]
+
+
+def _require_groups(tasks: list[Task], path: Path, group_field: str) -> None:
+    numbers = [number for number, line in enumerate(path.read_bytes().splitlines(), start=1) if line.strip()]
+    for number, task in zip(numbers, tasks, strict=True):
+        if task.metadata.get(group_field) in (None, ""):
+            raise TaskReaderError(
+                f"{path}:{number}: there is no metadata.{group_field}, which names the label's group",
+                hint="write it into every line, or calibrate without --by",
+            )
 
 
 def _ranked(task: Task, path: Path, config: RubricsConfig) -> Example:

@@ -79,6 +79,7 @@ class Calibration(BaseModel):
         of_group: dict[str, list[Label]] = defaultdict(list)
         for each in labels:
             of_group[each.group].append(each)
+        of_group.pop(EVERY, None)  # labels that name no group count in the curve of all alone
         own = {name: _curve(each) for name, each in sorted(of_group.items()) if by and len(each) >= FEWEST}
         return cls(by=by, groups={EVERY: _curve(labels)} | own)
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from astune.cli.app import run
 from astune.config import load_config
+from astune.config.rubrics import RubricsConfig
 from astune.rollout.verdict import TaskCoreArg
-from astune.schema import ConfigError, JudgeError, Task
+from astune.rubrics import read_examples
+from astune.schema import ConfigError, JudgeError, Task, TaskReaderError
 from astune.task_judge import load_judge
 from astune.task_judge.calibration import EVERY, Calibration, Label, errors
 
@@ -104,6 +106,24 @@ def test_a_group_with_few_labels_has_the_curve_of_all() -> None:
     calibration = Calibration.fitted(labels, "kind")
     assert set(calibration.groups) == {EVERY, "many"}
     assert calibration.curve("few") == calibration.curve("never seen") == calibration.groups[EVERY]
+
+
+def test_labels_that_name_no_group_leave_the_curve_of_all_as_it_is() -> None:
+    labels = [Label("essay", n / 20, n / 20) for n in range(20)] + [Label("", n / 20, 0.0) for n in range(20)]
+    calibration = Calibration.fitted(labels, "kind")
+    assert set(calibration.groups) == {EVERY, "essay"}
+    assert calibration.groups[EVERY].labels == 40
+
+
+@pytest.mark.parametrize("kind", [{}, {"kind": ""}, {"kind": None}])
+def test_a_label_without_its_group_is_named_by_its_line(tmp_path: Path, kind: dict[str, Any]) -> None:
+    rows = labelled(2)
+    rows[1]["metadata"] = {"answer": "x", "score": 1, **kind}
+    path = tmp_path / "labels.jsonl"
+    path.write_text("\n\n".join(json.dumps(row) for row in rows))
+    with pytest.raises(TaskReaderError, match=r"labels\.jsonl:3: there is no metadata\.kind"):
+        read_examples(path, RubricsConfig(max_score=10), "kind")
+    assert len(read_examples(path, RubricsConfig(max_score=10))) == 2
 
 
 def test_a_judge_that_is_right_is_left_as_it_is() -> None:
