@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from astune.feedback.interaction import EXPLICIT, Interaction, Rating
 from astune.feedback.masking import Masker
@@ -86,19 +87,20 @@ class FeedbackStore:
             self._file.execute("PRAGMA foreign_keys=ON")
             self._file.executescript(_TABLES)
             self._file.execute("SELECT last_message FROM interactions LIMIT 1")
-            self._masker = self._masking(masker)
+            self._masker = Masker()
+            self._take(masker)
         except (OSError, sqlite3.Error) as cause:
             raise RunStoreError(f"{path} is no store of feedback: {cause}", hint="name another file") from cause
 
     def add(self, interaction: Interaction) -> bool:
         """Keep an interaction; False where an equal one is there, which ratings of this one then belong to."""
-        masked = replace(
-            interaction,
-            messages=self._masker.all_of(interaction.messages),
-            tools=self._masker.all_of(interaction.tools),
-            user=_user(interaction.user),
-        )
         with self._writing():
+            masked = replace(
+                interaction,
+                messages=self._masker.all_of(interaction.messages),
+                tools=self._masker.all_of(interaction.tools),
+                user=_user(interaction.user),
+            )
             row = (
                 masked.interaction_id,
                 masked.session,
@@ -125,7 +127,7 @@ class FeedbackStore:
         Raises:
             KeyError: no interaction has its id.
         """
-        with self._lock:
+        with self._writing():
             return self._rate(rating)
 
     def _rate(self, rating: Rating) -> bool:
@@ -165,12 +167,13 @@ class FeedbackStore:
 
     def interactions(self, only: Collection[str] | None = None) -> Iterator[Interaction]:
         """All of them, or those with these digests, by session and time. Conversations share their messages."""
-        rows = self._file.execute(f"SELECT {_INTERACTION} FROM interactions ORDER BY session, created_at, rowid")
-        found = [row for row in rows.fetchall() if only is None or row[-1] in only]
-        messages = {
-            identity: (parent, json.loads(message))
-            for identity, parent, message in self._file.execute("SELECT id, parent, message FROM messages")
-        }
+        ordered = f"SELECT {_INTERACTION} FROM interactions ORDER BY session, created_at, rowid"
+        with self._transaction():
+            found = [row for row in self._file.execute(ordered) if only is None or row[-1] in only]
+            messages = {
+                identity: (parent, json.loads(message))
+                for identity, parent, message in self._file.execute("SELECT id, parent, message FROM messages")
+            }
         for identity, session, user, client, model, last, tools, source, created_at, _ in found:
             said: list[Message] = []
             while last:
@@ -180,15 +183,18 @@ class FeedbackStore:
 
     def ratings(self, only: Collection[str] | None = None) -> Iterator[Rating]:
         """All of them, or those with these digests, by interaction and time."""
-        rows = self._file.execute(f"SELECT {_RATING} FROM ratings ORDER BY interaction, created_at, digest")
-        for digest, *values in rows.fetchall():
+        ordered = f"SELECT {_RATING} FROM ratings ORDER BY interaction, created_at, digest"
+        with self._transaction():
+            rows = self._file.execute(ordered).fetchall()
+        for digest, *values in rows:
             if only is None or digest in only:
                 yield Rating(*values)
 
     def digests(self) -> tuple[dict[str, str], dict[str, str]]:
         """The interaction that each digest of a conversation, and each of a rating, is of."""
-        conversations = self._file.execute("SELECT digest, id FROM interactions").fetchall()
-        return dict(conversations), dict(self._file.execute("SELECT digest, interaction FROM ratings").fetchall())
+        with self._transaction():
+            conversations = self._file.execute("SELECT digest, id FROM interactions").fetchall()
+            return dict(conversations), dict(self._file.execute("SELECT digest, interaction FROM ratings").fetchall())
 
     def opinions(self) -> dict[str, Opinion]:
         """Return the opinions on each rated interaction."""
@@ -200,10 +206,11 @@ class FeedbackStore:
     def forget(self, user: str) -> tuple[int, int]:
         """Delete what a user said and thought, and all that was derived from it; the numbers of both that are gone."""
         known = _user(user)
-        with self._lock:
+        with self._writing():
             ratings = self._file.execute("DELETE FROM ratings WHERE user = ?", (known,)).rowcount
             interactions = self._file.execute("DELETE FROM interactions WHERE user = ?", (known,)).rowcount
             self._file.execute(_UNUSED)
+        with self._lock:
             self._file.execute("VACUUM")  # what is deleted is not left in the file either
             self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return interactions, ratings
@@ -225,16 +232,30 @@ class FeedbackStore:
             [last] = found
         return last
 
-    def _masking(self, masker: Masker | None) -> Masker:
-        """The masker with what was ever named for this file; what is named now holds instead of what was before."""
+    def _take(self, masker: Masker | None) -> None:
+        """Write down a masker's own patterns, which replace those of their names, and read what the file has."""
         if masker is not None:
-            self._file.executemany("INSERT OR REPLACE INTO masks VALUES (?, ?)", masker.own.items())
-        return Masker(dict(self._file.execute("SELECT name, pattern FROM masks")))
+            with self._transaction("IMMEDIATE"):
+                self._file.executemany("INSERT OR REPLACE INTO masks VALUES (?, ?)", masker.own.items())
+        with self._transaction():
+            self._read_masks()
+
+    def _read_masks(self) -> None:
+        named = dict(self._file.execute("SELECT name, pattern FROM masks"))
+        if named != self._masker.own:
+            self._masker = Masker(named)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        """A transaction that writes, with the masks of the file as they are now: another process may have named one."""
+        with self._transaction("IMMEDIATE"):
+            self._read_masks()
+            yield
+
+    @contextmanager
+    def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[None]:
         with self._lock:
-            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute(f"BEGIN {kind}")
             try:
                 yield
             except BaseException:

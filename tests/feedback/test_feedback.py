@@ -437,6 +437,43 @@ def test_a_mask_that_was_named_once_holds_for_the_store(astune: Callable[..., st
     assert texts == ["Order [order], call +49 89 1234567"] * 2
 
 
+def test_a_mask_that_another_process_names_holds_from_then_on(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    FeedbackStore(tmp_path / "feedback.sqlite3", Masker({"order": r"#\d{6}"})).close()
+    store.add(said("a", "Where is #123456?", "Here."))
+    FeedbackStore(tmp_path / "feedback.sqlite3", Masker({"seat": r"seat \d+"})).close()
+    store.rate(Rating("a", 1.0, comment="#123456 came to seat 7"))
+    assert [each.messages[0]["content"] for each in store.interactions()] == ["Where is [order]?"]
+    assert [each.comment for each in store.ratings()] == ["[order] came to [seat]"]
+
+
+def test_conversations_are_read_as_they_were_at_one_moment(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    store.add(said("a", "A question", "yes"))
+
+    def delete(statement: str) -> None:
+        if "FROM messages" in statement:
+            store._file.set_trace_callback(None)
+            with sqlite3.connect(tmp_path / "feedback.sqlite3") as other:
+                other.executescript("BEGIN; DELETE FROM interactions; DELETE FROM messages; COMMIT")
+
+    store._file.set_trace_callback(delete)
+    assert [each.messages[0]["content"] for each in store.interactions()] == ["A question"]
+    assert list(store.interactions()) == []
+
+
+def test_a_user_is_forgotten_wholly_or_not_at_all(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    store.add(said("a", "Anns question", "yes", user="ann"))
+    store.rate(Rating("a", 1.0, user="ann"))
+    store._file.execute("CREATE TRIGGER full BEFORE DELETE ON messages BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+    with pytest.raises(sqlite3.Error, match="disk full"):
+        store.forget("ann")
+    assert (len(list(store.interactions())), len(list(store.ratings()))) == (1, 1)
+    store._file.execute("DROP TRIGGER full")
+    assert store.forget("ann") == (1, 1)
+
+
 GENERATION = {
     "type": "GENERATION",
     "input": [{"role": "user", "content": "Order #123456, call +49 89 1234567"}],
