@@ -19,6 +19,8 @@ _MORE_TOKENS = 8
 """Tokens looked at beyond those that a sequence can fill: the first ones may decode to part of a character."""
 _LOOKS = 16
 """An answer of n tokens is looked at again after n / 16 more at the latest."""
+_CLOSINGS = ("</", "|>", "｜>")
+"""Parts of the texts that end a thought or a call. Before one, a look at every sequence could take seconds."""
 
 
 class StopWatch:
@@ -42,6 +44,7 @@ class StopWatch:
         self._ids: list[int] = []
         self._last: list[int] = []
         self._found = False
+        self._closed = False
         self._wait = 0
         self._look_at = 0
 
@@ -49,14 +52,15 @@ class StopWatch:
         """Whether the answer ends with this token.
 
         A sequence that was sampled and is not shown may be a call's or a thought's, or text that a later token
-        settles: such an answer is looked at again, less and less often.
+        settles: such an answer is looked at again, less and less often, and at each sequence after a thought's end.
         """
         if not self._stop:
             return False
         self._ids.append(token)
         self._last = [*self._last[1 - self._tokens :], token]
         text = self._decode(self._last)
-        if any(each in text for each in self._stop):
+        self._closed = self._closed or (self._found and any(each in text for each in _CLOSINGS))
+        if any(each in text for each in self._stop) and (self._closed or not self._found):
             self._found, self._last, self._wait = True, [], 0
         elif not self._found or len(self._ids) < self._look_at:
             return False

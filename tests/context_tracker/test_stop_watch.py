@@ -40,3 +40,11 @@ def test_only_what_the_agent_reads_ends_an_answer(
     token_ids = renderer._template.encode(text)
     ends = [n for n, token in enumerate(token_ids, 1) if watch.ends_with(token)]
     assert (tracker.decode(token_ids[: ends[0]]) if ends else None) == sampled
+
+
+def test_a_long_thought_is_not_read_again_for_each_of_its_lines() -> None:
+    looks: list[int] = []
+    watch = StopWatch("\n", lambda ids: "".join(map(chr, ids)), lambda ids: bool(looks.append(len(ids))))
+    for character in "<think>" + "a\n" * 2000:
+        watch.ends_with(ord(character))
+    assert 50 < len(looks) < 150
