@@ -137,7 +137,7 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
     master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
     start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
     engine = _engine(config, shape, width, on_gpu)
-    held = {
+    held: dict[str, float] = {
         "libraries": LIBRARIES,
         "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
         "starting weights": start * width,

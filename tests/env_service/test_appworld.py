@@ -361,7 +361,7 @@ class TestStart:
 
     def test_a_python_without_appworld_is_named_with_what_makes_one(self, tmp_path):
         said = started(Path(sys.executable), APPWORLD_PATH=str(tmp_path))
-        assert f"error: {sys.executable}: AppWorld is not there" in said
+        assert f"error: {sys.executable}: AppWorld is missing" in said
         assert "`make appworld`" in said
 
 

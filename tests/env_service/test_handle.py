@@ -109,7 +109,7 @@ def test_an_environment_opens_by_its_type(env_type):
 
 
 def test_an_unknown_type_names_the_known_ones():
-    with pytest.raises(EnvError, match="no_env, calculator, frozenlake"):
+    with pytest.raises(EnvError, match="no_env, calculator, gymnasium, frozenlake"):
         open_environment("calculater", task("calculater"), seed=0)
 
 

@@ -484,7 +484,7 @@ class TestStart:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--env", "calculater"], ["there is no environment 'calculater'", "calculator, frozenlake"]),
+            (["--env", "calculater"], ["there is no environment 'calculater'", "calculator, gymnasium, frozenlake"]),
             (["--env", "tests.nowhere->Env"], ["--env", "nowhere"]),
             (["--env", "reasoning_gym"], ["write reasoning_gym:leg_counting"]),
             (["--env", "calculator:hard"], ["write calculator"]),

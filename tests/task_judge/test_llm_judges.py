@@ -156,7 +156,7 @@ async def test_judges_are_added_by_weight_and_the_first_says_what_is_a_success(s
     ("protocol", "params", "error"),
     [
         ("lmm", {}, "there is no judge 'lmm'; did you mean llm"),
-        ("llm", {}, "LlmJudge needs criteria"),
+        ("llm", {}, "LlmJudge requires criteria"),
         ("llm", {"criteria": "x"}, r"helper_model\.base_url is empty"),
         ("llm", {"criteria": "x", "scale": [3, 1]}, r"scale is \[3, 1\]; write the lowest"),
         ("group", {"votes": 0}, "votes is 0"),
@@ -164,7 +164,7 @@ async def test_judges_are_added_by_weight_and_the_first_says_what_is_a_success(s
         (
             [{"judge": "length_penalty", "params": {"free": 1}}],
             {},
-            r"judge_protocol\.0\.params: LengthPenalty needs most",
+            r"judge_protocol\.0\.params: LengthPenalty requires most",
         ),
         ([{"judge": "format_bonus", "params": {"pattern": "("}}], {}, "missing \\)"),
     ],

@@ -158,7 +158,7 @@ def test_only_the_timeline_that_is_asked_for_is_flattened(tmp_path: Path):
         store.append(episode, [0.5])
     with run.episodes() as reader:
         row = reader.row(episode.episode_id)
-        told = read_episode(reader, row, episode, None)["timelines"]
+        told = read_episode(reader, row, episode, None, {})["timelines"]
     tokens = [read_tokens(episode, row, number, None, None) for number in range(len(told))]
     assert "timelines" not in vars(episode)
     for number, timeline in enumerate(episode.timelines):

@@ -63,10 +63,7 @@ def unlinked_bytes(process: int, folder: str) -> int:
     for line in _lines(f"/proc/{process}/maps"):
         where, _, offset, _, inode, *path = line.split(None, 5)
         if path and path[0].startswith(folder) and path[0].endswith(" (deleted)"):
-            start, end = (
-                int(bound, 16)
-                for bound in where.split("Subtract the size of the folder, which is closed, from `left`.")
-            )
+            start, end = (int(bound, 16) for bound in where.split("-"))
             held.setdefault(int(inode), 0)
             held[int(inode)] = max(held[int(inode)], int(offset, 16) + end - start)
     return sum(held.values())
