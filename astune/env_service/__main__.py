@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
 from astune.env_service.server import new_app
 from astune.processes.pool import WorkerPool
+from astune.processes.secret import take_variable
 from astune.processes.worker import Worker
 from astune.schema import AstuneError, ConfigError, is_loopback
 from astune.serving.server import listen, server_config
@@ -53,7 +53,7 @@ async def serve(given: argparse.Namespace) -> None:
         AstuneError: the environment cannot be hosted, or the port is taken.
     """
     listening = _listen(given.portal, given.port)
-    token, loopback = os.environ.pop(TOKEN_VARIABLE, None) or None, is_loopback(given.portal)
+    token, loopback = take_variable(TOKEN_VARIABLE), is_loopback(given.portal)
     if not loopback and token is None:
         raise ConfigError(
             f"--portal {given.portal} can be reached from other machines, and no token is set",

@@ -7,7 +7,6 @@ starts does not inherit them (law 8).
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from functools import cache
@@ -19,6 +18,7 @@ import orjson
 import zstandard
 
 from astune.backbone.cluster.messages import Answer, AttemptStarted, CheckpointSaved, Message, TasksMeasured
+from astune.processes.secret import take_variable
 from astune.runs import wire
 from astune.schema import Episode, RunStoreError, Split, Task
 
@@ -74,11 +74,12 @@ def _content(response: httpx.Response) -> dict[str, Any]:
 def reports() -> Reports:
     """Reporter of this process."""
     for name in _RAY:  # Ray has read them
-        os.environ.pop(name, None)
-    try:
-        return Reports(os.environ.pop(ADDRESS), os.environ.pop(TOKEN))
-    except KeyError as missing:
-        raise RunStoreError(f"{missing.args[0]} is not set: this process was not started by astune") from None
+        take_variable(name)
+    address, token = take_variable(ADDRESS), take_variable(TOKEN)
+    if address is None or token is None:
+        missing = ADDRESS if address is None else TOKEN
+        raise RunStoreError(f"{missing} is not set: this process was not started by astune")
+    return Reports(address, token)
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
