@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import socket
 import sys
 import threading
 import time
@@ -31,6 +32,8 @@ from astune.schema import AstuneError, ConfigError, RunStoreError
 _ENDS_S = 60.0
 """Seconds that a run has for its checkpoint when the sweep is interrupted."""
 _LOOK_S = 2.0
+_ANSWERS_S = 10.0
+"""Seconds that a Ray head has to accept a connection."""
 State = Literal["missing", "unfinished", "finished", "running"]
 Setting = tuple[str, str]
 
@@ -155,8 +158,10 @@ def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[T
         return run_trial(trial)
 
     try:
-        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
-    except (ConnectionError, RuntimeError) as cause:
+        address = os.environ.get("RAY_ADDRESS", "auto")
+        _require_listener(address)
+        ray.init(address=address, log_to_driver=False)
+    except (OSError, RuntimeError) as cause:
         hint = "start one with `ray start --head`, or name it in RAY_ADDRESS"
         raise ConfigError(f"there is no Ray cluster: {cause}", hint=hint) from cause
     try:
@@ -171,6 +176,21 @@ def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[T
                 yield trial, 1
     finally:
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Connect to `host:port` once, for Ray itself tries for minutes where nobody listens.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdigit():  # "auto" and "local" are found, or not, at once
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
+    except OSError as cause:
+        raise ConnectionError(f"{address} does not answer ({cause.strerror or cause})") from cause
 
 
 def log_of(trial: Trial) -> Path:

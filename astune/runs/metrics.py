@@ -30,6 +30,7 @@ from astune.runs._limits import METRICS_BYTES, open_regular, read_regular
 from astune.schema import RunStoreError, TokenBalance
 
 MetricKind = Literal["train", "validation"]
+_FLOATS, _KINDS = frozenset([float]), get_args(MetricKind)
 _YEAR_3000 = 32_503_680_000
 _END_BYTES = 2**17
 """A line has 3 to 10 KB."""
@@ -166,9 +167,11 @@ def parse_line(line: bytes) -> MetricsLine:
     """
     try:
         fields = orjson.loads(line)
-        metrics = {name: float(value) for name, value in fields["metrics"].items()}
+        metrics: dict[str, float] = fields["metrics"]
+        if not _FLOATS.issuperset(map(type, metrics.values())):
+            metrics = {name: float(value) for name, value in metrics.items()}
         step, kind, at, elapsed_s = (fields[name] for name in ("step", "kind", "time", "elapsed_s"))
-        if type(step) is not int or kind not in get_args(MetricKind) or not (is_time(at) and is_time(elapsed_s)):
+        if type(step) is not int or kind not in _KINDS or not (is_time(at) and is_time(elapsed_s)):
             raise ValueError(f"step {step!r}, kind {kind!r}, time {at!r}, elapsed_s {elapsed_s!r}")
         return MetricsLine(step, kind, at, elapsed_s, metrics)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as cause:

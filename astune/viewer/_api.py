@@ -5,10 +5,9 @@ Only a run's notes can be changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ from astune.runs import (
     EpisodeFilter,
     EpisodeOrder,
     EpisodeReader,
-    MetricsLine,
     NoEpisodeError,
     RunNotes,
     StepSummary,
@@ -40,6 +38,7 @@ from astune.viewer._tokens import read_tokens
 
 T = TypeVar("T")
 _FIND_IDS = "an episode's id is the end of its address on the page, and the tooltip of its heading"
+_READERS = 4
 _STEP = ("split", "step", "episodes", "errors", "tasks", "successes", "reward", "answer_tokens", "turns")
 
 
@@ -61,7 +60,9 @@ class Api:
     def runs(self) -> list[dict[str, Any]]:
         """Every run, newest first, with the settings in which they differ."""
         runs = list(self._library.runs().values())
-        return together([run.info() for run in runs], [run.settings() for run in runs])
+        with ThreadPoolExecutor(_READERS) as readers:  # one reads a file while another parses one
+            infos = list(readers.map(ViewedRun.info, runs))
+        return together(infos, [run.settings() for run in runs])
 
     def run(self, name: str) -> dict[str, Any]:
         """The run as far as it can be read: what cannot be read is empty, and named among the problems."""
@@ -162,21 +163,12 @@ class Api:
         """Return the measurements of runs.
 
         Args:
-            only: the metrics that lines are to have, all where it is empty; `time/*` is every one that begins so.
+            only: the metrics that are asked for, as `columns_of` has them; all, line by line, where it is empty.
         """
-        runs = [(run.name, run.metrics().lines) for run in map(self._library.run, names)]
+        runs = [self._library.run(name) for name in names]
         if not only:
-            return [{"run": name, "lines": lines} for name, lines in runs]
-        found: list[dict[str, Any]] = []
-        for name, lines in runs:
-            known = {metric for line in lines for metric in line.metrics}
-            kept = {metric for metric in known if any(fnmatchcase(metric, each) for each in only)}
-            found.append({"run": name, "lines": [_only(line, kept) for line in lines], "names": sorted(known)})
-        return found
-
-
-def _only(line: MetricsLine, kept: Collection[str]) -> MetricsLine:
-    return replace(line, metrics={name: value for name, value in line.metrics.items() if name in kept})
+            return [{"run": run.name, "lines": run.metrics().lines} for run in runs]
+        return [{"run": run.name} | run.columns(only) for run in runs]
 
 
 def _ask(run: ViewedRun, question: Callable[[EpisodeReader], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,8 +121,16 @@ class HeldOutScores:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         self._end = (self._end + whole)[-_END_OF_READ:]
-        for line in whole.split(b"\n"):
-            if _MEASUREMENT not in line[:_KIND_WITHIN]:
-                continue
+        for line in _measurements(whole):
             with suppress(ValueError):
                 self._found = HeldOut.of([parse_line(line)], self._found)
+
+
+def _measurements(data: bytes) -> Iterator[bytes]:
+    """The lines of measurements among whole lines, without a look at each of the others."""
+    at = data.find(_MEASUREMENT)
+    while at >= 0:
+        begin, end = data.rfind(b"\n", 0, at) + 1, data.index(b"\n", at)
+        if at - begin < _KIND_WITHIN:
+            yield data[begin:end]
+        at = data.find(_MEASUREMENT, end)

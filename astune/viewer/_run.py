@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -32,6 +32,7 @@ from astune.runs import (
 from astune.runs.notes import FILE as NOTES
 from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
+from astune.viewer._columns import columns_of
 from astune.viewer._folder import Folder
 from astune.viewer._metrics import HeldOutScores, MetricsFile, MetricsSoFar
 from astune.viewer._questions import Questions
@@ -91,6 +92,7 @@ class ViewedRun:
         self._scores = HeldOutScores(self._files.metrics_path)
         self._measured = _Kept[Stamp, HeldOut | None]()
         self._noted = _Kept[Stamp, RunNotes]()
+        self._columns = _Kept[tuple[Stamp, tuple[str, ...]], dict[str, Any]]()
         self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
 
     def info(self) -> dict[str, Any]:
@@ -182,6 +184,11 @@ class ViewedRun:
 
     def metrics(self) -> MetricsSoFar:
         return self._metrics.read() if self._metrics_path is not None else MetricsSoFar()
+
+    def columns(self, only: Sequence[str]) -> dict[str, Any]:
+        """Return what `columns_of` makes of its metrics; made again only when the file has changed."""
+        stamp = Stamp.of(self._files.metrics_path), tuple(only)
+        return self._columns.of(stamp, lambda: columns_of(self.metrics().lines, only))
 
     def vocabulary(self) -> Vocabulary | None:
         """Return the vocabulary of its tokens.

@@ -63,6 +63,6 @@ def test_trials_run_on_the_cluster_and_a_killed_sweep_goes_on(conf: Path, cluste
 
 def test_without_a_cluster_it_says_how_to_start_one(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    said = astune(conf.parent, "sweep", str(conf), "--ray", status=1, timeout_s=300)
+    said = astune(conf.parent, "sweep", str(conf), "--ray", status=2, timeout_s=60)
     assert "no Ray cluster" in said
     assert "ray start --head" in said

@@ -22,6 +22,9 @@ VIEWS = {
     "chat": (f"#run={{staged}}&id={FORKED}", ".message"),
     "tokens": (f"#run={{staged}}&id={FORKED}&face=tokens", ".tokens .t"),
     "branches": (f"#run={{staged}}&id={FORKED}&face=branches", ".tree-row"),
+    "compare": (f"#run={{staged}}&id={FORKED}&face=compare", ".interaction h2"),
+    "agents": (f"#run={{staged}}&id={FORKED}&face=lanes", ".saying"),
+    "tasks": ("#run={real}&view=episodes&list=tasks", "[data-task]"),
     "details": (f"#run={{staged}}&id={FORKED}&face=details", ".interaction h3"),
 }
 

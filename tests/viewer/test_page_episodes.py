@@ -63,21 +63,6 @@ def test_runs_are_listed_and_a_folder_or_a_part_of_a_name_finds_them(page, serve
     assert "run=talkers" in page.url
 
 
-@pytest.mark.parametrize("n_runs", [1, 30])
-def test_runs_and_steps_beside_episodes_are_high_enough_to_be_read(page, serve, tmp_path, n_runs):
-    for _ in range(n_runs):
-        run = write_run(tmp_path, [make_episode(number, step=number) for number in range(40)])
-    address = serve(tmp_path)
-    for width, height in ((390, 844), (1024, 768), (1440, 900), (1920, 1080)):
-        page.set_viewport_size({"width": width, "height": height})
-        shown(page, f"{address}#run=demo/{run.name}", 40)
-        for part, least in ((".run-list", 60), (".run-item", 40), (".step-list", 60), (".episode-pane", 300)):
-            box = page.locator(part).first.bounding_box()
-            assert box["height"] >= least, (part, width, height)
-        assert page.locator(".run-item").first.is_visible()
-        page.goto("about:blank")
-
-
 def test_steps_and_sorting(page, served, real, recorded):
     shown(page, f"{served}#run={real}", len(recorded))
     in_step = [row for row in recorded if (row.split, row.step) == ("train", 2)]

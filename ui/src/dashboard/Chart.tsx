@@ -99,7 +99,7 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
   const scale = useRef<Scale | null>(null)
   const [width, setWidth] = useState(0)
   const cursor = useStore(pointed)
-  const xs = useMemo(() => [...new Set(lines.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b), [lines])
+  const xs = useMemo(() => places(lines), [lines])
   const shown = cursor === null ? null : nearest(xs, cursor)
 
   useLayoutEffect(() => {
@@ -112,14 +112,18 @@ function Plot({ title, lines, fromZero, wholeX, isDark }: PlotProps) {
   }, [])
   useLayoutEffect(() => {
     if (width === 0) return
-    const ratio = devicePixelRatio || 1
     const element = canvas.current!
-    element.width = Math.round(width * ratio)
-    element.height = Math.round(HEIGHT * ratio)
-    const paper = element.getContext('2d')!
-    paper.scale(ratio, ratio)
-    scale.current = new Scale(lines, fromZero, { width, height: HEIGHT })
-    draw(paper, lines, scale.current, isDark ? DARK : LIGHT, wholeX, shown)
+    const paint = (): void => {
+      const ratio = devicePixelRatio || 1
+      element.width = Math.round(width * ratio)
+      element.height = Math.round(HEIGHT * ratio)
+      const paper = element.getContext('2d')!
+      paper.scale(ratio, ratio)
+      scale.current = new Scale(lines, fromZero, { width, height: HEIGHT })
+      draw(paper, lines, scale.current, isDark ? DARK : LIGHT, wholeX, shown)
+    }
+    if (isInSight(element)) return paint()
+    return afterFrame(paint)
   }, [lines, width, shown, isDark, fromZero, wholeX])
 
   const point = (event: MouseEvent): void => {
@@ -189,6 +193,30 @@ function lineOf(curve: Curve, kind: ChartKind, names: string[], isDark: boolean)
     band: curve.band,
     counts: curve.counts,
   }
+}
+
+function isInSight(element: Element): boolean {
+  const { top, bottom } = element.getBoundingClientRect()
+  return bottom > 0 && top < innerHeight
+}
+
+/** Works when what is in sight has been painted; returns what calls it off. */
+function afterFrame(work: () => void): () => void {
+  let timer = 0
+  const frame = requestAnimationFrame(() => {
+    timer = window.setTimeout(work)
+  })
+  return () => {
+    cancelAnimationFrame(frame)
+    clearTimeout(timer)
+  }
+}
+
+/** Where lines have points, ascending. */
+function places(lines: Line[]): number[] {
+  const found = new Set<number>()
+  for (const { points } of lines) for (const [x] of points) found.add(x)
+  return [...found].sort((a, b) => a - b)
 }
 
 /** The nearest of ascending numbers; null where there are none. */

@@ -138,14 +138,13 @@ function intervals(lines: MetricsLine[], setup: Run | null): Band {
 
 /** In steps, or in minutes without what has no time. */
 function placed(points: Part['points'], axis: Axis): Curve['points'] {
-  return points.flatMap(([{ step, elapsed_s }, value]): Curve['points'] => {
-    if (axis === 'step') return [[step, value]]
-    return elapsed_s === null ? [] : [[elapsed_s / 60, value]]
-  })
+  if (axis === 'step') return points.map(([{ step }, value]): [number, number | null] => [step, value])
+  return points.flatMap(([{ elapsed_s }, value]): Curve['points'] => (elapsed_s === null ? [] : [[elapsed_s / 60, value]]))
 }
 
 /** A step that was run again after a resume counts as it was last. */
 function ascending(points: [number, number | null][]): [number, number | null][] {
+  if (points.every(([x], index) => index === 0 || points[index - 1]![0] < x)) return points
   return [...new Map(points)].sort(([a], [b]) => a - b)
 }
 

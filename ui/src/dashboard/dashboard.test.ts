@@ -1,10 +1,10 @@
 import { expect, it } from 'vitest'
 
-import { appended, Growing } from '../data/lines'
+import { appended, Growing, linesOf } from '../data/lines'
 import type { Metric, Run, RunInfo, RunMetrics } from '../data/types'
 import { curves, isMeant, others, overview } from './charts'
 import { csv } from './csv'
-import { pointAt, Scale, unbroken } from './plot'
+import { pointAt, reduced, Scale, unbroken } from './plot'
 import { bounds, labels, ticks } from './ticks'
 import { groupsBy, means, smoothed } from './together'
 
@@ -64,6 +64,29 @@ it('shows what is unknown as unknown', () => {
   const points: [number, number | null][] = [[1, 0.1], [2, 0.2], [3, null], [4, 0.4]]
   expect(unbroken(points)).toEqual([[[1, 0.1], [2, 0.2]], [[4, 0.4]]])
   expect([0, 2, 2.5, 3, 3.5, 4, 9].map((x) => pointAt(points, x))).toEqual([null, [2, 0.2], [2, 0.2], [3, null], [3, null], [4, 0.4], null])
+})
+
+it('draws many points as few that cover the same pixels', () => {
+  const places = Array.from({ length: 100_000 }, (_, at): [number, number] => [at / 250, 100 * Math.sin(at / 7)])
+  const few = reduced(places)
+  expect(few.length).toBeLessThanOrEqual(4 * 400)
+  for (const column of [0, 199, 399]) {
+    const [all, kept] = [places, few].map((each) => each.filter(([x]) => Math.floor(x) === column).map(([, y]) => y))
+    expect([Math.min(...kept!), Math.max(...kept!), kept![0], kept!.at(-1)]).toEqual([Math.min(...all!), Math.max(...all!), all![0], all!.at(-1)])
+  }
+  expect(few.every(([x], at) => at === 0 || few[at - 1]![0] <= x)).toBe(true)
+})
+
+it('reads measurements by metric as line by line', () => {
+  const columns = { run: 'a', names: ['loss', 'reward'], at: [[0, 'validation', 7, 1], [1, 'train', 8, 2]] as [number, 'train' | 'validation', number, number][], columns: { reward: { of: null, values: [0.5, null] }, loss: { of: [1], values: [3] } } }
+  expect(linesOf(columns)).toEqual({
+    run: 'a',
+    names: ['loss', 'reward'],
+    lines: [
+      { step: 0, kind: 'validation', time: 7, elapsed_s: 1, metrics: { reward: 0.5 } },
+      { step: 1, kind: 'train', time: 8, elapsed_s: 2, metrics: { reward: null, loss: 3 } },
+    ],
+  })
 })
 
 it('has a scale for as many values as there are', () => {

@@ -1,4 +1,15 @@
-import type { MetricsLine, RunMetrics } from './types'
+import type { MetricColumns, MetricsLine, RunMetrics } from './types'
+
+/** The lines that columns were made of. */
+export function linesOf({ run, names, at, columns }: MetricColumns): RunMetrics {
+  const lines = at.map(([step, kind, time, elapsed_s]): MetricsLine => ({ step, kind, time, elapsed_s, metrics: {} }))
+  for (const [name, { of, values }] of Object.entries(columns)) {
+    values.forEach((value, index) => {
+      lines[of ? of[index]! : index]!.metrics[name] = value
+    })
+  }
+  return { run, lines, names }
+}
 
 /** The measurements with one more line; a line of the same step and kind takes its predecessor's place. */
 export function appended(all: RunMetrics[], run: string, line: MetricsLine): RunMetrics[] {

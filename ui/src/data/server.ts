@@ -1,8 +1,9 @@
 /** The server's API. A token in the page's address is kept for this tab and taken off the address. */
 
 import { keep, kept, sessionStore } from '../state/kept'
+import { linesOf } from './lines'
 import { SourceError, type Live, type Recorded, type Source, type TasksAsked } from './source'
-import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, TaskPage, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricColumns, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, TaskPage, Tokens } from './types'
 
 const KEY = 'astune-token'
 
@@ -19,8 +20,12 @@ export class Server implements Source {
   outcome = (run: string) => this.get<Outcome>('outcome', [['run', run]])
   episode = (run: string, id: string) => this.get<Episode>('episode', [['run', run], ['id', id]])
   revision = (run: string, id: string) => this.get<Revision>('revision', [['run', run], ['id', id]])
-  metrics = (runs: string[], only: string[]) =>
-    this.get<RunMetrics[]>('metrics', [...runs.map((run): [string, string] => ['run', run]), ...only.map((name): [string, string] => ['name', name])])
+  async metrics(runs: string[], only: string[]): Promise<RunMetrics[]> {
+    const asked = runs.map((run): [string, string] => ['run', run])
+    if (only.length === 0) return this.get('metrics', asked)
+    const found = await this.get<MetricColumns[]>('metrics', [...asked, ...only.map((name): [string, string] => ['name', name])])
+    return found.map(linesOf)
+  }
 
   tokens = (run: string, id: string, timeline: number) =>
     this.get<Tokens>('tokens', [['run', run], ['id', id], ['timeline', timeline]])

@@ -300,6 +300,15 @@ export interface RunMetrics {
   names?: string[]
 }
 
+/** Measurements by metric, as the server answers where some are named. */
+export interface MetricColumns {
+  run: string
+  names: string[]
+  at: [step: number, kind: Split, time: number, elapsed_s: number][]
+  /** `of` are the numbers of the lines that have the metric; null for all of them. */
+  columns: { [name: string]: { of: number[] | null; values: (number | null)[] } }
+}
+
 /** What episodes are asked for; an empty field does not restrict. */
 export interface EpisodeFilter {
   split: string

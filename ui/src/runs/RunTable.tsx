@@ -8,6 +8,7 @@ import { RunStatus } from '../common/Status'
 import type { Open, RunInfo, Status } from '../data/types'
 import { language } from '../state/preferences'
 import { openRun } from '../state/place'
+import { FIRST_METRICS } from '../dashboard/charts'
 import { useSource } from '../state/source'
 import { useStore } from '../state/store'
 import { t } from '../text/translate'
@@ -175,6 +176,7 @@ interface RowProps {
 
 function RunRow({ info, shown, isChosen, onChoose, onNote }: RowProps) {
   const { notes } = info
+  const source = useSource()
   return (
     <tr class={notes.archived ? 'archived' : ''} onClick={() => openRun(info.run)}>
       <th scope="row">
@@ -184,7 +186,11 @@ function RunRow({ info, shown, isChosen, onChoose, onNote }: RowProps) {
             aria-label={t('choose_for_curves', { run: `${info.experiment} ${info.name}` })}
             checked={isChosen}
             onClick={(event) => event.stopPropagation()}
-            onChange={(event) => onChoose(event.currentTarget.checked)}
+            onChange={(event) => {
+              // The server reads the file now, and not when the curves are asked for.
+              if (event.currentTarget.checked) source.metrics([info.run], FIRST_METRICS).catch(() => undefined)
+              onChoose(event.currentTarget.checked)
+            }}
           />
           <span>
             <button class="link" onClick={() => openRun(info.run)}>

@@ -1,0 +1,53 @@
+"""Every pane is high enough to be read, whatever the window, the theme, the language and the number of runs."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from page_words import until
+from viewer_stage import make_episode, write_run
+
+pytestmark = pytest.mark.slow
+
+SIZES = ((390, 844), (1024, 768), (1440, 900), (1920, 1080))
+PANES = {
+    "runs": {".run-table": 79, ".run-table tbody tr": 30},
+    "overview": {".run-list": 60, ".run-item": 40, ".overview": 300, "[data-answer]": 30},
+    "episodes": {".run-list": 60, ".run-item": 40, ".step-list": 60, ".episode-pane": 300, ".episode-row": 30},
+    "dashboard": {".all-charts": 300, ".chart": 200, ".plot": 150},
+    "setup": {".setup pre": 60},
+}
+"""The least height of each view's parts in pixels."""
+LOW = """
+    Object.entries(PARTS).map(([part, least]) => {
+        const boxes = [...document.querySelectorAll(part)].map(each => each.getBoundingClientRect())
+        const high = Math.max(0, ...boxes.map(box => box.height))
+        return high >= least ? null : `${part} is ${high} high, and not ${least}`
+    }).filter(each => each !== null).concat(
+        document.documentElement.scrollWidth > innerWidth ? [`the page is ${document.documentElement.scrollWidth} wide`] : [])
+"""
+
+
+@pytest.mark.parametrize("n_runs", [1, 5, 200])
+def test_every_pane_is_high_enough_to_be_read(page, serve, tmp_path, n_runs):
+    run = write_run(tmp_path, [make_episode(number, step=number) for number in range(40)])
+    for number in range(1, n_runs):
+        shutil.copytree(run, run.with_name(f"{run.name}_{number}"))
+    address = serve(tmp_path)
+    low: list[str] = []
+    for view, parts in PANES.items():
+        page.goto("about:blank")
+        page.goto(f"{address}#run=demo/{run.name}&view={view}")
+        for part in parts:
+            page.locator(part).first.wait_for(state="attached")
+        for language in ("en", "zh"):
+            until(page, f"document.documentElement.lang.startsWith('{language}')")
+            for theme in ("light", "dark"):
+                page.emulate_media(color_scheme=theme)
+                for width, height in SIZES:
+                    page.set_viewport_size({"width": width, "height": height})
+                    found = page.evaluate(LOW.replace("PARTS", str(parts)))
+                    low += [f"{view}, {width}x{height}, {theme}, {language}: {each}" for each in found]
+            page.locator(".bar-tools button").first.click()
+    assert low == []
