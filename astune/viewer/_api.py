@@ -35,6 +35,7 @@ from astune.viewer._rows import TasksAsked, page_of, searched, tasks_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._settings import policies_of, together
 from astune.viewer._tokens import read_tokens
+from astune.viewer._turn import has_turn
 
 T = TypeVar("T")
 _FIND_IDS = "an episode's id is the end of its address on the page, and the tooltip of its heading"
@@ -78,6 +79,7 @@ class Api:
             **with_episodes,
             "problems": run.problems(info),
             "vocabulary": _vocabulary(run) is not None,
+            "turn": has_turn(run.path),
         }
 
     def note(self, name: str, body: bytes) -> dict[str, Any]:

@@ -17,6 +17,11 @@ _POLICY = (
 """A run may come from anywhere: its page runs nothing, loads nothing, and is of no origin."""
 
 
+def has_turn(run: Path) -> bool:
+    """Return whether a turn of the flywheel left its page in the run's folder."""
+    return (run / TURN_PAGE).is_file() and not (run / TURN_PAGE).is_symlink()
+
+
 def turn_page(run: Path) -> Response:
     """Return the page.
 

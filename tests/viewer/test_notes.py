@@ -101,10 +101,12 @@ def test_the_page_of_a_turn_is_shown_and_can_do_nothing(run):
     with serving(run) as client:
         missing = client.get("/api/turn", params={"run": ""})
         assert (missing.status_code, "astune flywheel" in missing.text) == (404, True)
+        assert get(client, "run", run="")["turn"] is False
         (run / "turn.html").write_text("<h1>Turn 0001: promoted</h1><script>fetch('/api/runs')</script>")
         shown = client.get("/api/turn", params={"run": ""})
         assert (shown.status_code, shown.text.startswith("<h1>Turn 0001")) == (200, True)
         assert shown.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+        assert get(client, "run", run="")["turn"] is True, "the overview links it"
         (run / "turn.html").unlink()
         (run / "turn.html").symlink_to("/etc/passwd")
         assert client.get("/api/turn", params={"run": ""}).status_code == 404

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from page_words import until
 from test_outcome import write
-from viewer_stage import get, make_episode, serving, writing
+from viewer_stage import get, make_episode, serving, write_run, writing
 
 pytestmark = pytest.mark.slow
 
@@ -108,3 +108,12 @@ def test_nothing_overflows_and_everything_has_a_name_and_contrast(page, measured
     assert page.evaluate(f"{parts}.every(part => part.getBoundingClientRect().right <= innerWidth + 1)")
     faults = (Path(__file__).parent / "page_faults.js").read_text(encoding="utf-8")
     assert page.evaluate(faults) == []
+
+
+def test_the_run_of_a_turn_links_its_page(page, serve, tmp_path):
+    run = write_run(tmp_path, [make_episode()])
+    (run / "turn.html").write_text("<h1>Turn 0001: promoted</h1>")
+    page.goto(f"{serve(run)}#run=")
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="This turn's page").click()
+    opened.value.get_by_role("heading", name="Turn 0001: promoted").wait_for()

@@ -18,6 +18,7 @@ export class Embedded implements Source {
   outcome = async () => this.report.outcome
   metrics = async () => this.report.metrics
   reportAddress = () => null
+  turnAddress = () => null
   facets = async () => null
   tasks = async (): Promise<TaskPage> => ({ total: 0, rows: [] })
   note = async (): Promise<RunNotes> => this.report.run.info.notes

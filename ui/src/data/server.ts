@@ -48,6 +48,10 @@ export class Server implements Source {
     return this.address('report', [['run', run], ...ids.map((id): [string, string] => ['id', id]), ...this.credentials()])
   }
 
+  turnAddress(run: string): string {
+    return this.address('turn', [['run', run], ...this.credentials()])
+  }
+
   /** One stream for everything, for a browser opens six connections for all tabs; none while nobody sees the page. */
   listen(runs: string[], live: Live): () => void {
     let source: EventSource | null = null

@@ -47,6 +47,8 @@ export interface Source {
   metrics(runs: string[], only: string[]): Promise<RunMetrics[]>
   /** The address of a report of these episodes; null where none can be made. */
   reportAddress(run: string, ids: string[]): string | null
+  /** The address of the page of the flywheel's turn that the run belongs to; null where it cannot be asked for. */
+  turnAddress(run: string): string | null
   /** Calls back while runs go on; returns what ends it. */
   listen(runs: string[], live: Live): () => void
 }

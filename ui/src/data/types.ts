@@ -120,6 +120,8 @@ export interface Run {
   errors: ErrorCount[]
   problems: string[]
   vocabulary: boolean
+  /** Whether it was the training of a turn of the flywheel that came to its end. */
+  turn: boolean
 }
 
 export interface Snippet {

@@ -77,6 +77,7 @@ function HeldOut({ run, metrics, catalogue }: Omit<Props, 'written'>) {
 
 function Trained({ run, outcome }: { run: Run; outcome: Outcome }) {
   const { trained, balance } = outcome
+  const turn = useSource().turnAddress(run.run)
   const facts = [
     [t('model'), run.info.model ?? '–'],
     [t('backbone'), run.info.backbone ?? '–'],
@@ -91,6 +92,13 @@ function Trained({ run, outcome }: { run: Run; outcome: Outcome }) {
     <section>
       <h3>{t('what_was_trained')}</h3>
       {balance.trained === 0 && <p class="faint">{t('no_training')}</p>}
+      {run.turn && turn && (
+        <p>
+          <a class="button" href={turn} target="_blank" rel="noopener" title={t('turn_hint')}>
+            {t('turn_page')}
+          </a>
+        </p>
+      )}
       <dl class="facts">
         {facts.map(([name, value]) => (
           <div key={name}>

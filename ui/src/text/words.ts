@@ -3,6 +3,8 @@
 export const WORDS = {
   runs: ['Runs', '运行'],
   run: ['Run', '运行'],
+  turn_page: ["This turn's page", '这一轮的页面'],
+  turn_hint: ['Where the data came from, what was filtered out and why, and the old model beside the new one', '数据从哪里来，筛掉了什么、为什么，以及新旧模型的对比'],
   overview: ['Overview', '概览'],
   episodes: ['Episodes', '回合'],
   dashboard: ['Dashboard', '仪表盘'],
