@@ -20,12 +20,14 @@ PANES = {
 }
 """The least height of each view's parts in pixels."""
 LOW = """
-    Object.entries(PARTS).map(([part, least]) => {
-        const boxes = [...document.querySelectorAll(part)].map(each => each.getBoundingClientRect())
-        const high = Math.max(0, ...boxes.map(box => box.height))
-        return high >= least ? null : `${part} is ${high} high, and not ${least}`
-    }).filter(each => each !== null).concat(
-        document.documentElement.scrollWidth > innerWidth ? [`the page is ${document.documentElement.scrollWidth} wide`] : [])
+    (() => {
+        const high = part => Math.max(0, ...[...document.querySelectorAll(part)].map(
+            each => each.getBoundingClientRect().height))
+        const low = Object.entries(PARTS).filter(([part, least]) => high(part) < least)
+        const told = low.map(([part, least]) => `${part} is ${high(part)} high, and not ${least}`)
+        const { scrollWidth } = document.documentElement
+        return scrollWidth > innerWidth ? [...told, `the page is ${scrollWidth} wide`] : told
+    })()
 """
 
 

@@ -6,6 +6,7 @@ them in docs/assets. Otherwise they are of the run that the other tests look at,
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -17,11 +18,22 @@ import pytest
 from astune_command import ROOT, astune
 from page_stage import write_staged_run
 from page_words import overrides, until
+from taught import write_experiment
 
 from astune.runs import RunDirectory
 
 pytestmark = pytest.mark.slow
 
+ECHO = """
+from astune import Workflow, WorkflowOutput
+
+
+class Ask(Workflow):
+    async def execute(self, task, proxy):
+        said = (await proxy.achat(proxy.init_messages))["content"].strip()
+        right = said == task.metadata["answer"]
+        return WorkflowOutput(reward=float(right), is_success=right)
+"""
 SIZE = {"width": 1360, "height": 820}
 
 
@@ -37,6 +49,23 @@ def taken(page, file: Path) -> None:
     data = file.read_bytes()
     assert struct.unpack(">2I", data[16:24]) == tuple(SIZE.values())
     assert len(data) > 25_000
+
+
+def write_sweep(folder: Path, model: Path) -> Path:
+    """The record of a sweep of six runs in which the tests' small model learns to answer one word."""
+    words = ["yes", "no"]
+    rows = [
+        {"main_query": f"Say {words[n // 4 % 2]}, please ({n}).", "metadata": {"answer": words[n // 4 % 2]}}
+        for n in range(96)
+    ]
+    conf = folder / "echo.yaml"
+    write_experiment(conf, model, rows, ECHO, steps=60, lr=1e-3)
+    given = json.loads(conf.read_text())
+    given["astune"]["trainer"] |= {"algorithm": "sft", "tasks_per_step": 12, "test_freq": 5}
+    given["astune"]["task_judge"] = {"reference_field": "answer"}
+    conf.write_text(json.dumps(given))
+    astune(folder, "sweep", str(conf), "--over", "trainer.optim.lr=2e-3,5e-3", "--seeds", "3", timeout_s=600)
+    return folder / "launcher_record" / "echo-sweep"
 
 
 @pytest.fixture
@@ -100,6 +129,10 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.locator(".saying").first.wait_for()
     taken(page, folder / "viewer-lanes.png")
 
+    page.goto(f"{served}#run={name}&view=episodes")
+    page.locator("[data-episode]").first.wait_for()
+    taken(page, folder / "viewer-episodes.png")
+
     page.goto(f"{served}#run={name}&view=episodes&list=tasks")
     page.locator("[data-task]").first.wait_for()
     taken(page, folder / "viewer-tasks.png")
@@ -109,3 +142,27 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.locator("canvas").first.wait_for()
     until(page, "[...document.querySelectorAll('canvas')].every(canvas => canvas.height !== 150)")  # that of a new one
     taken(page, folder / "viewer-dashboard.png")
+
+
+def test_several_runs_and_the_page_to_share_have_their_pictures(page, serve, shown, folder, tmp_path, request):
+    if "VIEWER_PICTURES" not in os.environ:
+        pytest.skip("the runs are trained for the pictures alone: make viewer-pictures")
+    _, record, name = shown
+    page.set_viewport_size(SIZE)
+    served = serve(write_sweep(tmp_path, request.getfixturevalue("tiny_folder")))
+    page.goto(f"{served}#view=runs")
+    boxes = page.locator(".run-table tbody input[type=checkbox]")
+    boxes.first.wait_for()
+    for box in boxes.all():
+        box.check()
+    taken(page, folder / "viewer-runs.png")
+
+    page.get_by_role("button", name="Curves of 6 runs").click()
+    page.get_by_label("Mean over runs by").select_option("*")
+    page.locator("[data-chart=success] canvas").wait_for()
+    until(page, "[...document.querySelectorAll('canvas')].every(canvas => canvas.height !== 150)")
+    taken(page, folder / "viewer-together.png")
+
+    astune(tmp_path, "report", str(record / name), "--html")
+    page.goto((record / name / "plots" / "report.html").as_uri())
+    taken(page, folder / "viewer-report.png")
