@@ -213,7 +213,7 @@ class EpisodeReader:
         return self._rows(tail, [*values, limit, offset])
 
     def select(self, what: str, wanted: EpisodeFilter, tail: str = "", *, join: str = "") -> list[tuple[Any, ...]]:
-        """Return `seq` of every episode recorded after `after` whose messages contain the text, ignoring case."""
+        """Select columns or aggregates of the episodes that are wanted."""
         where, values = wanted.where()
         with self._asking() as connection:
             return connection.execute(f"SELECT {what} FROM episodes {join} WHERE {where} {tail}", values).fetchall()
@@ -254,7 +254,7 @@ class EpisodeReader:
             return connection.execute(query).fetchone()
 
     def recorded_at(self, seq: int) -> float | None:
-        """Return a number that changes with every commit of a writer."""
+        """Return the Unix time at which an episode was recorded; None where there is none of that number."""
         with self._asking() as connection:
             found = connection.execute("SELECT created_at FROM episodes WHERE seq = ?", (seq,)).fetchone()
         return found[0] if found is not None else None
@@ -265,7 +265,7 @@ class EpisodeReader:
             return self._opened << 32 | connection.execute("PRAGMA data_version").fetchone()[0]
 
     def agents(self) -> list[str]:
-        """Return one summary per step and split, by step. Retried attempts are not counted as episodes."""
+        """Return the agents that called the model in any episode, by name."""
         query = "SELECT DISTINCT value FROM episodes, json_each(agents) ORDER BY value"
         with self._asking() as connection:
             return [name for (name,) in connection.execute(query)]

@@ -22,7 +22,6 @@ from astune.runs import (
     StepSummary,
     catalogue,
 )
-from astune.runs.facets import facets
 from astune.runs.interval import wilson_interval
 from astune.schema import RunStoreError, Vocabulary
 from astune.serving import read_json
@@ -31,7 +30,7 @@ from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
 from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
-from astune.viewer._rows import TasksAsked, page_of, searched, tasks_of
+from astune.viewer._rows import Sought, TasksAsked, facets_of, page_of, tasks_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._settings import policies_of, together
 from astune.viewer._tokens import read_tokens
@@ -79,6 +78,7 @@ class Api:
             **with_episodes,
             "problems": run.problems(info),
             "vocabulary": _vocabulary(run) is not None,
+            "policies": sorted(set(policies_of(run.settings()).values())),
             "turn": has_turn(run.path),
         }
 
@@ -111,20 +111,17 @@ class Api:
         return outcome_of(None, lines)
 
     def episodes(
-        self, name: str, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
+        self, name: str, wanted: EpisodeFilter, order: EpisodeOrder, sought: Sought, *, offset: int, limit: int
     ) -> dict[str, Any]:
-        return page_of(self._library.run(name), wanted, order, text=text, offset=offset, limit=limit)
+        return page_of(self._library.run(name), wanted, order, sought, offset=offset, limit=limit)
 
-    def facets(self, name: str, wanted: EpisodeFilter, *, text: str | None) -> dict[str, Any]:
-        """Count the episodes per value; see `astune.runs.facets`."""
-        run = self._library.run(name)
-        sought = searched(run, wanted, text)
-        return run.ask(lambda reader: facets(reader, sought))
+    def facets(self, name: str, wanted: EpisodeFilter, sought: Sought) -> dict[str, Any]:
+        return facets_of(self._library.run(name), wanted, sought)
 
     def tasks(
-        self, name: str, wanted: EpisodeFilter, asked: TasksAsked, *, text: str | None, offset: int, limit: int
+        self, name: str, wanted: EpisodeFilter, asked: TasksAsked, sought: Sought, *, offset: int, limit: int
     ) -> dict[str, Any]:
-        return tasks_of(self._library.run(name), wanted, asked, text=text, offset=offset, limit=limit)
+        return tasks_of(self._library.run(name), wanted, asked, sought, offset=offset, limit=limit)
 
     def episode(self, name: str, episode_id: str) -> dict[str, Any]:
         run = self._library.run(name)

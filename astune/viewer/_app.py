@@ -23,7 +23,7 @@ from astune.viewer._answers import Refusal, defect, http_error, json_answer, ref
 from astune.viewer._api import Api
 from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
 from astune.viewer._library import Library
-from astune.viewer._question import MAX_ROWS, Question, filter_of, order_of, tasks_asked
+from astune.viewer._question import MAX_ROWS, Question, filter_of, order_of, sought_in, tasks_asked
 from astune.viewer._run import ViewedRun
 from astune.viewer._turn import turn_page
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
@@ -74,16 +74,16 @@ def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
             asked.text("run"),
             filter_of(asked),
             order_of(asked),
-            text=asked.optional("text"),
+            sought_in(asked),
             offset=asked.count("offset", 0),
             limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
         ),
-        "facets": lambda asked: api.facets(asked.text("run"), filter_of(asked), text=asked.optional("text")),
+        "facets": lambda asked: api.facets(asked.text("run"), filter_of(asked), sought_in(asked)),
         "tasks": lambda asked: api.tasks(
             asked.text("run"),
             filter_of(asked),
             tasks_asked(asked),
-            text=asked.optional("text"),
+            sought_in(asked),
             offset=asked.count("offset", 0),
             limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
         ),

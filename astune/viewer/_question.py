@@ -12,7 +12,7 @@ from astune.runs import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.facets import TaskSort, Turned
 from astune.schema import EpisodeStatus, Split
 from astune.viewer._answers import Refusal
-from astune.viewer._rows import TasksAsked
+from astune.viewer._rows import Sought, TasksAsked
 
 T = TypeVar("T", bound=str)
 MAX_ROWS = 1000
@@ -90,6 +90,10 @@ def filter_of(question: Question) -> EpisodeFilter:
         max_tokens=question.whole("max_tokens"),
         min_branches=question.whole("min_branches"),
     )
+
+
+def sought_in(question: Question) -> Sought:
+    return Sought(question.optional("text"), question.optional("policy"))
 
 
 def tasks_asked(question: Question) -> TasksAsked:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean
 from typing import Any
 
 from astune.runs import EpisodeFilter, EpisodeOrder, EpisodeReader, EpisodeRow, Snippet, find_text
-from astune.runs.facets import TaskSort, Turned, tasks
+from astune.runs.facets import TaskSort, Turned, facets, tasks
 from astune.viewer._answers import plain_text
 from astune.viewer._run import ViewedRun
 
@@ -22,6 +23,14 @@ _NEWEST = EpisodeOrder("seq", descending=True)
 
 
 @dataclass(frozen=True, slots=True)
+class Sought:
+    """What no column of an episode has: a text in its messages, a policy that answered in it. None is no condition."""
+
+    text: str | None = None
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TasksAsked:
     """Selection and order of tasks."""
 
@@ -31,10 +40,10 @@ class TasksAsked:
 
 
 def page_of(
-    run: ViewedRun, wanted: EpisodeFilter, order: EpisodeOrder, *, text: str | None, offset: int, limit: int
+    run: ViewedRun, wanted: EpisodeFilter, order: EpisodeOrder, sought: Sought, *, offset: int, limit: int
 ) -> dict[str, Any]:
     """A page of the episodes that are wanted, and how many there are in all."""
-    wanted = searched(run, wanted, text)
+    wanted, text = searched(run, wanted, sought), sought.text
 
     def read(reader: EpisodeReader) -> dict[str, Any]:
         rows = reader.find(wanted, order, limit=limit, offset=offset)
@@ -46,16 +55,29 @@ def page_of(
     return run.ask(read)
 
 
-def searched(run: ViewedRun, wanted: EpisodeFilter, text: str | None) -> EpisodeFilter:
-    """The filter that also asks for a text in the messages."""
-    return wanted if text is None else replace(wanted, seqs=run.search(text))
+def searched(run: ViewedRun, wanted: EpisodeFilter, sought: Sought) -> EpisodeFilter:
+    """The filter that also asks for what is sought beside it."""
+    found = [] if sought.text is None else [run.search(sought.text)]
+    if sought.policy is not None:
+        found.append([seq for seq, policies in run.policies().items() if sought.policy in policies])
+    return replace(wanted, seqs=sorted(set.intersection(*map(set, found)))) if found else wanted
+
+
+def facets_of(run: ViewedRun, wanted: EpisodeFilter, sought: Sought) -> dict[str, Any]:
+    """Count the episodes per value, under all filters but the value's own; see `astune.runs.facets`."""
+    under = searched(run, wanted, sought)
+    counted = run.ask(lambda reader: facets(reader, under))
+    others = searched(run, wanted, replace(sought, policy=None))
+    shown = {seq for (seq,) in run.ask(lambda reader: reader.select("seq", others))}
+    counts = Counter(policy for seq, policies in run.policies().items() if seq in shown for policy in policies)
+    return counted | {"policy": sorted(counts.items(), key=lambda each: (-each[1], each[0]))}
 
 
 def tasks_of(
-    run: ViewedRun, wanted: EpisodeFilter, asked: TasksAsked, *, text: str | None, offset: int, limit: int
+    run: ViewedRun, wanted: EpisodeFilter, asked: TasksAsked, sought: Sought, *, offset: int, limit: int
 ) -> dict[str, Any]:
     """A page of the tasks that the wanted episodes played, each with its success from step to step."""
-    wanted = searched(run, wanted, text)
+    wanted = searched(run, wanted, sought)
 
     def read(reader: EpisodeReader) -> dict[str, Any]:
         found = tasks(reader, wanted, asked.by, descending=asked.descending, turned=asked.turned)

@@ -35,9 +35,10 @@ from astune.viewer._answers import Refusal
 from astune.viewer._columns import columns_of
 from astune.viewer._folder import Folder
 from astune.viewer._metrics import HeldOutScores, MetricsFile, MetricsSoFar
+from astune.viewer._policies import PoliciesOfEpisodes
 from astune.viewer._questions import Questions
 from astune.viewer._search import TextSearch
-from astune.viewer._settings import Settings, read_settings
+from astune.viewer._settings import Settings, policies_of, read_settings
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -82,7 +83,7 @@ class ViewedRun:
         self._lock = threading.Lock()
         self._rescuing = threading.Lock()
         self._reader: tuple[object, EpisodeReader] | None = None
-        self._search, self.questions = TextSearch(), Questions()
+        self._search, self._policies, self.questions = TextSearch(), PoliciesOfEpisodes(), Questions()
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
         self._vocabulary = _Kept[Stamp, Vocabulary | None]()
@@ -219,6 +220,11 @@ class ViewedRun:
         """`seq` of the episodes whose messages hold a text."""
         return self.ask(lambda reader: self._search.matching(reader, text))
 
+    def policies(self) -> dict[int, frozenset[str]]:
+        """The policies that answered in each episode, by `seq`; empty in a run of one."""
+        policies = policies_of(self.settings())
+        return self.ask(lambda reader: self._policies.of(reader, policies)) if policies else {}
+
     @property
     def _metrics_path(self) -> Path | None:
         return self._inside(self._files.metrics_path)
@@ -257,7 +263,7 @@ class ViewedRun:
         return self._read_settings.of(Stamp.of(self._files.config_path), lambda: read_settings(self.config()))
 
     def notes_stamp(self) -> Stamp:
-        """Write notes; return them."""
+        """Return the stamp of its notes."""
         return Stamp.of(self.path / NOTES)
 
     def _notes(self, problems: list[str]) -> RunNotes:
@@ -292,7 +298,7 @@ class ViewedRun:
             if self._reader is None or self._reader[0] != seen:
                 reader = EpisodeReader(path)
                 self._reader, self._salvaged, self._damage = (path.stat().st_ino, reader), None, ""
-                self._search, self.questions = TextSearch(), Questions()
+                self._search, self._policies, self.questions = TextSearch(), PoliciesOfEpisodes(), Questions()
             return self._reader[1]
 
     def _rescue(self, damage: DamagedStoreError) -> None:
@@ -313,7 +319,7 @@ class ViewedRun:
             with self._lock:
                 self._damage = f"{damage.message}: {found.kept} of its episodes could be read{lost}"
                 self._reader, self._salvaged = (stamps, reader), salvaged
-                self._search, self.questions = TextSearch(), Questions()
+                self._search, self._policies, self.questions = TextSearch(), PoliciesOfEpisodes(), Questions()
 
 
 def _count_in(path: Path) -> tuple[int | None, list[str]]:

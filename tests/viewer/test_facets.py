@@ -93,6 +93,26 @@ def test_tasks_come_in_pages_and_episodes_of_one_task_are_exactly_its_own(client
     assert get(client, "episodes", run="", task_id="t")["total"] == 3
 
 
+def test_episodes_are_filtered_by_the_policy_that_answered(tmp_path):
+    """Who has which target changes from episode to episode."""
+    games = [make_episode(0, targets={"solver": "werewolf"}), make_episode(1, targets={"solver": "villager"})]
+    games.append(make_episode(2, reward=0.0, targets={"solver": "judge"}))
+    run = write_run(tmp_path, games)
+    with open(run / "config.yaml", "a") as file:
+        file.write("  models:\n    wolf: {targets: [werewolf]}\n    village: {targets: [villager, seer]}\n")
+    with serving(run) as client:
+        assert get(client, "run", run="")["policies"] == ["village", "wolf"]
+        counted = {"wolf": 1, "village": 1, "default": 1}
+        assert dict(get(client, "facets", run="", policy="wolf")["policy"]) == counted
+        assert get(client, "facets", run="", policy="wolf")["status"] == [["success", 1]]
+        assert get(client, "facets", run="", success="false")["policy"] == [["default", 1]]
+        [row] = get(client, "episodes", run="", policy="wolf")["rows"]
+        assert row["episode_id"] == games[0].episode_id
+        assert get(client, "episodes", run="", policy="wolf", text="nothing like it")["total"] == 0
+        assert get(client, "tasks", run="", policy="village")["total"] == 1
+        assert get(client, "episodes", run="", policy="nobody")["total"] == 0
+
+
 def test_a_row_has_its_question_also_where_the_task_has_messages_alone(client, tmp_path):
     rows = get(client, "episodes", run="", split="validation", limit=1)["rows"]
     assert rows[0]["question"] == "Is it even?"

@@ -122,6 +122,8 @@ export interface Run {
   vocabulary: boolean
   /** Whether it was the training of a turn of the flywheel that came to its end. */
   turn: boolean
+  /** Those that it trains, where these are several. */
+  policies: string[]
 }
 
 export interface Snippet {
@@ -173,6 +175,7 @@ export interface Facets {
   status: Counts
   error_type: Counts
   agent: Counts
+  policy: Counts
   reward: Bin[]
   n_tokens: Bin[]
 }
@@ -318,6 +321,7 @@ export interface EpisodeFilter {
   task: string
   status: string
   agent: string
+  policy: string
   error_type: string
   /** The whole id; `task` is a part of it. */
   task_id: string

@@ -54,7 +54,7 @@ export function Filters({ run, written, isOpen }: Props) {
   const given = (Object.keys(NO_FILTER) as Filter[]).filter((key) => place[key] !== '' && !['sort', 'order'].includes(key))
   const errors = [...new Set(run?.errors.map((error) => error.error_type))]
   /** With how many episodes there are of it. */
-  const counted = (facet: 'split' | 'status' | 'error_type' | 'agent', value: string, text: string): [string, string] => {
+  const counted = (facet: 'split' | 'status' | 'error_type' | 'agent' | 'policy', value: string, text: string): [string, string] => {
     const found = known?.[facet].find(([each]) => each === value)
     return [value, known ? `${text} · ${integer(found?.[1] ?? 0)}` : text]
   }
@@ -111,6 +111,7 @@ export function Filters({ run, written, isOpen }: Props) {
             ['false', t('no')],
           ])}
           {run && run.agents.length > 1 && select('agent', 'agent', run.agents.map((agent) => counted('agent', agent, agent)))}
+          {source.served && run && run.policies.length > 1 && select('policy', 'policy', run.policies.map((policy) => counted('policy', policy, policy)))}
           {errors.length > 0 && select('error_type', 'error_type', errors.map((type) => counted('error_type', type, type)))}
           <Typed name="task" type="text" label={t('task')} />
           <Typed name="min_reward" type="number" label={t('reward_from')} />

@@ -47,6 +47,7 @@ export const NO_FILTER: EpisodeFilter = {
   task: '',
   status: '',
   agent: '',
+  policy: '',
   error_type: '',
   task_id: '',
   min_reward: '',
