@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.chromium import Chromium, chromium
 from benchmarks.report import describe, machine, markdown_table, write_results
-from benchmarks.viewer_many import METRICS, RUNS, STEPS, written_runs
+from benchmarks.viewer_many import LONG_STEPS, METRICS, RUNS, STEPS, written_long, written_runs
 from benchmarks.viewer_reader import Times
 from benchmarks.viewers import our_viewer
 
@@ -31,6 +31,7 @@ FIRST = "the list of runs, the first time after the server began"
 LISTED = "the list of runs"
 OVERLAY = "ten runs over each other, asked for the first time"
 OVERLAY_AGAIN = "ten runs over each other, asked for again"
+LONG = f"the curves of one run of {LONG_STEPS:,} steps, from the navigation on"
 _LIST = f"document.querySelectorAll('.run-table tbody tr').length === {RUNS}"
 _DRAWN = (
     "document.querySelectorAll('.chart').length > 5 && "
@@ -57,6 +58,17 @@ def measure(browser: Chromium, folder: Path, repeats: int) -> tuple[Times, float
     return times, memory
 
 
+def measure_long(browser: Chromium, folder: Path, repeats: int) -> list[float]:
+    """Milliseconds until a curve of that many points is drawn, by a server that has read it."""
+    drawn = "document.querySelector('[data-chart=reward] canvas')?.height > 150"
+    with our_viewer(folder) as url:
+        times: list[float] = []
+        for _ in range(repeats + 1):
+            with browser.screen() as screen:
+                times.append(screen.opens(f"{url}#view=dashboard", drawn))
+        return times[1:]
+
+
 def _viewer_memory() -> float:
     """The resident set of the viewer that this process started, in MB."""
     children = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
@@ -79,6 +91,8 @@ def main() -> None:
         facts = machine() | {"chromium": browser.version}
         print(describe(facts), flush=True)
         times, memory = measure(browser, folder, arguments.repeats)
+        long = written_long(arguments.folder / "astune-bench-viewer-long")
+        times[LONG] = measure_long(browser, long, arguments.repeats)
     facts["load_average_at_the_end"] = round(os.getloadavg()[0], 2)
     rows = [(name, f"{median(values):.0f}", f"{max(values):.0f}") for name, values in times.items()]
     table = markdown_table((f"{RUNS} runs of {STEPS:,} steps and {METRICS} metrics", "median, ms", "slowest, ms"), rows)

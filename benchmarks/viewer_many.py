@@ -17,6 +17,7 @@ from astune.runs import EpisodeStore, RunDirectory, catalogue
 
 RUNS = 200
 STEPS = 1000
+LONG_STEPS = 100_000
 METRICS = 63
 TEST_FREQ = 50
 _RATES = (1e-6, 5e-6, 1e-5, 5e-5)
@@ -29,6 +30,21 @@ def written_runs(folder: Path) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         for number in range(RUNS):
             _write(folder, number)
+        (folder / "done").touch()
+    return folder
+
+
+def written_long(folder: Path) -> Path:
+    """The folder of one run of 100,000 steps and one metric, made where it is not there yet."""
+    if not (folder / "done").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        seeded = random.Random(0)
+        with RunDirectory.create(folder, "long") as run:
+            run.save_config(dump(load_config(None, [])))
+            EpisodeStore(run.episodes_path).close()
+            lines = (_line(step, "train", {"reward/mean": seeded.random()}) for step in range(1, LONG_STEPS + 1))
+            run.metrics_path.write_bytes(b"".join(lines))
+            run.finish("finished")
         (folder / "done").touch()
     return folder
 
@@ -54,6 +70,10 @@ def _lines(seeded: random.Random) -> list[bytes]:
         kinds = (["train"] if step else []) + (["validation"] if step % TEST_FREQ == 0 else [])
         for kind in kinds:
             values = {name: seeded.random() for name in names}
-            line = {"step": step, "kind": kind, "time": 1.79e9 + step, "elapsed_s": 10.0 * step, "metrics": values}
-            lines.append(orjson.dumps(line) + b"\n")
+            lines.append(_line(step, kind, values))
     return lines
+
+
+def _line(step: int, kind: str, values: dict[str, float]) -> bytes:
+    line = {"step": step, "kind": kind, "time": 1.79e9 + step, "elapsed_s": 10.0 * step, "metrics": values}
+    return orjson.dumps(line) + b"\n"

@@ -78,6 +78,8 @@ def _curve(line: Line, place: _Place) -> Iterable[str]:
     if line.band:
         way = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
         yield f'<path class="band {line.style}" d="{_path(way, place)}Z"/>'
+    if not line.points:  # the other split has some
+        return
     yield f'<path class="line {line.style}" d="{_path(line.points, place)}"/>'
     if len(line.points) <= _DOTS_UP_TO:
         for x, y in line.points:

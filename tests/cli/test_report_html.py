@@ -108,4 +108,6 @@ def test_a_chart_has_its_points_where_the_axes_say(tmp_path):
     ]
     assert first == (48, 176)
     assert last == (450, 10)
+    unknown = Line("Training", "train", [(1, float("nan"))])
+    assert 'd="M"' not in svg_chart("Half", [line, unknown], from_zero=True)
     assert svg_chart("Nothing", [Line("x", "train", [(1, float("nan"))])], from_zero=False) == ""

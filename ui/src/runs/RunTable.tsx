@@ -233,7 +233,7 @@ function RunRow({ info, shown, isChosen, onChoose, onNote }: RowProps) {
         {info.problems.length > 0 && <div class="warn">{info.problems[0]}</div>}
       </td>
       {shown.map((column) => (
-        <td key={column.key} class={column.isNumber ? 'number' : ''}>
+        <td key={column.key} class={column.isNumber ? 'number' : ''} title={column.key === 'model' ? (info.model ?? undefined) : undefined}>
           {column.text(info)}
         </td>
       ))}

@@ -44,12 +44,17 @@ export function columns(settings: string[]): Column[] {
     ...settings.map(ofSetting),
     of('seed', (info) => info.seed, (info) => (info.seed === null || info.seed === undefined ? '–' : String(info.seed))),
     of('at_work', (info) => info.elapsed_s, (info) => duration(info.elapsed_s), 'at_work_hint'),
-    of('model', (info) => info.model, (info) => info.model ?? '–'),
+    of('model', (info) => info.model, (info) => shortPath(info.model ?? '–')),
     of('backbone', (info) => info.backbone, (info) => info.backbone ?? '–'),
     of('reward', (info) => info.reward, (info) => number(info.reward)),
     of('steps', (info) => info.steps, (info) => integer(info.steps)),
     of('episodes', (info) => info.episodes, (info) => integer(info.episodes)),
   ]
+}
+
+/** A model in a folder by the folder's own name. */
+function shortPath(path: string): string {
+  return /^([/~.]|[A-Za-z]:)/.test(path) ? (path.split(/[/\\]/).findLast((part) => part !== '') ?? path) : path
 }
 
 function ofSetting(key: string): Column {
