@@ -6,7 +6,6 @@ Only a run's notes can be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -38,7 +37,6 @@ from astune.viewer._turn import has_turn
 
 T = TypeVar("T")
 _FIND_IDS = "an episode's id is the end of its address on the page, and the tooltip of its heading"
-_READERS = 4
 _STEP = ("split", "step", "episodes", "errors", "tasks", "successes", "reward", "answer_tokens", "turns")
 
 
@@ -60,9 +58,7 @@ class Api:
     def runs(self) -> list[dict[str, Any]]:
         """Every run, newest first, with the settings in which they differ."""
         runs = list(self._library.runs().values())
-        with ThreadPoolExecutor(_READERS) as readers:  # one reads a file while another parses one
-            infos = list(readers.map(ViewedRun.info, runs))
-        return together(infos, [run.settings() for run in runs])
+        return together([run.info() for run in runs], [run.settings() for run in runs])
 
     def run(self, name: str) -> dict[str, Any]:
         """The run as far as it can be read: what cannot be read is empty, and named among the problems."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -108,7 +109,7 @@ class HeldOutScores:
                     if file.read(len(self._end)) != self._end:
                         self._begin()
                         file.seek(0)
-                    self._take(file.read(max(0, _SHOWN_BYTES - self._offset)))
+                    self._take(file.read(max(0, min(_SHOWN_BYTES, os.fstat(file.fileno()).st_size) - self._offset)))
             except OSError:
                 return None
             return self._found
@@ -120,7 +121,7 @@ class HeldOutScores:
     def _take(self, data: bytes) -> None:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        self._end = (self._end + whole)[-_END_OF_READ:]
+        self._end = (self._end + whole[-_END_OF_READ:])[-_END_OF_READ:]
         for line in _measurements(whole):
             with suppress(ValueError):
                 self._found = HeldOut.of([parse_line(line)], self._found)
