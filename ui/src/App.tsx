@@ -1,6 +1,6 @@
 /** The page: its bar, its views, and what all of them show of the run that is open. */
 
-import { useEffect, useState } from 'preact/hooks'
+import { useEffect, useMemo, useState } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from './common/Notice'
 import { RunStatus } from './common/Status'
@@ -18,7 +18,7 @@ import { useCommands } from './state/commands'
 import { useLive } from './state/live'
 import { go, openRun, usePlace, type View } from './state/place'
 import { dark, language, toggleLanguage, toggleTheme } from './state/preferences'
-import { useResource } from './state/resource'
+import { useResource, useSame } from './state/resource'
 import { useSource } from './state/source'
 import { useStore } from './state/store'
 import { t } from './text/translate'
@@ -28,10 +28,10 @@ const NO_CATALOGUE: Metric[] = []
 export function App() {
   const source = useSource()
   const place = usePlace()
-  useStore(language)
+  const spoken = useStore(language)
   const [helping, setHelping] = useState(false)
   const open = useResource('open', () => source.open())
-  const runs = useResource('runs', () => source.runs())
+  const runs = useSame(useResource('runs', () => source.runs()))
   const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
   const shown = place.run === null ? [] : [place.run, ...place.over]
   /** Whether more than the first charts was asked for. */
@@ -68,6 +68,8 @@ export function App() {
   })
 
   const view = place.run === null ? 'runs' : place.view
+  /** The same as long as it shows the same: hundreds of runs are not compared for each line of metrics. */
+  const pane = useMemo(() => <RunPane open={open.data} runs={runs.data ?? []} run={run.data} />, [open.data, runs.data, run.data, spoken])
   return (
     <>
       <Bar open={open.data} run={run.data} view={view} onHelp={() => setHelping(true)} />
@@ -88,7 +90,7 @@ export function App() {
         </main>
       ) : (
         <main class={`panes view-${view} ${place.id === '' ? '' : 'has-episode'}`}>
-          <RunPane open={open.data} runs={runs.data} run={run.data} />
+          {pane}
           {view === 'overview' &&
             (run.data ? (
               <Overview run={run.data} metrics={metrics} catalogue={open.data?.catalogue ?? NO_CATALOGUE} written={written} />

@@ -17,6 +17,7 @@ export class Embedded implements Source {
   run = async () => this.report.run
   outcome = async () => this.report.outcome
   metrics = async () => this.report.metrics
+  prepare = () => undefined
   reportAddress = () => null
   turnAddress = () => null
   facets = async () => null

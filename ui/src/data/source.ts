@@ -45,6 +45,8 @@ export interface Source {
   tokens(run: string, id: string, timeline: number): Promise<Tokens>
   /** Only the metrics that are named, where some are; `time/*` names all that begin so. */
   metrics(runs: string[], only: string[]): Promise<RunMetrics[]>
+  /** Asks now for what `metrics` will be asked for: of several runs, the answer is there when all of them are chosen. */
+  prepare(run: string, only: string[]): void
   /** The address of a report of these episodes; null where none can be made. */
   reportAddress(run: string, ids: string[]): string | null
   /** The address of the page of the flywheel's turn that the run belongs to; null where it cannot be asked for. */

@@ -187,8 +187,7 @@ function RunRow({ info, shown, isChosen, onChoose, onNote }: RowProps) {
             checked={isChosen}
             onClick={(event) => event.stopPropagation()}
             onChange={(event) => {
-              // The server reads the file now, and not when the curves are asked for.
-              if (event.currentTarget.checked) source.metrics([info.run], FIRST_METRICS).catch(() => undefined)
+              if (event.currentTarget.checked) source.prepare(info.run, FIRST_METRICS)
               onChoose(event.currentTarget.checked)
             }}
           />
