@@ -1,4 +1,4 @@
-"""Which policies answered in which episodes, of a run that trains several; each episode is read once."""
+"""Policies that answered in each episode of a run that trains several; each episode is read once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from astune.schema import RunStoreError
 
 
 class PoliciesOfEpisodes:
-    """Of one store. Safe to ask from several threads."""
+    """Policies per episode of one store; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -24,7 +24,7 @@ _NEWEST = EpisodeOrder("seq", descending=True)
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What no column of an episode has: a text in its messages, a policy that answered in it. None is no condition."""
+    """Conditions that no column has: a text in the messages, a policy that answered. None is no condition."""
 
     text: str | None = None
     policy: str | None = None
