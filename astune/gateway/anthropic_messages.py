@@ -92,7 +92,7 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
         "content": _blocks_of(sampled.message),
         "stop_reason": _stop_reason(sampled),
         "stop_sequence": sampled.stopped_by,
-        "usage": {"input_tokens": sampled.read_tokens, "output_tokens": len(sampled.logprobs)},
+        "usage": _usage_of(sampled),
     }
 
 
@@ -123,7 +123,7 @@ class MessageStream:
                 yield from self._delta(block | {"input": {}}, {"type": "input_json_delta", "partial_json": spelled})
                 yield from self._close()
         end = {"stop_reason": _stop_reason(sampled), "stop_sequence": sampled.stopped_by}
-        yield _event("message_delta", delta=end, usage={"output_tokens": len(sampled.logprobs)})
+        yield _event("message_delta", delta=end, usage=_usage_of(sampled))
         yield _event("message_stop")
 
     def broken(self, failure: Exception) -> str:
@@ -237,6 +237,16 @@ def _head(request: ChatRequest, read_tokens: int, answer_id: str) -> dict[str, A
         "stop_reason": None,
         "stop_sequence": None,
         "usage": {"input_tokens": read_tokens, "output_tokens": 0},
+    }
+
+
+def _usage_of(sampled: Sampled) -> dict[str, int]:
+    """Tokens of an answer; what was read from the cache is not among `input_tokens`."""
+    return {
+        "input_tokens": sampled.read_tokens - sampled.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": sampled.cached_tokens,
+        "output_tokens": len(sampled.logprobs),
     }
 
 

@@ -160,6 +160,8 @@ class Sampled:
     read_tokens: int
     stopped_by: str | None = None
     """The stop sequence that ended it."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that the engine had computed before."""
 
     @property
     def text(self) -> Settled:
@@ -326,11 +328,17 @@ def _message_of(message: Message) -> dict[str, Any]:
     return said | {key: message[key] for key in ("reasoning_content", "tool_calls") if message.get(key)}
 
 
-def _usage_of(answers: Sequence[Sampled]) -> dict[str, int]:
-    """Tokens of all answers; the prompt that they share counts once."""
+def _usage_of(answers: Sequence[Sampled]) -> dict[str, Any]:
+    """Tokens of all answers; the prompt that they share counts once, and as cached as the first answer found it."""
     read = max(sampled.read_tokens for sampled in answers)
     written = sum(len(sampled.logprobs) for sampled in answers)
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    cached = min(sampled.cached_tokens for sampled in answers)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def _logprobs_of(sampled: Sampled) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
         "output": list(_items_of(sampled, answer_id)),
         "usage": {
             "input_tokens": sampled.read_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": sampled.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": len(sampled.logprobs),
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": sampled.read_tokens + len(sampled.logprobs),

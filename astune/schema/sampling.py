@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from astune.schema.grammar import Constraint, Grammar
@@ -54,6 +54,8 @@ class Completion:
     logprobs: list[float]
     finish_reason: FinishReason
     weights_version: int = 0
+    cached_tokens: int = field(default=0, compare=False)
+    """Tokens of the prompt that the engine had computed before."""
 
 
 def stable_seed(*parts: object) -> int:

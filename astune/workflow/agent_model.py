@@ -261,6 +261,7 @@ class AgentModel(ChatModel):
             completion.finish_reason,
             answer.usage.read_tokens,
             answer.stopped_by,
+            completion.cached_tokens,
         )
 
     async def count(self, request: ChatRequest) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -34,7 +35,7 @@ class BorrowedEngine(CountedEngine, ABC):
         with self._running():
             completion, cached = await self._sample(prompt, params, session)
         self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
-        return completion
+        return replace(completion, cached_tokens=cached)
 
     async def load_weights(self, source: WeightsSource) -> int:
         raise EngineError(

@@ -56,6 +56,8 @@ class Request:
     on_token: OnToken = ignore_token
     cancelled: bool = False
     slot: Slot | None = None
+    cached_tokens: int = 0
+    """Tokens of the prompt that were in the cache."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     problem: EngineError | None = None
@@ -162,10 +164,11 @@ class Scheduler:
                 break
             cached.update(slot)
             request.slot = slot
+            request.cached_tokens = len(slot.tokens)
             self.running.append(request)
             if _is_under_way(request):
                 under_way.add(policy, prompt, request)
-            self._count(prompt_tokens=len(prompt), prefilled_tokens=len(prompt) - len(slot.tokens))
+            self._count(prompt_tokens=len(prompt), prefilled_tokens=len(prompt) - request.cached_tokens)
         self.waiting = deferred
 
     def _reusable(self, tokens: int, prompt: array[int]) -> int:
@@ -263,7 +266,7 @@ class Scheduler:
         if stopped or len(request.token_ids) == params.max_tokens:
             self._leave(request)
             reason = "stop" if stopped else "length"
-            completion = Completion(request.token_ids, request.logprobs, reason, self.version)
+            completion = Completion(request.token_ids, request.logprobs, reason, self.version, request.cached_tokens)
             self._outcomes.append((request.waiter, completion))
 
     def _leave(self, request: Request) -> None:

@@ -83,8 +83,7 @@ class ServedEngine(RemoteEngine):
             else:
                 answer = await self._streamed(request, on_token)
             completion = self._completion(answer)
-        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
+        self._count(prompt=len(prompt), cached=completion.cached_tokens, sampled=len(completion.token_ids))
         return completion
 
     async def _streamed(self, request: dict[str, Any], on_token: OnToken) -> dict[str, Any]:
@@ -172,4 +171,5 @@ class ServedEngine(RemoteEngine):
         finish_reason = choice.get("finish_reason")
         if finish_reason not in ("stop", "length"):
             raise EngineError(f"{self.name} broke an answer off: {finish_reason}")
-        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version)
+        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version, cached)

@@ -1,0 +1,102 @@
+"""The tokens of a call, those from the engine's cache among them, in the words of each dialect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rollout_stage import build_stage
+from rollout_stage import task as task_of
+
+from astune import AstuneProxy, Task, Workflow
+from astune.config.schema import AstuneConfig
+from astune.engine.local.in_process import InProcessEngine
+from astune.renderers import Renderer
+
+Ask = Callable[[Any], Awaitable[tuple[int, int, int]]]
+"""Asks a model; the tokens that were read, those of them that came from the cache, and those that were written."""
+LIMIT = 5
+
+
+def openais(proxy: AstuneProxy, *, streamed: bool) -> Ask:
+    async def ask(messages: Any) -> tuple[int, int, int]:
+        asked: Any = {"model": "m", "messages": messages, "max_tokens": LIMIT}
+        completions = proxy.as_openai_client().chat.completions
+        if streamed:
+            options: Any = {"include_usage": True}
+            chunks = await completions.create(**asked, stream=True, stream_options=options)
+            usage = [chunk.usage async for chunk in chunks][-1]
+        else:
+            usage = (await completions.create(**asked)).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        return usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens or 0, usage.completion_tokens
+
+    return ask
+
+
+def responses(proxy: AstuneProxy, *, streamed: bool) -> Ask:
+    async def ask(messages: Any) -> tuple[int, int, int]:
+        asked: Any = {"model": "m", "input": messages, "max_output_tokens": LIMIT}
+        given = proxy.as_openai_client().responses
+        if streamed:
+            events: list[Any] = [event async for event in await given.create(**asked, stream=True)]
+            last = events[-1]
+            assert last.type in ("response.completed", "response.incomplete")
+            usage = last.response.usage
+        else:
+            usage = (await given.create(**asked)).usage
+        assert usage is not None
+        return usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens
+
+    return ask
+
+
+def anthropics(proxy: AstuneProxy, *, streamed: bool) -> Ask:
+    async def ask(messages: Any) -> tuple[int, int, int]:
+        asked: Any = {"model": "m", "messages": messages, "max_tokens": LIMIT, "service_tier": "auto"}
+        given = proxy.as_anthropic_client().messages
+        if streamed:
+            async with given.stream(**asked) as stream:
+                usage = (await stream.get_final_message()).usage
+        else:
+            usage = (await given.create(**asked)).usage
+        cached = usage.cache_read_input_tokens or 0
+        return usage.input_tokens + cached, cached, usage.output_tokens
+
+    return ask
+
+
+def test_every_dialect_tells_what_came_from_the_engines_cache(tiny_folder: Path, renderer: Renderer) -> None:
+    config = AstuneConfig.model_validate({"engine": {"kv_cache_gb": 0.1, "max_batch_size": 4}})
+    engine = InProcessEngine.load(tiny_folder, model=config.model, engine=config.engine, max_model_len=1024)
+    told: list[tuple[int, int, int]] = []
+
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            for dialect in (openais, responses, anthropics):
+                for streamed in (False, True):
+                    messages: Any = [{"role": "user", "content": f"Count with {dialect.__name__}, {streamed}."}]
+                    ask = dialect(proxy, streamed=streamed)
+                    before = engine.stats()
+                    first = await ask(messages)
+                    messages += [{"role": "assistant", "content": "No."}, {"role": "user", "content": "Count again."}]
+                    second = await ask(messages)
+                    after = engine.stats()
+                    read = after.prompt_tokens - before.prompt_tokens
+                    cached = read - (after.prefilled_tokens - before.prefilled_tokens)
+                    assert (first[0] + second[0], first[1] + second[1]) == (read, cached)
+                    assert second[1] > first[0] // 2, "the conversation so far is in the cache"
+                    told.extend((first, second))
+
+    async def step() -> None:
+        (group,) = await build_stage(renderer, Flow, engine=engine).play([task_of()])
+        (episode,) = group.episodes or group.failed_attempts
+        assert episode.status == "success", episode.error
+        await engine.aclose()
+
+    asyncio.run(step())
+    assert len(told) == 12
+    assert all(written <= LIMIT for _, _, written in told)
