@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import socket
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ import yaml
 
 from astune.app.experiment import Experiment, changes
 from astune.config import AstuneConfig, load_config
+from astune.launcher.health import why_not_answering
 from astune.processes.guarded import GuardedProcess
 from astune.runs import HeldOut, RunDirectory, RunInfo, runs_below
 from astune.schema import AstuneError, ConfigError, RunStoreError
@@ -182,15 +182,13 @@ def _require_listener(address: str) -> None:
     """Connect to `host:port` once, for Ray itself tries for minutes where nobody listens.
 
     Raises:
-        OSError: nobody listens there.
+        ConnectionError: nobody listens there.
     """
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not port.isdigit():  # "auto" and "local" are found, or not, at once
+    place = address.rpartition("://")[2]
+    if ":" not in place:  # "auto" and "local" are found, or not, at once
         return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
-    except OSError as cause:
-        raise ConnectionError(f"{address} does not answer ({cause.strerror or cause})") from cause
+    if (why := why_not_answering(f"tcp://{place}", _ANSWERS_S)) is not None:
+        raise ConnectionError(f"{address} does not answer ({why})")
 
 
 def log_of(trial: Trial) -> Path:

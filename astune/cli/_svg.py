@@ -26,7 +26,8 @@ class Line:
 
 def svg_chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
     """The picture; what is not finite is left out. Empty where nothing is left."""
-    lines = [Line(each.label, each.style, _finite(each.points), each.band) for each in lines]
+    finite = (Line(each.label, each.style, _finite(each.points), each.band) for each in lines)
+    lines = [each for each in finite if each.points]
     points = [point for each in lines for point in each.points]
     if not points:
         return ""
@@ -78,8 +79,6 @@ def _curve(line: Line, place: _Place) -> Iterable[str]:
     if line.band:
         way = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
         yield f'<path class="band {line.style}" d="{_path(way, place)}Z"/>'
-    if not line.points:  # the other split has some
-        return
     yield f'<path class="line {line.style}" d="{_path(line.points, place)}"/>'
     if len(line.points) <= _DOTS_UP_TO:
         for x, y in line.points:

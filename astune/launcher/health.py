@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import psutil
 
 PROBE_S = 2.0
-"""Timeout of one health check in seconds."""
+"""Timeout of one health check in seconds, unless one is named."""
 _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opener without a proxy, which must not be used for local services. httpx would load certificates at each check."""
 
 
-def why_not_answering(address: str) -> str | None:
+def why_not_answering(address: str, within_s: float = PROBE_S) -> str | None:
     """Return None if `address` responds, otherwise the reason why not.
 
     Args:
@@ -26,12 +26,12 @@ def why_not_answering(address: str) -> str | None:
     if address.startswith("tcp://"):
         parts = urlsplit(address)
         try:
-            socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PROBE_S).close()
+            socket.create_connection((parts.hostname or "", parts.port or 0), timeout=within_s).close()
         except (OSError, ValueError) as cause:
             return getattr(cause, "strerror", None) or str(cause)
         return None
     try:
-        _without_proxy.open(address, timeout=PROBE_S).close()
+        _without_proxy.open(address, timeout=within_s).close()
     except HTTPError as answer:
         return f"it answers with HTTP status {answer.code}"
     except URLError as cause:

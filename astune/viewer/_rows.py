@@ -48,7 +48,7 @@ def page_of(
     def read(reader: EpisodeReader) -> dict[str, Any]:
         rows = reader.find(wanted, order, limit=limit, offset=offset)
         snippets = [None if text is None else find_text(plain_text(reader.text(row.episode_id)), text) for row in rows]
-        questions = [run.questions.of(reader, row) for row in rows]
+        questions = [run.question(reader, row) for row in rows]
         shown = [row_json(*each) for each in zip(rows, questions, snippets, strict=True)]
         return {"total": reader.count(wanted), "rows": shown}
 
@@ -67,10 +67,16 @@ def facets_of(run: ViewedRun, wanted: EpisodeFilter, sought: Sought) -> dict[str
     """Count the episodes per value, under all filters but the value's own; see `astune.runs.facets`."""
     under = searched(run, wanted, sought)
     counted = run.ask(lambda reader: facets(reader, under))
-    others = searched(run, wanted, replace(sought, policy=None))
-    shown = {seq for (seq,) in run.ask(lambda reader: reader.select("seq", others))}
-    counts = Counter(policy for seq, policies in run.policies().items() if seq in shown for policy in policies)
-    return counted | {"policy": sorted(counts.items(), key=lambda each: (-each[1], each[0]))}
+    return counted | {"policy": _policy_counts(run, wanted, replace(sought, policy=None))}
+
+
+def _policy_counts(run: ViewedRun, wanted: EpisodeFilter, sought: Sought) -> list[tuple[str, int]]:
+    if not (answered := run.policies()):
+        return []
+    under = searched(run, wanted, sought)
+    shown = run.ask(lambda reader: reader.select("seq", under))
+    counts = Counter(policy for (seq,) in shown for policy in answered.get(seq, ()))
+    return sorted(counts.items(), key=lambda each: (-each[1], each[0]))
 
 
 def tasks_of(
@@ -86,7 +92,7 @@ def tasks_of(
         rows = [
             asdict(one)
             | {"turned": one.turned, "newest": row.episode_id, "split": row.split}
-            | {"question": run.questions.of(reader, row)}
+            | {"question": run.question(reader, row)}
             for one, row in zip(shown, newest, strict=True)
         ]
         return {"total": len(found), "rows": rows}

@@ -11,13 +11,14 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from astune.runs import (
     DamagedStoreError,
     EpisodeReader,
+    EpisodeRow,
     HeldOut,
     MetricsLine,
     RunDirectory,
@@ -67,6 +68,15 @@ class _Kept(Generic[S, T]):
         self._kept = None
 
 
+@dataclass(frozen=True)
+class _Known:
+    """Results of reading the episodes of one store; another store begins without them."""
+
+    search: TextSearch = field(default_factory=TextSearch)
+    policies: PoliciesOfEpisodes = field(default_factory=PoliciesOfEpisodes)
+    questions: Questions = field(default_factory=Questions)
+
+
 class ViewedRun:
     """Safe to ask from several threads.
 
@@ -83,7 +93,7 @@ class ViewedRun:
         self._lock = threading.Lock()
         self._rescuing = threading.Lock()
         self._reader: tuple[object, EpisodeReader] | None = None
-        self._search, self._policies, self.questions = TextSearch(), PoliciesOfEpisodes(), Questions()
+        self._known = _Known()
         self._salvaged: tempfile.TemporaryDirectory[str] | None = None
         self._damage = ""
         self._vocabulary = _Kept[Stamp, Vocabulary | None]()
@@ -218,12 +228,16 @@ class ViewedRun:
 
     def search(self, text: str) -> list[int]:
         """`seq` of the episodes whose messages hold a text."""
-        return self.ask(lambda reader: self._search.matching(reader, text))
+        return self.ask(lambda reader: self._known.search.matching(reader, text))
+
+    def question(self, reader: EpisodeReader, row: EpisodeRow) -> str:
+        """Return an episode's question; see `Questions.of`."""
+        return self._known.questions.of(reader, row)
 
     def policies(self) -> dict[int, frozenset[str]]:
         """The policies that answered in each episode, by `seq`; empty in a run of one."""
         policies = policies_of(self.settings())
-        return self.ask(lambda reader: self._policies.of(reader, policies)) if policies else {}
+        return self.ask(lambda reader: self._known.policies.of(reader, policies)) if policies else {}
 
     @property
     def _metrics_path(self) -> Path | None:
@@ -298,7 +312,7 @@ class ViewedRun:
             if self._reader is None or self._reader[0] != seen:
                 reader = EpisodeReader(path)
                 self._reader, self._salvaged, self._damage = (path.stat().st_ino, reader), None, ""
-                self._search, self._policies, self.questions = TextSearch(), PoliciesOfEpisodes(), Questions()
+                self._known = _Known()
             return self._reader[1]
 
     def _rescue(self, damage: DamagedStoreError) -> None:
@@ -319,7 +333,7 @@ class ViewedRun:
             with self._lock:
                 self._damage = f"{damage.message}: {found.kept} of its episodes could be read{lost}"
                 self._reader, self._salvaged = (stamps, reader), salvaged
-                self._search, self._policies, self.questions = TextSearch(), PoliciesOfEpisodes(), Questions()
+                self._known = _Known()
 
 
 def _count_in(path: Path) -> tuple[int | None, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -33,9 +32,9 @@ class BorrowedEngine(CountedEngine, ABC):
         prompt = list(prompt_ids)
         require_context(len(prompt), params, self._max_model_len)
         with self._running():
-            completion, cached = await self._sample(prompt, params, session)
-        self._count(prompt=len(prompt), cached=cached, sampled=len(completion.token_ids))
-        return replace(completion, cached_tokens=cached)
+            completion = await self._sample(prompt, params, session)
+        self._count(prompt=len(prompt), cached=completion.cached_tokens, sampled=len(completion.token_ids))
+        return completion
 
     async def load_weights(self, source: WeightsSource) -> int:
         raise EngineError(
@@ -43,11 +42,16 @@ class BorrowedEngine(CountedEngine, ABC):
         )
 
     @abstractmethod
-    async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> tuple[Completion, int]:
-        """A server's answer, and how many of the prompt's tokens came from its cache."""
+    async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> Completion:
+        """A server's answer."""
 
     def _completion(
-        self, token_ids: list[int], logprobs: list[float] | None, params: SamplingParams, version: int
+        self,
+        token_ids: list[int],
+        logprobs: list[float] | None,
+        params: SamplingParams,
+        version: int,
+        cached_tokens: int = 0,
     ) -> Completion:
         """Response of a server, without the reason why it ended."""
         whole = logprobs is not None and len(logprobs) == len(token_ids) and all(map(math.isfinite, logprobs))
@@ -57,7 +61,7 @@ class BorrowedEngine(CountedEngine, ABC):
             )
         ended = len(token_ids) < params.max_tokens or token_ids[-1] in params.stop_token_ids
         kept = [min(0.0, float(value)) for value in logprobs]
-        return Completion(token_ids, kept, "stop" if ended else "length", version)
+        return Completion(token_ids, kept, "stop" if ended else "length", version, cached_tokens)
 
 
 def sampling_of(params: SamplingParams) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class TrinityEngine(BorrowedEngine):
         self._tokenizer_loaded = asyncio.Lock()
         self._ready = False
 
-    async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> tuple[Completion, int]:
+    async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> Completion:
         await self._load_tokenizer()
         version = await self._model.model_version_async
         [answer] = await self._model.generate_async(
@@ -35,7 +35,7 @@ class TrinityEngine(BorrowedEngine):
                 f"Trinity's model read {n_read} tokens and was sent {len(prompt)}", hint="this is a defect of astune"
             )
         token_ids, logprobs = answer.tokens[n_read:].tolist(), answer.logprobs.tolist()
-        return self._completion(token_ids, logprobs, params, int(version)), 0
+        return self._completion(token_ids, logprobs, params, int(version))
 
     async def _load_tokenizer(self) -> None:
         """Trinity's model writes its answers as text, too, and loads what it needs for that with a first text."""

@@ -32,7 +32,7 @@ class VerlEngine(BorrowedEngine):
         super().__init__(max_model_len=max_model_len)
         self._client = client
 
-    async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> tuple[Completion, int]:
+    async def _sample(self, prompt: list[int], params: SamplingParams, session: str) -> Completion:
         token_ids: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
@@ -54,7 +54,7 @@ class VerlEngine(BorrowedEngine):
             await asyncio.sleep(_BEFORE_GOING_ON_S)
         if answer.stop_reason not in ("completed", *_BROKEN_OFF) or not versions:
             raise EngineError(f"verl's server broke an answer off: {answer.stop_reason}")
-        return self._completion(token_ids, logprobs, params, versions[0]), n_cached
+        return self._completion(token_ids, logprobs, params, versions[0], n_cached)
 
     async def _ask(self, prompt: list[int], params: SamplingParams, session: str) -> Any:
         """An answer as a server gives it, whole or not."""
