@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import agentscope
@@ -50,6 +51,12 @@ class Studio:
         return f"http://127.0.0.1:{socket.getsockname()[1]}"
 
 
+def forget_studio() -> None:
+    """Remove Studio's hook alone: ours, which silences agents, is put there once a process."""
+    with suppress(ValueError):  # it was removed before
+        AgentBase.remove_class_hook("pre_print", "as_studio_forward_message_pre_print_hook")
+
+
 @pytest.fixture
 def studio(monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     studio = Studio()
@@ -63,7 +70,7 @@ def studio(monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
         yield studio
     finally:
         agentscope._config.trace_enabled = False
-        AgentBase.clear_class_hooks("pre_print")
+        forget_studio()
         UserAgent.override_class_input_method(TerminalUserInput())
         studio.server.should_exit = True
         thread.join(10)
@@ -82,7 +89,7 @@ async def test_messages_of_rollouts_are_shown_in_studio_and_change_nothing(
     texts = [json.dumps(each["content"]) for each in messages]
     assert sum("<calc>49+15</calc>" in text for text in texts) >= 2, "of both episodes"
     assert any("boxed" in text for text in texts)
-    AgentBase.clear_class_hooks("pre_print")
+    forget_studio()
     began = time.perf_counter()
     plain, _, _ = await run(renderer, CalculatorAgent, SAID)
     plain_s = time.perf_counter() - began
