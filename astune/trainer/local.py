@@ -78,14 +78,14 @@ class LocalTrainer:
 
     async def fit(self) -> None:
         """Train to the end; cancelling it, or an error, leaves a checkpoint of the last whole step."""
-        trainer, ledger = self._config.trainer, self._ledger
+        ledger = self._ledger
         try:
             await self._measure()
-            while ledger.step < trainer.total_steps and not ledger.enough:
+            self._keep()
+            while not self._is_over:
                 await self._train_step(ledger.step + 1)
                 await self._measure()
-                if ledger.step % trainer.save_freq == 0:
-                    self._save()
+                self._keep()
         finally:
             # Weights of a step that failed half way belong to no step; the last checkpoint is the resume point then.
             if self._policy.version == self._recorded_version and ledger.step > self._saved_step:
@@ -142,16 +142,13 @@ class LocalTrainer:
         return groups
 
     async def _measure(self) -> None:
-        """Run the validation tasks where it is due and not done; keep the model where it is the best one."""
+        """Run the validation tasks where it is due and not done."""
         ledger = self._ledger
         if not ledger.is_measured(ledger.step):
             return
         if ledger.score(ledger.step) is None:
             await self._validate()
         ledger.rate(ledger.step)
-        if ledger.would_be_best:
-            with self._clock.phase("save"):
-                ledger.save(model=self._policy.save_model)
 
     async def _validate(self) -> None:
         self._clock.restart()
@@ -171,6 +168,20 @@ class LocalTrainer:
         after = self._engine.stats()
         balance = self._rollouts.balance(groups, before, after)
         return RolloutResult(groups, before, after, self._clock.seconds[phase], balance)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ledger.step >= self._config.trainer.total_steps or self._ledger.enough
+
+    def _keep(self) -> None:
+        """Save what is due of the last step: all of it, or its model alone where that is the best one, never both."""
+        ledger = self._ledger
+        is_due = ledger.step % self._config.trainer.save_freq == 0 or self._is_over
+        if is_due and ledger.step > self._saved_step:
+            self._save()
+        elif ledger.would_be_best:
+            with self._clock.phase("save"):
+                ledger.save(model=self._policy.save_model)
 
     def _save(self) -> None:
         with self._clock.phase("save"):

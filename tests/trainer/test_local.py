@@ -12,7 +12,7 @@ from trainer_helpers import config, episode, group, node
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
-from astune.runs import EpisodeStore, RunDirectory
+from astune.runs import CheckpointStore, EpisodeStore, RunDirectory
 from astune.schema import EngineError, EpisodeGroup, Split, Task, TokenBalance
 from astune.trainer.ledger import StepLedger
 from astune.trainer.local import LocalTrainer
@@ -195,3 +195,23 @@ async def test_a_completed_measurement_is_not_made_again_on_resuming(small_folde
     best = run.checkpoints.best()
     assert best is not None
     assert (best.step, best.score) == (2, 0.75)
+
+
+@pytest.mark.parametrize("save_freq", [1, 100], ids=["due", "at the end"])
+async def test_a_model_that_is_the_best_and_due_is_written_once(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_freq: int
+) -> None:
+    run = RunDirectory.create(tmp_path, "once")
+    saved: list[tuple[int, bool]] = []
+    save = CheckpointStore.save
+
+    def counted(store: CheckpointStore, step: int, **given: Any) -> Any:
+        saved.append((step, given["state"] is not None))
+        return save(store, step, **given)
+
+    monkeypatch.setattr(CheckpointStore, "save", counted)
+    await fit(small_folder, run, config(tasks_per_step=1, total_steps=1, test_freq=1, save_freq=save_freq))
+    best, latest = run.checkpoints.best(), run.checkpoints.latest()
+    assert saved == [(0, False), (1, True)]
+    assert best is not None
+    assert (best, best.step, best.score) == (latest, 1, 1.0)
