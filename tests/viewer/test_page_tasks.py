@@ -148,8 +148,10 @@ def test_tags_note_and_archive_are_kept(page, runs, record):
     page.get_by_role("button", name="Tags and note of").click()
     dialog.get_by_role("checkbox").check()
     dialog.get_by_role("button", name="Save").click()
+    dialog.wait_for(state="hidden")  # until then the page behind it takes no keys
     page.get_by_role("searchbox").fill("")
     page.locator(".run-table tbody", has_text="second").wait_for()
     until(page, "document.querySelectorAll('.run-table tbody tr').length === 1")
+    assert "second" in page.locator(".run-table tbody").inner_text()
     page.get_by_text("Archived too (1)").click()
     until(page, "document.querySelectorAll('.run-table tbody tr').length === 2")
