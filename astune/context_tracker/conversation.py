@@ -6,12 +6,12 @@ It determines whether later messages extend it; it has no tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astune.renderers.messages import canonical
 from astune.renderers.renderer import Tool
-from astune.schema import Message
+from astune.schema import Message, WorkflowError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,28 @@ class Conversation:
             [*old.structured, *structured],
             tools_key_of(tools),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """Position of an agent's last call: its conversation, the node of the last message, and the messages and tokens of
+    the answer's path. Extending it costs time only for the new messages."""
+
+    conversation: Conversation
+    node: int
+    answer: int
+    path: list[Message]
+    path_ids: list[int]
+
+
+def require_messages(messages: Sequence[Message]) -> None:
+    """Raise WorkflowError where a model is called with something else than a list of messages."""
+    if isinstance(messages, Mapping | str):
+        raise WorkflowError(
+            f"the model was called with {messages!r} instead of a list of messages", hint="put it into a list"
+        )
+    if not messages:
+        raise WorkflowError("the model was called without messages", hint="pass at least one message")
 
 
 def tools_key_of(tools: Sequence[Tool]) -> str:

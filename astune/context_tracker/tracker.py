@@ -14,11 +14,10 @@ from __future__ import annotations
 import copy
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import date
 
-from astune.context_tracker.conversation import Conversation, tools_key_of
+from astune.context_tracker.conversation import Conversation, Tip, require_messages, tools_key_of
 from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
 from astune.context_tracker.pending import PendingCall
 from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
@@ -33,7 +32,6 @@ from astune.schema import (
     Grammar,
     Message,
     MessageNode,
-    WorkflowError,
     stable_seed,
     tool_call_id,
 )
@@ -42,18 +40,6 @@ _LOOKED_AT = 3
 """Branches of an agent that a new one is compared with, to name what the agent did."""
 _Key = tuple[int | None, str, Identity]
 """The key by which a message is found again: below a node (at the root: among those tools), by its identity."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tip:
-    """Position of an agent's last call: its conversation, the node of the last message, and the messages and tokens of
-    the answer's path. Extending it costs time only for the new messages."""
-
-    conversation: Conversation
-    node: int
-    answer: int
-    path: list[Message]
-    path_ids: list[int]
 
 
 class ContextTracker:
@@ -73,7 +59,7 @@ class ContextTracker:
         self._newest_child: dict[int | None, int] = {}
         self._branches: defaultdict[tuple[int | None, str], deque[int]] = defaultdict(lambda: deque(maxlen=_LOOKED_AT))
         """The newest children of a node that an agent recorded."""
-        self._tips: dict[str, _Tip] = {}
+        self._tips: dict[str, Tip] = {}
         """Position of the last call, by agent."""
         self._n_answers = 0
         self._lock = threading.Lock()
@@ -97,6 +83,7 @@ class ContextTracker:
         grammar: Grammar | None = None,
         must_call: Sequence[Tool] = (),
         stop: Sequence[str] = (),
+        bounded: bool = True,
     ) -> PendingCall:
         """Find the last recorded answer of the conversation, and render only the messages after it.
 
@@ -104,23 +91,20 @@ class ContextTracker:
             grammar: what the answer's text must be.
             must_call: tools of which the answer must call one; none where it is free.
             stop: texts at which the answer ends, which is then without them.
+            bounded: whether the prompt has to leave room for an answer.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
             WorkflowError: the messages or tools cannot be rendered.
         """
-        if isinstance(messages, Mapping | str):
-            raise WorkflowError(
-                f"the model was called with {messages!r} instead of a list of messages", hint="put it into a list"
-            )
-        if not messages:
-            raise WorkflowError("the model was called without messages", hint="pass at least one message")
+        require_messages(messages)
         tip = self._tip(agent, messages, tools)
         conversation = Conversation.of(agent, messages, tools, going_on=tip.conversation if tip is not None else None)
         plain = conversation.plain
         with self._lock:
             parent, n_known = self._last_answer(conversation, tip)
-        self._require_short(plain[n_known:])
+        if bounded:
+            self._require_short(plain[n_known:])
         known, path_ids = self._path(parent, tip)
         offered = tools
         if parent is not None and self._comparison.ignore_tools and not must_call:
@@ -131,7 +115,7 @@ class ContextTracker:
             parent, known, path_ids, n_known, tools = None, [], [], 0, offered
             rendered = self._renderer.render(plain, tools)
         prompt_ids = [*path_ids, *rendered.token_ids]
-        if len(prompt_ids) >= self._max_model_len:
+        if bounded and len(prompt_ids) >= self._max_model_len:
             raise self._overflow(f"the prompt has {len(prompt_ids)} tokens")
         return PendingCall(
             prompt_ids,
@@ -149,6 +133,16 @@ class ContextTracker:
             stop=stop,
             asked_after=self._n_answers,
         )
+
+    def read(self, messages: Sequence[Message], tools: Sequence[Tool], *, agent: str) -> None:
+        """Record a conversation that another model answered: all of it is text, and nothing in it is a sample.
+
+        Raises:
+            WorkflowError: the messages or tools cannot be rendered.
+        """
+        pending = self.prepare(messages, tools, agent=agent, trainable=False, bounded=False)
+        with self._lock:
+            self._read_all(pending)
 
     def _require_short(self, new: Sequence[Message]) -> None:
         """Raise ContextOverflow at once for a message that is megabytes long: its tokens would hold up all episodes."""
@@ -176,9 +170,7 @@ class ContextTracker:
         with self._lock:
             if not self._comparison.exact:
                 self._count_relaxed(pending)
-            parent = pending.parent
-            for position in range(len(pending.new)):
-                parent = self._read(parent, pending, position)
+            parent = self._read_all(pending)
             node_id = len(self.forest.nodes)
             sampled = MessageNode(
                 node_id=node_id,
@@ -213,7 +205,7 @@ class ContextTracker:
             if parent is not None:
                 path = [*pending.known, *pending.new, message]
                 path_ids = [*pending.prompt_ids, *completion.token_ids]
-                self._tips[pending.agent] = _Tip(pending.conversation, parent, node_id, path, path_ids)
+                self._tips[pending.agent] = Tip(pending.conversation, parent, node_id, path, path_ids)
         return copy.deepcopy(message)  # the agent may change it later
 
     def _reply(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Reply:
@@ -239,14 +231,14 @@ class ContextTracker:
             return True  # no call can turn it into something else
         return sequence_in(self._settled(pending, sampled_ids).content, pending.stop) is not None
 
-    def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> _Tip | None:
+    def _tip(self, agent: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tip | None:
         """Return the agent's last call, if these messages extend it."""
         tip = self._tips.get(agent)
         if tip is None or tip.conversation.tools_key != tools_key_of(tools):
             return None
         return tip if tip.conversation.begins(messages) else None
 
-    def _last_answer(self, conversation: Conversation, tip: _Tip | None) -> tuple[int | None, int]:
+    def _last_answer(self, conversation: Conversation, tip: Tip | None) -> tuple[int | None, int]:
         """The deepest recorded answer that the conversation passes through, and how many messages lead to it."""
         found: tuple[int | None, int] = None, 0
         level: Sequence[int | None] = [None]
@@ -291,7 +283,7 @@ class ContextTracker:
         node = self.forest.nodes[answer]
         return node.sampled and bool(node.reasoning) and node.agent != agent
 
-    def _path(self, answer: int | None, tip: _Tip | None) -> tuple[list[Message], list[int]]:
+    def _path(self, answer: int | None, tip: Tip | None) -> tuple[list[Message], list[int]]:
         """The messages and the tokens up to an answer."""
         if tip is not None and tip.answer == answer:
             return tip.path, tip.path_ids
@@ -304,6 +296,13 @@ class ContextTracker:
             return None
         node = self.forest.nodes[answer]
         return self._renderer.extend(known, node.token_ids[len(node.prompt_delta) :], new, tools)
+
+    def _read_all(self, pending: PendingCall) -> int | None:
+        """Record the messages of a call that were not recorded before, and return the last one's node."""
+        parent = pending.parent
+        for position in range(len(pending.new)):
+            parent = self._read(parent, pending, position)
+        return parent
 
     def _read(self, parent: int | None, pending: PendingCall, position: int) -> int:
         """The node of a message that the model read, recorded now if it was not before."""

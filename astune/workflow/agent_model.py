@@ -22,6 +22,7 @@ from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError
 from astune.workflow.agentscope_guest import ChatModel
 from astune.workflow.agentscope_two import is_two, model_at
 from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
+from astune.workflow.outside import OutsideModel
 from astune.workflow.response_format import ResponseFormat, grammar_of, parsed
 from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
 
@@ -82,10 +83,12 @@ class AgentModel(ChatModel):
         disable_tools: bool,
         empty_on_overflow: bool,
         policy: str = "",
+        outside: OutsideModel | None = None,
         policy_of: Callable[[str], str] | None = None,
     ) -> None:
         """
         Args:
+            outside: a model behind an endpoint that answers in place of a policy.
             policy_of: finds the policy of a request of the gateway by its `model`; None where `policy` answers all.
         """
         self.model_name = model_name
@@ -93,6 +96,7 @@ class AgentModel(ChatModel):
         self._agent = agent
         self.trainable = trainable
         self.policy = policy
+        self.outside = outside
         self._policy_of = policy_of
         self._disable_tools = disable_tools
         self._empty_on_overflow = empty_on_overflow
@@ -248,6 +252,11 @@ class AgentModel(ChatModel):
     async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
         """Answer a request of the gateway, which comes on the gateway's event loop."""
         await self._model.require_free_loop()
+        if request.logprobs and self.outside is not None:
+            raise WorkflowError(
+                f"log-probabilities are not known of {self.outside.base_url}, which answers for {self._agent}",
+                hint="ask without logprobs",
+            )
         asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice, request.stop)
         policy = self.policy if self._policy_of is None else self._policy_of(request.model)
         answer = await self._model.call(replace(asked, policy=policy, max_tokens=request.longest_answer, live=live))
@@ -288,7 +297,15 @@ class AgentModel(ChatModel):
                 hint="ask for one of them: a call's form follows from its tool's parameters",
             )
         return ModelCall(
-            messages, offered, self._agent, self.trainable, grammar, must_call, policy=self.policy, stop=_texts(stop)
+            messages,
+            offered,
+            self._agent,
+            self.trainable,
+            grammar,
+            must_call,
+            policy=self.policy,
+            stop=_texts(stop),
+            outside=self.outside,
         )
 
     def _overflown(self, overflow: ContextOverflow) -> Answer:

@@ -16,7 +16,7 @@ from typing import Any
 from astune.config.schema import MalformedCalls
 from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
-from astune.engine.base import InferenceEngine, OnToken, StreamingEngine
+from astune.engine.base import InferenceEngine, OnToken
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
 from astune.renderers.stop_sequences import StopWatch
@@ -35,6 +35,7 @@ from astune.schema import (
     boundary,
     stable_seed,
 )
+from astune.workflow.outside import OutsideModel, Route, route_to
 
 _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
@@ -66,6 +67,8 @@ class ModelCall:
     """Gets the answer while it is sampled, where the engine can show it."""
     stop: Sequence[str] = ()
     """Texts at which the answer ends, and which are not part of its message."""
+    outside: OutsideModel | None = None
+    """The model behind an endpoint that answers in place of a policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,8 @@ class EpisodeModel:
         malformed: MalformedCalls = "as_text",
         on_call: Callable[[bool], None],
     ) -> None:
-        self._engine = engine
-        self._stream = engine.stream if isinstance(engine, StreamingEngine) else None
-        self._tracker = tracker
+        self._own = Route(engine, tracker, max_model_len)
+        self._outside: dict[OutsideModel, Route] = {}
         self._callers: set[str] = set()
         self.session = session
         self._params = params
@@ -178,22 +180,13 @@ class EpisodeModel:
 
         async def prepared() -> int:
             self.require_open()
-            return len(self._prepared(asked).prompt_ids)
+            if asked.outside is not None:
+                raise WorkflowError(f"the tokens of a prompt for {asked.outside.base_url} are not known here")
+            return len(_prepared(self._own, asked).prompt_ids)
 
         if asyncio.get_running_loop() is self._home:
             return await prepared()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(prepared(), self._home))
-
-    def _prepared(self, asked: ModelCall) -> PendingCall:
-        return self._tracker.prepare(
-            asked.messages,
-            asked.tools,
-            agent=asked.agent,
-            trainable=asked.trainable,
-            grammar=asked.grammar,
-            must_call=asked.must_call,
-            stop=asked.stop,
-        )
 
     async def require_free_loop(self) -> None:
         """Wait, on another loop, until the episode's own event loop responds.
@@ -214,11 +207,11 @@ class EpisodeModel:
     @property
     def streams_tokens(self) -> bool:
         """Return whether an answer can be streamed while it is sampled."""
-        return self._stream is not None
+        return self._own.streaming is not None
 
     def decoded(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each token."""
-        return [self._tracker.decode([token]) for token in token_ids]
+        return [self._own.tracker.decode([token]) for token in token_ids]
 
     def call_from_thread(self, asked: ModelCall) -> Answer:
         """Same as `call` for synchronous code, which does not run on the event loop."""
@@ -230,12 +223,14 @@ class EpisodeModel:
         if isinstance(self.cut, MalformedCall):
             raise self.cut
         index, self.n_calls = self.n_calls, self.n_calls + 1
+        what = f"model call {index + 1} of episode {self.session}"
         try:
-            pending = self._prepared(asked)
+            route = await self._route(asked.outside, what)
+            pending = _prepared(route, asked)
         except ContextOverflow as overflow:
             await self._note(overflow)
             raise
-        room = self.max_model_len - len(pending.prompt_ids)
+        room = route.max_model_len - len(pending.prompt_ids)
         params = replace(
             self._params,
             max_tokens=min(self._params.max_tokens, asked.max_tokens or room, room),
@@ -243,12 +238,11 @@ class EpisodeModel:
             grammar=pending.form,
             policy=asked.policy,
         )
-        what = f"model call {index + 1} of episode {self.session}"
         start = time.perf_counter()
         try:
             with self._flight():
                 async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
-                    completion = await self._sampled(pending, params, asked.live)
+                    completion = await self._sampled(route, pending, params, asked.live)
         except ContextOverflow as overflow:
             await self._note(overflow)
             raise
@@ -258,11 +252,27 @@ class EpisodeModel:
             self.failure = self.failure or failure
             raise
         usage = Usage(len(pending.prompt_ids), len(completion.token_ids), time.perf_counter() - start)
-        message = self._tracker.commit(pending, completion, params.constraint)
+        message = route.tracker.commit(pending, completion, params.constraint)
+        if route is not self._own:
+            self._own.tracker.read([*asked.messages, message], asked.tools, agent=asked.agent)
         self.n_answers += 1
-        newest = self._tracker.forest.nodes[-1]
+        newest = route.tracker.forest.nodes[-1]
         self._check_calls(newest.malformed_calls)
         return Answer(message, usage, completion, newest.stopped_by)
+
+    async def _route(self, outside: OutsideModel | None, what: str) -> Route:
+        """The engine that answers, with the record of what it answered in this episode."""
+        if outside is None:
+            return self._own
+        if outside not in self._outside:
+            try:
+                async with boundary(EngineError, what, timeout_s=self._timeout_s, hint=_HINT):
+                    opened = await route_to(outside)
+            except AstuneError as failure:
+                self.failure = self.failure or failure
+                raise
+            self._outside.setdefault(outside, opened)
+        return self._outside[outside]
 
     def _check_calls(self, malformed: Sequence[str]) -> None:
         """Raise MalformedCall where the newest answer has such calls and the agent is not to read them as text."""
@@ -276,32 +286,35 @@ class EpisodeModel:
             self.cut = self.cut or failure
         raise failure
 
-    async def _sampled(self, pending: PendingCall, params: SamplingParams, live: LiveAnswer | None) -> Completion:
+    async def _sampled(
+        self, route: Route, pending: PendingCall, params: SamplingParams, live: LiveAnswer | None
+    ) -> Completion:
         """The engine's completion, shown to `live` while it is made, and ended at a stop sequence.
 
         Raises:
             WorkflowError: there is one, and the engine does not show its tokens.
         """
         task = asyncio.current_task()
-        if self._stream is None and pending.stop:
+        tracker, streaming = route.tracker, route.streaming
+        if streaming is None and pending.stop:
             raise WorkflowError(
                 "stop sequences are not offered with this engine, which shows an answer at its end only",
                 hint="use engine.type in_process or vllm, or cut the answer's text in the agent",
             )
-        if (live is None and not pending.stop) or self._stream is None or task is None:
-            return await self._engine.generate(pending.prompt_ids, params, session=self.session)
-        watch = StopWatch(pending.stop, self._tracker.decode, lambda ids: self._tracker.shows_stop(pending, ids))
+        if (live is None and not pending.stop) or streaming is None or task is None:
+            return await route.engine.generate(pending.prompt_ids, params, session=self.session)
+        watch = StopWatch(pending.stop, tracker.decode, lambda ids: tracker.shows_stop(pending, ids))
         if live is None:
             shown: OnToken = watch.ends_with
         else:
             live.begin(
                 len(pending.prompt_ids),
-                lambda token_ids: self._tracker.settled(pending, token_ids),
+                lambda token_ids: tracker.settled(pending, token_ids),
                 cancel=lambda: self._home.call_soon_threadsafe(task.cancel),
             )
             feed = live.feed
             shown = lambda token: feed(token) or watch.ends_with(token)  # noqa: E731
-        return await self._stream(pending.prompt_ids, params, session=self.session, on_token=shown)
+        return await streaming.stream(pending.prompt_ids, params, session=self.session, on_token=shown)
 
     async def _note(self, overflow: ContextOverflow) -> None:
         """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""
@@ -335,6 +348,18 @@ class EpisodeModel:
                 self._in_flight.discard(caller)
             self.seconds += time.perf_counter() - start
             self._on_call(False)
+
+
+def _prepared(route: Route, asked: ModelCall) -> PendingCall:
+    return route.tracker.prepare(
+        asked.messages,
+        asked.tools,
+        agent=asked.agent,
+        trainable=asked.trainable,
+        grammar=asked.grammar,
+        must_call=asked.must_call,
+        stop=asked.stop,
+    )
 
 
 def _form_error(asked: ModelCall, failure: GrammarError) -> WorkflowError:

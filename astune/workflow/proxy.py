@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from astune.workflow.agent_model import DEFAULT_AGENT, AgentModel, OpenAIAddress
 from astune.workflow.agentscope_guest import arrange_agentscope
 from astune.workflow.env_turn import action_of, answers_of
 from astune.workflow.episode_model import EpisodeModel
+from astune.workflow.outside import OutsideModel
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -85,8 +86,8 @@ class AstuneProxy(AgentModel):
         self._past = past
         self._policies = policies or AstuneConfig()
         self._trainable_targets = trainable_targets
-        self._fallbacks: dict[str, str] = {}
-        policy, trainable = self._answering(DEFAULT_AGENT, DEFAULT_AGENT)
+        self._fallbacks: dict[str, str | OutsideModel] = {}
+        policy, trainable, _ = self._answering(DEFAULT_AGENT, DEFAULT_AGENT)
         super().__init__(
             model,
             agent=DEFAULT_AGENT,
@@ -153,16 +154,22 @@ class AstuneProxy(AgentModel):
         return dict(self._targets)
 
     def as_agentscope_model(
-        self, agent_name: str, target_tag: str | None = None, fallback_model: str | None = None
+        self,
+        agent_name: str,
+        target_tag: str | None = None,
+        fallback_model: str | Mapping[str, Any] | None = None,
     ) -> AgentModel:
         """Return the model for one agent of several; it is trained if its tag is among the workflow's targets.
 
         Args:
             target_tag: its tag for rewards; also selects its policy if the run has several (`models`).
-            fallback_model: the policy that answers if the tag is not trained; None uses the tag's own.
+            fallback_model: what answers if the tag is not trained: a policy of the run, or a model behind an
+                OpenAI-compatible endpoint, as its address or as a mapping with `base_url`, `model` and `api_key_env`.
+                None uses the tag's own policy.
 
         Raises:
             WorkflowError: the agent has another tag, or there is no such policy.
+            ConfigError: the endpoint's address is none.
         """
         known = self._targets.get(agent_name)
         tag = target_tag if target_tag is not None else known or agent_name
@@ -171,20 +178,16 @@ class AstuneProxy(AgentModel):
                 f"the agent {agent_name!r} was given the target tags {known!r} and {tag!r}",
                 hint="give agents of different tags different names; a tag that is known late is given by proxy.tag",
             )
-        if fallback_model is not None and fallback_model not in self._policies.models:
-            raise WorkflowError(
-                f"the agent {agent_name!r} has the fallback_model {fallback_model!r}, which is not a policy of the run",
-                hint="name one of `models` in the configuration; endpoints are not called from here",
-            )
-        self._targets[agent_name] = tag
         if fallback_model is not None:
-            self._fallbacks[agent_name] = fallback_model
-        policy, trainable = self._answering(agent_name, tag)
+            self._fallbacks[agent_name] = self._fallback(agent_name, fallback_model)
+        self._targets[agent_name] = tag
+        policy, trainable, outside = self._answering(agent_name, tag)
         model = AgentModel(
             self._model,
             agent=agent_name,
             trainable=trainable,
             policy=policy,
+            outside=outside,
             model_name=self.model_name,
             disable_tools=self._disable_tools,
             empty_on_overflow=self._empty_on_overflow,
@@ -205,18 +208,29 @@ class AstuneProxy(AgentModel):
             )
         self._targets[agent_name] = target_tag
         for model in self._models.get(agent_name, ()):
-            model.policy, model.trainable = self._answering(agent_name, target_tag)
+            model.policy, model.trainable, model.outside = self._answering(agent_name, target_tag)
 
-    def _answering(self, agent: str, tag: str) -> tuple[str, bool]:
-        """The policy that answers for an agent, and whether what it writes is trained."""
+    def _fallback(self, agent: str, given: str | Mapping[str, Any]) -> str | OutsideModel:
+        """The policy of that name, or else the model behind that endpoint."""
+        if isinstance(given, str) and "://" not in given and given not in self._policies.models:
+            raise WorkflowError(
+                f"the agent {agent!r} has the fallback_model {given!r}, which is not a policy of the run",
+                hint="name one of `models` in the configuration, or an endpoint by its address",
+            )
+        return given if isinstance(given, str) and given in self._policies.models else OutsideModel.of(given)
+
+    def _answering(self, agent: str, tag: str) -> tuple[str, bool, OutsideModel | None]:
+        """The policy that answers for an agent, whether what it writes is trained, and the endpoint that answers in
+        place of the policy."""
         trained = self._trainable_targets is None or tag in self._trainable_targets
-        fallback = self._fallbacks.get(agent)
-        if not trained and fallback is not None:
-            return fallback if self._policies.models[fallback].adapts else "", False
+        if not trained and (fallback := self._fallbacks.get(agent)) is not None:
+            if isinstance(fallback, OutsideModel):
+                return "", False, fallback
+            return fallback if self._policies.models[fallback].adapts else "", False, None
         policy = self._policies.policy_of(tag)
         if self._past is not None and self._past.plays(policy, tag):
-            return self._past.adapter, False
-        return policy, trained and self._policies.is_trained(policy)
+            return self._past.adapter, False, None
+        return policy, trained and self._policies.is_trained(policy), None
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
         """An address and a key for one agent in any language: OpenAI's Chat Completions on this machine.

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from rollout_stage import Stage
+from rollout_stage import HELLO, Stage
+from starlette.responses import JSONResponse
+from token_server import serving
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
 from astune.algorithm import DrGRPO, without_variance
 from astune.config.schema import AstuneConfig
+from astune.context_tracker import faults
+from astune.renderers import Renderer
 from astune.schema import Completion, SamplingParams
 
 WOLF = {"targets": ["werewolf"], "lora": {"rank": 2}}
@@ -62,15 +66,86 @@ async def test_a_target_names_the_policy_that_answers_and_frozen_ones_are_not_tr
 
 class NoSuchFallback(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
-        proxy.as_agentscope_model("Ann", "narrator", fallback_model="https://api.example.com")
+        proxy.as_agentscope_model("Ann", "narrator", fallback_model=task.metadata["fallback"])
         return WorkflowOutput(reward=1.0)
 
 
-async def test_a_fallback_that_is_no_policy_is_an_error_by_name(stage: Callable[..., Stage]) -> None:
+@pytest.mark.parametrize(
+    ("fallback", "message"),
+    [
+        ("older", "'older', which is not a policy of the run"),
+        ("ftp://there", "fallback_model.base_url: 'ftp://there' is no address"),
+        ({"model": "gpt"}, "fallback_model.base_url: field required"),
+        ({"base_url": "http://there", "key": "1"}, "fallback_model.key"),
+    ],
+)
+async def test_a_fallback_that_is_nothing_is_an_error_by_name(
+    stage: Callable[..., Stage], fallback: Any, message: str
+) -> None:
     [group] = await stage(NoSuchFallback, judge=None, models=MODELS).play(
-        [Task(task_id="t", main_query="play")], num_repeat=1
+        [Task(task_id="t", main_query="play", metadata={"fallback": fallback})], num_repeat=1
     )
-    assert "'https://api.example.com', which is not a policy of the run" in (group.failed_attempts[0].error or "")
+    assert message in (group.failed_attempts[0].error or "")
+
+
+TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+class AgainstAnEndpoint(Workflow):
+    """Ann is trained. Kim is the endpoint's, and so is Joe, whose role is dealt late, and not trained."""
+
+    trainable_targets = ("werewolf",)
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        where = {"base_url": task.metadata["url"], "model": "the-model"}
+        ann = proxy.as_agentscope_model("Ann", "werewolf", fallback_model=where)
+        kim = proxy.as_agentscope_model("Kim", "villager", fallback_model=where)
+        joe = proxy.as_agentscope_model("Joe", fallback_model=task.metadata["url"])
+        proxy.tag("Joe", "villager")
+        await ann.achat(SAYS)
+        asked = [*SAYS, await kim.achat(SAYS, [TOOL])]
+        [call] = asked[-1]["tool_calls"]
+        asked.append({"role": "tool", "tool_call_id": call["id"], "content": "red"})
+        last = await kim.aanswer(asked, [TOOL])
+        first = await joe.achat(SAYS)
+        return WorkflowOutput(reward=1.0, metadata={"said": [last.message["content"], first["content"]]})
+
+
+async def test_an_endpoint_answers_for_who_is_not_trained_and_what_it_says_is_text_and_no_sample(
+    stage: Callable[..., Stage], renderer: Renderer
+) -> None:
+    there = stage(AgainstAnEndpoint, judge=None)
+    call = {"id": "theirs", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    with serving(None) as server:
+        server.said = [
+            {"content": "yes"},
+            {"tool_calls": [call]},
+            {"content": "It is red."},
+            {"content": "yes"},
+            {"content": "Hm."},
+        ]
+        tasks = [Task(task_id="t", main_query="play", metadata={"url": server.url})]
+        [group] = await there.play(tasks, num_repeat=1)
+    [episode] = group.episodes
+    forest = episode.forest
+    read = [(node.agent, node.role, node.content) for node in forest.nodes if node.agent != "Ann" and not node.sampled]
+    assert ("Kim", "assistant", "It is red.") in read
+    assert ("Joe", "assistant", "Hm.") in read
+    assert {node.agent for node in forest.nodes if node.sampled} == {"Ann"}
+    assert forest.sampled_tokens() == len([*HELLO, renderer.stop_token_ids[0]])
+    assert len(episode.trained_messages) == 1
+    assert list(faults(forest, renderer)) == []
+    assert [body["messages"][0] for body in server.asked[1:3]] == SAYS * 2, "one proof for both of Kim's calls"
+    assert len(server.asked) == 5
+
+
+async def test_an_endpoint_that_fails_is_the_episodes_error(stage: Callable[..., Stage]) -> None:
+    there = stage(AgainstAnEndpoint, judge=None)
+    with serving(None) as server:
+        server.refuses = [JSONResponse({"error": {"message": "no credit"}}, 401)]
+        [group] = await there.play([Task(task_id="t", main_query="play", metadata={"url": server.url})], num_repeat=1)
+    assert "401: no credit" in (group.failed_attempts[0].error or "")
+    assert "fallback_model.api_key_env" in (group.failed_attempts[0].error or "")
 
 
 @pytest.mark.parametrize(
