@@ -22,6 +22,8 @@ _POINTS_AT_PASSAGE = re.compile(
     re.IGNORECASE,
 )
 
+_MARKED = re.compile(r"(?<![\w-])[-$@#%~/\\+=]+\w[\w-]*|\w[+#]+(?!\w)")
+
 
 class WellFormed:
     """A question and an answer of a sensible length, which can be understood without the passage."""
@@ -49,8 +51,15 @@ class NoLeak:
     async def __call__(self, draft: Draft) -> Draft | str:
         if not draft.passages and is_number(draft.answer):
             return draft
-        answer = bare(draft.answer)
-        return "the answer stands in the question" if f" {answer} " in f" {bare(draft.question)} " else draft
+        stands = f" {bare(draft.answer)} " in f" {bare(draft.question)} " and _marked(draft.answer) <= _marked(
+            draft.question
+        )
+        return "the answer stands in the question" if stands else draft
+
+
+def _marked(text: str) -> set[str]:
+    """The words whose marks belong to them, such as --with, $HOME and C++, in lower case."""
+    return {found.lower() for found in _MARKED.findall(text)}
 
 
 class Evidence:
