@@ -10,6 +10,7 @@
     lease_board        episodes that workers on other machines play, one worker at a time
     worker_routes      what those workers ask
     server             the application on a port of this machine, one a process
+    in_process         the application for clients of this process, without a socket
 
 Nothing is imported here: a workflow that never leaves Python needs no server.
 """

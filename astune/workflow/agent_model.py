@@ -29,6 +29,7 @@ from astune.workflow.tool_choice import ToolChoice, checked, tools_to_call
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from astune.gateway.in_process import InProcessGateway
     from astune.gateway.server import GatewayServer
 
 DEFAULT_AGENT = "agent"
@@ -226,7 +227,7 @@ class AgentModel(ChatModel):
         asked = self._asked(messages, tools, response_format, tool_choice, stop)
         return ChatAnswer.of(self._answer_now(replace(asked, max_tokens=max_tokens)))
 
-    def served_at(self, server: GatewayServer, key: str | None = None) -> OpenAIAddress:
+    def served_at(self, server: GatewayServer | InProcessGateway, key: str | None = None) -> OpenAIAddress:
         """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
         key = server.keys.open(self.sample, key, streams_tokens=self._model.streams_tokens, count=self.count)
         self._model.at_close(functools.partial(server.keys.close, key))

@@ -261,17 +261,21 @@ class AstuneProxy(AgentModel):
             gateway().keys.close(address.api_key)
 
     def as_openai_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncOpenAI:
-        """OpenAI's asynchronous client, with the address and a key of `as_oai_baseurl_apikey`.
+        """OpenAI's asynchronous client for one agent's model, without a socket. Frameworks that take such a client run
+        on it unchanged, streams included.
 
         Raises:
             WorkflowError: the package `openai` is not installed.
         """
         try:
-            from openai import AsyncOpenAI
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
         except ImportError as cause:
             raise WorkflowError("as_openai_client needs the package openai", hint="pip install openai") from cause
-        address = self.as_oai_baseurl_apikey(agent_name, target_tag)
-        return AsyncOpenAI(base_url=address.base_url, api_key=address.api_key)
+        from astune.gateway.in_process import in_process_gateway
+
+        server = in_process_gateway()
+        base_url, key = self.as_agentscope_model(agent_name, target_tag).served_at(server)
+        return AsyncOpenAI(base_url=base_url, api_key=key, http_client=server.client(DefaultAsyncHttpxClient))
 
     def as_anthropic_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncAnthropic:
         """Anthropic's asynchronous client, as `as_openai_client`.
@@ -280,13 +284,17 @@ class AstuneProxy(AgentModel):
             WorkflowError: the package `anthropic` is not installed.
         """
         try:
-            from anthropic import AsyncAnthropic
+            from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
         except ImportError as cause:
             raise WorkflowError(
                 "as_anthropic_client needs the package anthropic", hint="pip install anthropic"
             ) from cause
-        address = self.as_oai_baseurl_apikey(agent_name, target_tag)
-        return AsyncAnthropic(base_url=address.base_url.removesuffix("/v1"), api_key=address.api_key)
+        from astune.gateway.in_process import in_process_gateway
+
+        server = in_process_gateway()
+        base_url, key = self.as_agentscope_model(agent_name, target_tag).served_at(server)
+        http_client = server.client(DefaultAsyncHttpxClient)
+        return AsyncAnthropic(base_url=base_url.removesuffix("/v1"), api_key=key, http_client=http_client)
 
     async def agym_step(self, action: Message | str) -> Observation:
         """Step the episode's environment with the agent's message, its tool calls included.

@@ -16,6 +16,7 @@ from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import Episode
 
+pytestmark = pytest.mark.usefixtures("each_way")
 ASK: list[Any] = [{"role": "user", "content": "How many?"}]
 SYSTEM = "Be brief."
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -134,9 +135,8 @@ def test_a_prompt_that_does_not_fit_and_a_dead_key_have_their_errors(renderer: R
     assert episode.status == "truncated", episode.error
 
     async def late() -> None:
-        client = anthropic.AsyncAnthropic(base_url=str(clients[0].base_url), api_key=clients[0].api_key)
         with pytest.raises(anthropic.AuthenticationError):
-            await client.messages.create(model="m", max_tokens=50, messages=ASK)
+            await clients[0].messages.create(model="m", max_tokens=50, messages=ASK)
 
     asyncio.run(late())
 

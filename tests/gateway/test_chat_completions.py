@@ -18,6 +18,7 @@ from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import Episode
 
+pytestmark = pytest.mark.usefixtures("each_way")
 ASK: list[Any] = [{"role": "user", "content": "How many?"}]
 ADD: Any = {
     "type": "function",

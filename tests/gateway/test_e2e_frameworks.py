@@ -10,6 +10,8 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -152,6 +154,24 @@ def test_a_frameworks_agent_uses_its_tool_and_branches_as_it_is_known_to(agent: 
     assert episode.judge_inputs["final_answer"] == "63"
     assert sum(node.sampled for node in episode.forest.nodes) == len(agent.answers)
     assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == list(agent.forks)
+
+
+def test_frameworks_in_the_trainers_process_stream_without_a_socket(smol_folder: Path) -> None:
+    if not PYTHON.exists():
+        pytest.skip("scripts/make_peer_env.sh agents")
+    beside = [ROOT, ROOT / "tests" / "rollout", sysconfig.get_paths()["purelib"]]
+    program = Path(__file__).with_name("in_process_agents.py")
+    ended = subprocess.run(  # its own packages come first, ours after them
+        [PYTHON, program, smol_folder, *beside], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    played = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [each["agent"] for each in played] == ["openai_agents", "langgraph", "pydantic_ai"]
+    for each in played:
+        assert each["error"] is None, each
+        assert "".join(each["pieces"]) == "Tom has 63 pens now, since 47 and 16 are 63."
+        assert len(each["pieces"]) > 10, "the answer came as it was sampled"
+        assert (each["answers"], each["forks"], each["faults"], each["balance"]) == (2, [], [], 0)
 
 
 @pytest.fixture(scope="module")

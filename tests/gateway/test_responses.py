@@ -15,6 +15,7 @@ from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import Episode
 
+pytestmark = pytest.mark.usefixtures("each_way")
 ASK: list[Any] = [{"role": "user", "content": "How many?"}]
 CALL: Any = {"id": "x", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -21,6 +21,7 @@ from astune.renderers.stop_sequences import settled_before
 from astune.runs import wire
 from astune.schema import Episode
 
+pytestmark = pytest.mark.usefixtures("each_way")
 ASK: list[Any] = [{"role": "user", "content": "How many?"}]
 TEXT = "Thought: add them, 漢字.\nObservation: 63\nThought: more"
 SENT = "Thought: add them, 漢字.\n"

@@ -7,77 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anthropic
 import httpx
 import openai
 import pytest
-from rollout_stage import Stage, build_stage
-from rollout_stage import task as task_of
+from stepping import ASK, TEXT, answers_of, played, stepping
 
-from astune import AstuneProxy, Task, Workflow
-from astune.engine.base import OnToken, ignore_token
-from astune.engine.scripted import ScriptedEngine
+from astune import AstuneProxy
 from astune.renderers import Renderer
-from astune.schema import Completion, EngineError, Episode, SamplingParams
 
-ASK: list[Any] = [{"role": "user", "content": "How many?"}]
-TEXT = "Four of them, 漢字 and 🙂 included."
-Agent = Callable[[AstuneProxy], Awaitable[None]]
-
-
-class Stepping(ScriptedEngine):
-    """Samples a token whenever it is allowed to, and fails where it is told to."""
-
-    def __init__(self, reply: Sequence[int], *, fails_after: int | None = None) -> None:
-        super().__init__(lambda *_: list(reply))
-        self.allowed = asyncio.Semaphore(0)
-        self.waiting = asyncio.Event()
-        """Nothing is allowed any more."""
-        self.cancelled = asyncio.Event()
-        self.fails_after = fails_after
-
-    def allow(self, n: int = 1_000) -> None:
-        for _ in range(n):
-            self.allowed.release()
-
-    async def stream(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str, on_token: OnToken = ignore_token
-    ) -> Completion:
-        completion = await super().stream(prompt_ids, params, session=session)
-        try:
-            for n, token in enumerate(completion.token_ids):
-                if n == self.fails_after:
-                    raise EngineError("the engine broke")
-                if self.allowed.locked():
-                    self.waiting.set()
-                await self.allowed.acquire()
-                on_token(token)
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
-        return completion
-
-
-async def played(renderer: Renderer, engine: ScriptedEngine, agent: Agent, **rollout: Any) -> Episode:
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
-    stage: Stage = build_stage(renderer, Flow, engine=engine, **rollout)
-    (group,) = await stage.play([task_of()])
-    (episode,) = [*group.episodes, *group.failed_attempts]
-    return episode
-
-
-def stepping(renderer: Renderer, text: str = TEXT, **options: Any) -> Stepping:
-    return Stepping(renderer.answer_ids([*ASK, {"role": "assistant", "content": text}], []), **options)
-
-
-def answers_of(episode: Episode) -> list[str]:
-    return [node.content for node in episode.forest.nodes if node.sampled]
+pytestmark = pytest.mark.usefixtures("each_way")
 
 
 async def test_a_token_is_sent_before_the_next_is_sampled(renderer: Renderer) -> None:
