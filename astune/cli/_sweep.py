@@ -32,7 +32,7 @@ def sweep(
     """
     console = Console()
     trials = trials_of(conf, over, seeds, overrides)
-    if ray is not None and trials[0].config.backbone in ("verl", "trinity"):
+    if ray is not None and trials[0].config.cluster_engine is not None:
         raise ConfigError(
             f"--ray runs whole trials on the cluster, and the backbone {trials[0].config.backbone} uses it itself",
             hint="leave --ray out: the trials then run one after another, each on the whole cluster",
