@@ -31,7 +31,7 @@ from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
 from astune.viewer._rows import Sought, TasksAsked, facets_of, page_of, tasks_of
 from astune.viewer._run import ViewedRun
-from astune.viewer._settings import policies_of, together
+from astune.viewer._settings import policies_of
 from astune.viewer._tokens import read_tokens
 from astune.viewer._turn import has_turn
 
@@ -57,8 +57,7 @@ class Api:
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, newest first, with the settings in which they differ."""
-        runs = list(self._library.runs().values())
-        return together([run.info() for run in runs], [run.settings() for run in runs])
+        return self._library.listed()
 
     def run(self, name: str) -> dict[str, Any]:
         """The run as far as it can be read: what cannot be read is empty, and named among the problems."""

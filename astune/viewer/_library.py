@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 from astune.viewer._folder import Folder
 from astune.viewer._run import ViewedRun
+from astune.viewer._settings import together
 
 
 class Library:
@@ -15,6 +17,7 @@ class Library:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._lock = threading.Lock()
+        self._listing = threading.Lock()
         self._open: dict[str, ViewedRun] = {}
 
     def runs(self) -> dict[str, ViewedRun]:
@@ -23,6 +26,15 @@ class Library:
         with self._lock:
             self._open = {name: run for name, run in self._open.items() if name in found}
             return {name: self._known(name, path) for name, path in found.items()}
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every run's entry of a list, newest first, with the settings in which they differ.
+
+        Each file is read once; who asks while they are read the first time waits for that instead of reading them too.
+        """
+        with self._listing:
+            runs = list(self.runs().values())
+            return together([run.info() for run in runs], [run.settings() for run in runs])
 
     def run(self, name: str) -> ViewedRun:
         """A run, which has one name however it is written: `./demo//x` is `demo/x`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +18,11 @@ from astune.viewer._answers import plain_text
 _OWN_COLUMNS = ("backbone", "model.path", "seed", "experiment_name", "record_dir")
 _MOST_KEYS = 1000
 _CHARACTERS = 80
+_HEAD = "astune:\n"
+_KEPT_SECTIONS = 2000
+_SECTION_BEGINS = re.compile(r"^(?=  [^\s#-])", re.MULTILINE)
+_REACHES_FURTHER = re.compile(r"[&*]")
+"""An anchor in one section may be named in another."""
 _TARGETS = re.compile(r"models\.([^.]+)\.targets")
 
 
@@ -34,18 +40,50 @@ class Settings:
 def read_settings(text: str) -> Settings:
     """The settings in a resolved configuration; of one that cannot be read there are none."""
     try:
-        require_small(text)
-        root = yaml.load(text, FastPlainLoader)["astune"]
+        root, flat = _read_by_section(text) or _read(text)
         backbone, model, seed = root.get("backbone"), (root.get("model") or {}).get("path"), root.get("seed")
-        values = dict(pair for pair, _ in zip(_flat(root, ""), range(_MOST_KEYS), strict=False))
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return Settings()
     return Settings(
         plain_text(backbone) if isinstance(backbone, str) else None,
         plain_text(model) if isinstance(model, str) else None,
         seed if type(seed) is int and abs(seed) < 2**53 else None,
-        values,
+        dict(pair for pair, _ in zip(flat.items(), range(_MOST_KEYS), strict=False)),
     )
+
+
+def _read(text: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """The configuration, and its settings by `section.key`."""
+    require_small(text)
+    root = yaml.load(text, FastPlainLoader)[_HEAD[:-2]]
+    return root, dict(_flat(root, ""))
+
+
+def _read_by_section(text: str) -> tuple[Mapping[str, Any], Mapping[str, str]] | None:
+    """The same, where runs have most of their sections in common: each text of one is read once.
+
+    None where the text is not laid out as `astune.config.dump` does, so that it has to be read as a whole.
+    """
+    lines = text.split("\n")
+    if not text.startswith(_HEAD) or _REACHES_FURTHER.search(text):
+        return None
+    if not all(line.startswith("  ") or not line for line in lines[1:]):
+        return None
+    root: dict[str, Any] = {}
+    flat: dict[str, str] = {}
+    try:
+        for section in _SECTION_BEGINS.split(text)[1:]:
+            one, values = _section(section)
+            root |= one
+            flat |= values
+    except (yaml.YAMLError, TypeError):  # a value that goes on where a section seems to begin
+        return None
+    return root, flat
+
+
+@lru_cache(_KEPT_SECTIONS)
+def _section(text: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    return _read(f"{_HEAD}{text}")
 
 
 def policies_of(settings: Settings) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +70,15 @@ class ViewerServer(uvicorn.Server):
         self._token = new_token() if token is None and not loopback else token
         self._on_ready = on_ready
         self._pulse = Pulse()
-        app = new_app(Library(Folder(path)), self._pulse, loopback=loopback, token=self._token)
+        self._library = Library(Folder(path))
+        app = new_app(self._library, self._pulse, loopback=loopback, token=self._token)
         super().__init__(server_config(app, end_s=_ANSWERS_END_S))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.started:
+            # Hundreds of runs take a second: while a browser opens the page, they are read already.
+            threading.Thread(target=self._library.listed, name="first look", daemon=True).start()
         if self.started and sockets:
             self._on_ready(Address(self._host, sockets[0].getsockname()[1], self._token))
 

@@ -13,7 +13,7 @@ import pytest
 from astune_command import ROOT, start
 from page_words import overrides, until
 
-from astune.runs import RunDirectory
+from astune.runs import EpisodeStore, RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -174,3 +174,62 @@ def test_curves_and_episodes_grow_while_a_run_goes_on(page, serve, training, tmp
     assert page.evaluate("window.same"), "the page was not loaded again"
     process.send_signal(signal.SIGINT)
     page.locator(".bar-run .is-interrupted").wait_for(timeout=60_000)
+
+
+@pytest.fixture
+def long(serve, tmp_path) -> str:
+    """The address of a viewer of a run of twenty steps, whose loss falls by half each step."""
+    with RunDirectory.create(tmp_path, "long") as run:
+        run.save_config("astune:\n  backbone: local\n")
+        EpisodeStore(run.episodes_path).close()
+        with run.open_metrics() as metrics:
+            for step in range(1, 21):
+                metrics.append(step, "train", {"train/loss": 0.5**step, "balance/sampled": 500.0})
+        run.finish("finished")
+    return serve(tmp_path)
+
+
+def drag(page, chart: str, begin: float, end: float) -> None:
+    """Across the chart, from one share of its axis to another."""
+    box = page.locator(f'[data-chart="{chart}"] canvas').bounding_box()
+    left, width = box["x"] + 52, box["width"] - 62
+    page.mouse.move(left + begin * width, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(left + end * width, box["y"] + 60, steps=4)
+    page.mouse.up()
+
+
+def test_a_drag_across_a_chart_shows_a_part_of_the_axis_in_all_charts(page, long):
+    page.goto(f"{long}#view=dashboard")
+    page.locator('[data-chart="loss"] canvas').wait_for()
+    drag(page, "loss", 0.5, 0.75)
+    begin, end = page.get_by_label("from: Step"), page.get_by_label("to: Step")
+    assert (begin.input_value(), end.input_value()) in {("10", "15"), ("11", "15"), ("10", "16")}
+    page.mouse.move(0, 0)
+    for chart in ("loss", "balance"):
+        page.locator(f'[data-chart="{chart}"] .values-line', has_text=f"Step {end.input_value()}").wait_for()
+    shown = f"from={begin.input_value()}&to={end.input_value()}"
+    assert shown in page.url
+    page.get_by_role("button", name="whole axis").click()
+    page.locator('[data-chart="loss"] .values-line', has_text="Step 20").wait_for()
+    assert "from=" not in page.url
+    begin.fill("3")
+    begin.press("Tab")
+    until(page, "location.hash.includes('from=3')")
+
+
+def test_values_have_a_logarithmic_axis_and_runs_are_laid_along_their_tokens(page, long):
+    page.goto(f"{long}#view=dashboard")
+    chart = page.locator('[data-chart="loss"]')
+    log = chart.get_by_role("button", name="Logarithmic axis: Loss")
+    before = painted(page)
+    log.click()
+    assert log.get_attribute("aria-pressed") == "true"
+    assert "log=loss" in page.url
+    assert painted(page) != before
+    page.get_by_role("tab", name="by tokens").click()
+    chart.locator(".values-line", has_text="thousand tokens 10").wait_for()
+
+
+def painted(page) -> str:
+    return page.locator('[data-chart="loss"] canvas').evaluate("canvas => canvas.toDataURL()")

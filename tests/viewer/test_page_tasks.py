@@ -155,3 +155,18 @@ def test_tags_note_and_archive_are_kept(page, runs, record):
     assert "second" in page.locator(".run-table tbody").inner_text()
     page.get_by_text("Archived too (1)").click()
     until(page, "document.querySelectorAll('.run-table tbody tr').length === 2")
+
+
+def test_a_policy_that_no_setting_names_is_chosen(page, serve, tmp_path):
+    games = [make_episode(0, targets={"solver": "werewolf"}), make_episode(1, reward=0.0, targets={"solver": "judge"})]
+    run = write_run(tmp_path, games)
+    with open(run / "config.yaml", "a") as file:
+        file.write("  models:\n    wolf: {targets: [werewolf]}\n")
+    page.goto(f"{serve(run)}#view=episodes")
+    until(page, "document.querySelectorAll('.episode-row').length === 2")
+    policy = page.get_by_label("Policy")
+    assert policy.locator("option").all_text_contents() == ["any", "default · 1", "wolf · 1"]
+    policy.select_option("default")
+    until(page, "document.querySelectorAll('.episode-row').length === 1")
+    assert policy.input_value() == "default"
+    assert page.locator("[data-episode]").get_attribute("data-episode") == games[1].episode_id

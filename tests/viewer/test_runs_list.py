@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from viewer_stage import get, serving
 
+from astune.config import dump, load_config
 from astune.runs import HeldOut, RunDirectory
 from astune.viewer._metrics import HeldOutScores
 from astune.viewer._settings import Settings, differing, read_settings
@@ -69,6 +70,23 @@ def test_long_settings_are_compared_whole_and_shown_cut_and_different(tmp_path):
 )
 def test_a_configuration_that_cannot_be_read_has_no_settings(text):
     assert read_settings(text).model is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "astune:\n  backbone: local\n  seed: 3\n  own: {a: [1, 2], b: 1e-6}\n  list:\n  - 1\n  - x\n",
+        "astune:\n  a: &same {x: 1}\n  b: *same\n",
+        "astune:\n  a: {x: 1,\n  y: 2}\n  b: 'one\n  two: three'\n",
+        "astune:\n\n  a: |\n    text\n\n    of: lines\n  # a note\n  a: last\n",
+        "astune: {a: 1}\nother: 2\n",
+        dump(load_config(None, ["trainer.optim.lr=1e-6"])),
+    ],
+)
+def test_a_configuration_says_the_same_read_section_by_section_and_as_a_whole(text):
+    whole = read_settings(f"# with this line it is none that we wrote\n{text}")
+    assert read_settings(text) == whole
+    assert whole.values
 
 
 def test_settings_are_texts_that_an_answer_can_hold():

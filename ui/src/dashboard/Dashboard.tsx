@@ -8,6 +8,7 @@ import { Tabs } from '../common/Tabs'
 import type { Metric, Run, RunInfo, RunMetrics } from '../data/types'
 import { go, usePlace, type Axis } from '../state/place'
 import { differing } from '../runs/columns'
+import { useLater } from '../state/later'
 import { dark, language } from '../state/preferences'
 import type { Resource } from '../state/resource'
 import { useSource } from '../state/source'
@@ -15,10 +16,13 @@ import { useStore } from '../state/store'
 import { duration, integer, number } from '../text/format'
 import { t } from '../text/translate'
 import type { Word } from '../text/words'
-import { Chart, Swatch } from './Chart'
-import { curves, isMeant, others, overview, type ChartKind } from './charts'
+import { Chart, Swatch, UNITS } from './Chart'
+import { curves, isMeant, others, overview, usesRun, type ChartKind } from './charts'
 import { colourOf } from './palette'
 import { groupsBy, means, OVER_SEEDS, smoothed, SMOOTHINGS, type RunGroup } from './together'
+
+/** Charts that are made at once; a window seldom has more of them in sight. */
+const FIRST = 6
 
 interface Props {
   metrics: Resource<RunMetrics[]>
@@ -30,7 +34,7 @@ interface Props {
 }
 
 export function Dashboard({ metrics, onWhole, run, runs, catalogue }: Props) {
-  const { axis, metric, smooth, group } = usePlace()
+  const { axis, from, to, metric, smooth, group } = usePlace()
   const spoken = useStore(language)
   const report = useSource().reportAddress(run?.run ?? '', [])
   const isDark = useStore(dark)
@@ -59,9 +63,11 @@ export function Dashboard({ metrics, onWhole, run, runs, catalogue }: Props) {
           tabs={[
             ['step', t('by_step')],
             ['time', t('by_time')],
+            ['tokens', t('by_tokens')],
           ]}
-          onChange={(value) => go({ axis: value }, { replace: true })}
+          onChange={(value) => go({ axis: value, from: '', to: '' }, { replace: true })}
         />
+        <Zoom from={from} to={to} unit={t(UNITS[axis])} />
         <ul class="values-line">
           {shownNames.map((name, index) => (
             <li key={name}>
@@ -135,21 +141,47 @@ interface Shown {
   together: RunGroup[] | null
 }
 
-function Charts({ kinds, runs, run, axis, names, smooth, together }: Shown & { kinds: ChartKind[] }) {
-  const charts = useMemo(
-    () =>
-      kinds.map((kind) => {
-        const all = curves(kind, runs, run, axis).map((curve) => (smooth > 0 ? { ...curve, points: smoothed(curve.points, smooth), band: undefined } : curve))
-        return { kind, all: together && !kind.parts ? means(all, together) : all }
-      }),
-    [kinds, runs, run, axis, smooth, together],
-  )
+function Charts({ kinds, ...shown }: Shown & { kinds: ChartKind[] }) {
   return (
     <div class="charts">
-      {charts.map(({ kind, all }) => (
-        <Chart key={kind.key} kind={kind} all={all} axis={axis} names={names} />
+      {useLater(kinds, FIRST).map((kind, index) => (
+        <ChartOf key={kind.key} kind={kind} isFirst={index < FIRST} {...shown} />
       ))}
     </div>
+  )
+}
+
+function ChartOf({ kind, isFirst, runs, run, axis, names, smooth, together }: Shown & { kind: ChartKind; isFirst: boolean }) {
+  const setup = usesRun(kind) ? run : null
+  const all = useMemo(() => {
+    const each = curves(kind, runs, setup, axis).map((curve) => (smooth > 0 ? { ...curve, points: smoothed(curve.points, smooth), band: undefined } : curve))
+    return together && !kind.parts ? means(each, together) : each
+  }, [kind, runs, setup, axis, smooth, together])
+  return <Chart kind={kind} all={all} axis={axis} names={names} isFirst={isFirst} />
+}
+
+/** The part of the axis that is shown, which a drag across a chart chooses too. */
+function Zoom({ from, to, unit }: { from: string; to: string; unit: string }) {
+  const field = (name: 'from' | 'to', value: string) => (
+    <input
+      type="number"
+      step="any"
+      value={value}
+      placeholder={t(`axis_${name}`)}
+      aria-label={`${t(`axis_${name}`)}: ${unit}`}
+      onChange={(event) => go({ [name]: event.currentTarget.value }, { replace: true })}
+    />
+  )
+  return (
+    <fieldset class="zoom" title={t('zoom_hint')}>
+      <legend class="unseen">{t('zoom')}</legend>
+      {field('from', from)} – {field('to', to)}
+      {(from !== '' || to !== '') && (
+        <button class="quiet" onClick={() => go({ from: '', to: '' }, { replace: true })}>
+          {t('whole_axis')}
+        </button>
+      )}
+    </fieldset>
   )
 }
 

@@ -70,6 +70,7 @@ const OVERVIEW: { [key: string]: string } = {
 /** All metrics that the first charts are drawn of. */
 export const FIRST_METRICS = [...Object.values(OVERVIEW), 'time/*', 'balance/*', 'episodes/failed_attempts']
 const FROM_ZERO = ['train/lr', 'train/grad_norm']
+const SAMPLED = 'balance/sampled'
 const TRAINING_ONLY = ['engine/tokens_per_s_out']
 
 /** The first charts, which every run has. */
@@ -113,20 +114,29 @@ function chartOf(name: string, catalogue: Metric[]): ChartKind {
 /** The curves of a chart; for one of parts those of the first run. */
 export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, axis: Axis): Curve[] {
   if (kind.parts) {
-    const parts = runs[0] ? kind.parts(runs[0], setup) : []
-    return parts
-      .map(({ name, points }, part): Curve => ({ label: name, run: 0, part, split: 'train', points: placed(points, axis) }))
+    const [run] = runs
+    if (!run) return []
+    const at = placeOn(axis, run)
+    return kind
+      .parts(run, setup)
+      .map(({ name, points }, part): Curve => ({ label: name, run: 0, part, split: 'train', points: placed(points, at) }))
       .filter(({ points }) => points.length > 0)
   }
-  return runs.flatMap((run, index) =>
-    kind.metrics.flatMap(({ name, split }): Curve[] => {
+  return runs.flatMap((run, index) => {
+    const at = placeOn(axis, run)
+    return kind.metrics.flatMap(({ name, split }): Curve[] => {
       const lines = run.lines.filter((line) => line.kind === split && name in line.metrics)
       if (lines.length === 0) return []
       const points = lines.map((line): [Moment, number | null] => [line, line.metrics[name] ?? null])
       const band = index === 0 && axis === 'step' && name === SUCCESS && split === 'validation' ? intervals(lines, setup) : undefined
-      return [{ label: run.run, run: index, part: 0, split, points: ascending(placed(points, axis)), band }]
-    }),
-  )
+      return [{ label: run.run, run: index, part: 0, split, points: ascending(placed(points, at)), band }]
+    })
+  })
+}
+
+/** Whether a chart shows anything that stands in the run itself, beside its measurements. */
+export function usesRun({ parts, metrics }: ChartKind): boolean {
+  return parts !== undefined || metrics.some(({ name }) => name === SUCCESS)
 }
 
 /** The 95 % intervals of held-out success, of the steps that have been measured. */
@@ -136,10 +146,38 @@ function intervals(lines: MetricsLine[], setup: Run | null): Band {
   return rows.map(({ step, interval: [low, high] }): Band[number] => [step, low, high]).sort(([a], [b]) => a - b)
 }
 
-/** In steps, or in minutes without what has no time. */
-function placed(points: Part['points'], axis: Axis): Curve['points'] {
-  if (axis === 'step') return points.map(([{ step }, value]): [number, number | null] => [step, value])
-  return points.flatMap(([{ elapsed_s }, value]): Curve['points'] => (elapsed_s === null ? [] : [[elapsed_s / 60, value]]))
+/** Without what has no place on the axis. */
+function placed(points: Part['points'], at: Placing): Curve['points'] {
+  const found: Curve['points'] = []
+  for (const [moment, value] of points) {
+    const x = at(moment)
+    if (x !== null) found.push([x, value])
+  }
+  return found
+}
+
+type Placing = (moment: Moment) => number | null
+
+/** Where a moment of a run is: its step, minutes at work, or thousands of tokens that were sampled up to it. */
+function placeOn(axis: Axis, run: RunMetrics): Placing {
+  if (axis === 'step') return ({ step }) => step
+  if (axis === 'time') return ({ elapsed_s }) => (elapsed_s === null ? null : elapsed_s / 60)
+  const sampled = new Map<number, number>()
+  let [total, latest] = [0, 0]
+  for (const { step, metrics } of linesOf(run, 'train')) {
+    total += metrics[SAMPLED] ?? 0
+    sampled.set(step, total / 1000)
+    latest = step
+  }
+  if (total === 0) return () => null
+  return ({ step }) => (step > latest ? null : (sampled.get(step) ?? before(sampled, step)))
+}
+
+/** What was sampled up to a step that has no line of its own, as that before the first one. */
+function before(sampled: Map<number, number>, step: number): number {
+  let found = 0
+  for (const [at, tokens] of sampled) if (at <= step) found = tokens
+  return found
 }
 
 /** A step that was run again after a resume counts as it was last. */

@@ -4,8 +4,8 @@ import { appended, Growing, linesOf } from '../data/lines'
 import type { Metric, Run, RunInfo, RunMetrics } from '../data/types'
 import { curves, isMeant, others, overview } from './charts'
 import { csv } from './csv'
-import { pointAt, reduced, Scale, unbroken } from './plot'
-import { bounds, labels, ticks } from './ticks'
+import { pointAt, reduced, Scale, unbroken, type Sight } from './plot'
+import { bounds, labels, powers, ticks } from './ticks'
 import { groupsBy, means, smoothed } from './together'
 
 const RUNS: RunMetrics[] = [
@@ -19,6 +19,7 @@ const RUNS: RunMetrics[] = [
   },
   { run: 'b', lines: [{ step: 1, kind: 'train', time: 0, elapsed_s: 60, metrics: { 'reward/mean': null } }] },
 ]
+const sight = (given: Partial<Sight>): Sight => ({ fromZero: false, isLog: false, isWhole: true, from: null, to: null, ...given })
 const chart = (key: string) => overview([]).find((kind) => kind.key === key)!
 
 it('lays runs over each other, a step that was run again as it was last', () => {
@@ -92,7 +93,35 @@ it('reads measurements by metric as line by line', () => {
 it('has a scale for as many values as there are', () => {
   const points = Array.from({ length: 200_000 }, (_, x): [number, number] => [x, 1])
   const line = { label: '', short: '', colour: '', dashes: [], points }
-  expect(new Scale([line], true, { width: 100, height: 100 }).x).toEqual([0, 199_999])
+  expect(new Scale([line], sight({}), { width: 100, height: 100 }).x).toEqual([0, 199_999])
+})
+
+it('shows a part of the axis, with the values there and the lines that lead to its edges', () => {
+  const line = { label: '', short: '', colour: '', dashes: [], points: [[0, 1], [1, 2], [2, 3], [3, 9], [4, 50]] as [number, number][] }
+  const scale = new Scale([line], sight({ from: 1, to: 2.5 }), { width: 162, height: 130 })
+  expect(scale.x).toEqual([1, 2.5])
+  expect(scale.y[1]).toBeLessThan(4)
+  expect(scale.seen(line.points)).toEqual([[0, 1], [1, 2], [2, 3], [3, 9]])
+  expect(scale.xAt(scale.atX(2))).toBeCloseTo(2)
+  expect([scale.xAt(-99), scale.xAt(999)]).toEqual([1, 2.5])
+  expect(new Scale([line], sight({ from: 7, to: 8 }), { width: 162, height: 130 }).seen(line.points)).toEqual([])
+})
+
+it('has a logarithmic axis, on which nothing below 0 has a place', () => {
+  const line = { label: '', short: '', colour: '', dashes: [], points: [[0, 0], [1, 0.001], [2, 0.1], [3, -1], [4, 10]] as [number, number][] }
+  const scale = new Scale([line], sight({ isLog: true }), { width: 162, height: 130 })
+  expect(scale.atY(0.001) - scale.atY(0.1)).toBeCloseTo(scale.atY(0.1) - scale.atY(10))
+  expect(unbroken(line.points, true)).toEqual([[[1, 0.001], [2, 0.1]], [[4, 10]]])
+  expect(powers(-3.1, 1.1)).toEqual([0.001, 0.01, 0.1, 1, 10])
+  expect(powers(-0.1, 1.1)).toEqual([1, 2, 5, 10])
+  expect(powers(0.61, 0.62).length).toBeGreaterThan(1)
+})
+
+it('lays runs along the tokens that they sampled', () => {
+  const line = (step: number, kind: 'train' | 'validation', metrics: RunMetrics['lines'][number]['metrics']) => ({ step, kind, time: 0, elapsed_s: 0, metrics: { 'reward/mean': step, ...metrics } })
+  const run = { run: 'a', lines: [line(0, 'validation', {}), line(1, 'train', { 'balance/sampled': 2000 }), line(2, 'train', { 'balance/sampled': 500 }), line(2, 'validation', {})] }
+  expect(curves(chart('reward'), [run], null, 'tokens').map(({ points }) => points)).toEqual([[[2, 1], [2.5, 2]], [[0, 0], [2.5, 2]]])
+  expect(curves(chart('reward'), RUNS, null, 'tokens').flatMap(({ points }) => points)).toEqual([])
 })
 
 it('has a scale where all values are zero', () => {

@@ -30,9 +30,21 @@ export function ticks(from: number, to: number, most: number, whole = false): nu
   return Array.from({ length: Math.max(0, count) }, (_, index) => Number(((first + index) * step).toPrecision(12)))
 }
 
+/** Round numbers on a logarithmic axis between two powers of ten: these powers, and 2 and 5 times them where they are few. */
+export function powers(from: number, to: number): number[] {
+  const factors = to - from > 3 ? [1] : [1, 2, 5]
+  const step = Math.max(1, Math.ceil((to - from) / 6))
+  const found: number[] = []
+  for (let power = Math.floor(from); power <= to; power += step) {
+    for (const factor of factors) found.push(Number(`${factor}e${power}`))
+  }
+  const inside = found.filter((value) => Math.log10(value) >= from && Math.log10(value) <= to)
+  return inside.length > 1 ? inside : ticks(10 ** from, 10 ** to, 4)
+}
+
 /** What is written at ticks: as many digits as tell each one from the next. */
 export function labels(values: number[]): string[] {
-  const step = values.length > 1 ? values[1]! - values[0]! : Infinity
+  const step = values.length > 1 ? Math.min(...values.slice(1).map((value, at) => value - values[at]!)) : Infinity
   return values.map((value) => number(value, Math.max(4, magnitude(value) - magnitude(step) + 1)))
 }
 

@@ -59,6 +59,8 @@ export function Filters({ run, written, isOpen }: Props) {
     return [value, known ? `${text} · ${integer(found?.[1] ?? 0)}` : text]
   }
   const steps = [...new Set(run?.steps.map((row) => row.step))]
+  /** Also those that answered without being named in the settings: agents of no policy have the default one. */
+  const policies = [...new Set([...(run?.policies ?? []), ...(known?.policy ?? []).map(([name]) => name), ...(place.policy ? [place.policy] : [])])].sort()
   const any: [string, string] = ['', t('any')]
   const clear = (): void => {
     setCleared((count) => count + 1)
@@ -111,7 +113,7 @@ export function Filters({ run, written, isOpen }: Props) {
             ['false', t('no')],
           ])}
           {run && run.agents.length > 1 && select('agent', 'agent', run.agents.map((agent) => counted('agent', agent, agent)))}
-          {source.served && run && run.policies.length > 1 && select('policy', 'policy', run.policies.map((policy) => counted('policy', policy, policy)))}
+          {source.served && policies.length > 1 && select('policy', 'policy', policies.map((policy) => counted('policy', policy, policy)))}
           {errors.length > 0 && select('error_type', 'error_type', errors.map((type) => counted('error_type', type, type)))}
           <Typed name="task" type="text" label={t('task')} />
           <Typed name="min_reward" type="number" label={t('reward_from')} />

@@ -69,7 +69,7 @@ function HeldOut({ run, metrics, catalogue }: Omit<Props, 'written'>) {
   return (
     <div class="charts">
       {charts.map(({ kind, all }) => (
-        <Chart key={kind.key} kind={kind} all={all} axis="step" names={[run.run]} />
+        <Chart key={kind.key} kind={kind} all={all} axis="step" isFirst names={[run.run]} />
       ))}
     </div>
   )

@@ -3,9 +3,13 @@
 import type { ErrorCount, Open, Run, RunInfo, Split, StepRow } from '../data/types'
 import { Empty } from '../common/Notice'
 import { RunStatus } from '../common/Status'
+import { useLater } from '../state/later'
 import { go, openRun, place as placeStore, usePlace } from '../state/place'
 import { integer, number, percent } from '../text/format'
 import { t } from '../text/translate'
+
+/** Runs that are listed at once: those in sight. */
+const FIRST = 20
 
 interface Props {
   open: Open | null
@@ -20,7 +24,7 @@ export function RunPane({ runs, run }: Props) {
       <h2 class="pane-title">{t('runs')}</h2>
       {runs.length === 0 && <Empty title={t('no_runs')} hint={t('no_runs_hint')} />}
       <ul class="run-list">
-        {runs.map((info) => (
+        {useLater(runs, FIRST).map((info) => (
           <RunItem key={info.run} info={info} here={info.run === run?.run} canLayOver={view === 'dashboard'} isOver={over.includes(info.run)} />
         ))}
       </ul>

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { filterOf, fromHash, START, toHash } from './place'
 
 it('is the same again from its address', () => {
-  const place = { ...START, view: 'episodes' as const, run: 'a b/2026', over: ['x', 'y&z'], id: 'train-1-工-0-1', face: 'tokens' as const, node: 3, text: 'a=b&c', step: '0', colour: 'gap' as const }
+  const place = { ...START, view: 'episodes' as const, run: 'a b/2026', over: ['x', 'y&z'], log: ['loss'], id: 'train-1-工-0-1', face: 'tokens' as const, node: 3, text: 'a=b&c', step: '0', colour: 'gap' as const }
   expect(fromHash(toHash(place))).toEqual(place)
   expect(fromHash(toHash({ ...START, run: '' })).run).toBe('')
   expect(fromHash('')).toEqual(START)
@@ -19,7 +19,7 @@ it('opens the list of episodes where an episode or a filter is named, and else t
 })
 
 it('leaves out what it does not understand', () => {
-  expect(fromHash('#face=evil&node=x&colour=&unknown=1')).toEqual(START)
+  expect(fromHash('#face=evil&node=x&colour=&axis=&unknown=1')).toEqual(START)
   expect(fromHash('#timeline=-1&with_timeline=-2&node=-1&token=-9')).toEqual(START)
 })
 

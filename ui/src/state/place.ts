@@ -6,10 +6,11 @@ import { Store, useStore } from './store'
 export type View = 'runs' | 'overview' | 'episodes' | 'dashboard' | 'setup'
 export type Face = 'chat' | 'tokens' | 'branches' | 'compare' | 'details' | 'lanes'
 export type Colouring = 'loss' | 'logprob' | 'advantage' | 'gap'
-export type Axis = 'step' | 'time'
+export type Axis = 'step' | 'time' | 'tokens'
 
 export const FACES: Face[] = ['chat', 'tokens', 'branches', 'compare', 'details', 'lanes']
 export const COLOURINGS: Colouring[] = ['loss', 'logprob', 'advantage', 'gap']
+export const AXES: Axis[] = ['step', 'time', 'tokens']
 
 export interface Place extends EpisodeFilter {
   view: View
@@ -18,6 +19,11 @@ export interface Place extends EpisodeFilter {
   /** Runs that the dashboard lays over it. */
   over: string[]
   axis: Axis
+  /** The part of the axis that charts show, in its unit; empty for its ends. */
+  from: string
+  to: string
+  /** Keys of the charts whose values have a logarithmic axis. */
+  log: string[]
   /** Words that the dashboard's charts are looked for with. */
   metric: string
   /** Weight of the moving average, and the setting whose runs are one curve; empty for each run by itself. */
@@ -67,6 +73,9 @@ export const START: Place = {
   run: null,
   over: [],
   axis: 'step',
+  from: '',
+  to: '',
+  log: [],
   metric: '',
   smooth: '0',
   group: '',
@@ -113,13 +122,14 @@ export function fromHash(hash: string): Place {
   for (const key of Object.keys(START) as (keyof Place)[]) {
     const text = query.get(key)
     if (text === null) continue
-    if (key === 'over') place.over = query.getAll('over')
+    if (Array.isArray(START[key])) place[key] = query.getAll(key)
     else if (typeof START[key] === 'number') place[key] = /^\d+$/.test(text) ? Number(text) : START[key]
     else place[key] = text
   }
   if (!query.has('view')) place.view = viewOf(place as unknown as Place)
   if (!FACES.includes(place.face as Face)) place.face = START.face
   if (!COLOURINGS.includes(place.colour as Colouring)) place.colour = START.colour
+  if (!AXES.includes(place.axis as Axis)) place.axis = START.axis
   return place as unknown as Place
 }
 
