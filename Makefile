@@ -1,6 +1,7 @@
 # The two commands of a newcomer: make demo, make test. Everything runs in .venv, which make install makes.
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+export PYTHONDONTWRITEBYTECODE := # empty: without bytecode each worker rewrites every test, each process compiles the package
 VENV := .venv/bin
 AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \

@@ -56,7 +56,7 @@ os._exit(0)
 
 async def _measure_all(folder: Path, repetitions: int) -> dict[tuple[int, int], list[tuple[float, float]]]:
     """(tokens per second with adapters, without) of each repetition, by adapters and requests."""
-    from transformers import AutoTokenizer
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     from astune.config.schema import AstuneConfig
     from astune.engine.local.in_process import InProcessEngine

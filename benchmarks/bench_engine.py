@@ -71,7 +71,7 @@ class Prompts:
     """Token ids of prompts; `repetition` and `index` give a question that no other pair has."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
+        from transformers.models.auto.tokenization_auto import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._shared: list[int] = self._tokenizer.encode(SYSTEM * 8)[:SHARED_TOKENS]

@@ -57,7 +57,7 @@ SCENARIOS = tuple(
 
 async def _measure_all(folder: Any, repetitions: int) -> list[list[tuple[float, float]]]:
     """(tokens per second under the grammar, free) of each repetition, a scenario each."""
-    from transformers import AutoTokenizer
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     from astune.config.schema import EngineConfig, ModelConfig
     from astune.engine.local.in_process import InProcessEngine

@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ def _folder() -> Path:
 
 def process(_: int) -> float:
     import torch  # noqa: F401
-    import transformers  # noqa: F401
 
+    import_module("transformers")  # by name: pyright binds every model of an imported `transformers`
     import astune.engine
     import astune.trainer.policy  # noqa: F401
 

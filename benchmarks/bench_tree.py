@@ -118,7 +118,7 @@ class Bench:
 
     def __init__(self, folder: Path, tokens_per_microbatch: int, *, device: Device, measured: str) -> None:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
         from astune.algorithm import GRPO
         from astune.config.schema import LossConfig, ModelConfig

@@ -23,7 +23,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from datasets import Dataset  # pyright: ignore[reportMissingImports] - TRL's environment has it
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+from transformers.models.auto.tokenization_auto import AutoTokenizer
+from transformers.trainer_callback import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 from astune.environments.calculator import Calculator

@@ -168,7 +168,7 @@ async def _ask_once(server: VllmServer, prompt: Sequence[int]) -> Completion:
 
 
 def main() -> None:
-    from transformers import AutoTokenizer
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     from astune.engine.model_files import resolve_model
 

@@ -212,7 +212,9 @@ def _converted(gguf: Path, sha256: str) -> Path:
     if target.is_dir():
         return target
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
+    from transformers.utils.quantization_config import GgufConfig
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as scratch:

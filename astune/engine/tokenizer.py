@@ -103,7 +103,7 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _read_by_transformers(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

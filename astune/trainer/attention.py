@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers.modeling_utils import AttentionInterface
 
 from astune.schema import TrainerError
 from astune.trainer._tree_kernels import TreeKernels, kernels_for

@@ -55,7 +55,7 @@ def save_merged(base: Path, adapter: Path, to: Path) -> None:
     Raises:
         ConfigError: the adapter is of another model.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
     tied = set(getattr(model, "all_tied_weights_keys", {}))

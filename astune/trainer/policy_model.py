@@ -198,7 +198,7 @@ class PolicyModel:
 
 
 def _loaded(folder: Path, device: torch.device) -> nn.Module:
-    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     try:
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)

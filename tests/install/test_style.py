@@ -1,7 +1,8 @@
-"""Format, lint and types hold: what `make check` runs beside the fast tests, so that CI sees it too."""
+"""Format, lint and types hold, and what make gives its commands: so that CI sees it too."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,3 +20,17 @@ def test_holds(command):
         [str(Path(sys.executable).parent / program), *arguments], cwd=_ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_make_writes_bytecode_whatever_the_shell_says():
+    show = 'include Makefile\nshow:\n\t@echo "[$$PYTHONDONTWRITEBYTECODE]"\n'
+    done = subprocess.run(
+        ["make", "-f", "-", "show"],
+        input=show,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done.stderr

@@ -229,7 +229,8 @@ def _slot_attention(
 
 def load_transformers(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     """The model as transformers builds it, on the device, with its own attention."""
-    from transformers import AttentionInterface, AutoModelForCausalLM
+    from transformers.modeling_utils import AttentionInterface
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
     from transformers.utils import logging
 
     AttentionInterface.register(_ATTENTION, _slot_attention)
