@@ -7,7 +7,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz chaos kills redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz chaos kills faults-gateway redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -69,6 +69,10 @@ chaos: install ## N runs of a tiny model under seeded faults from SEED, into ben
 kills: install ## N random SIGKILLs from SEED in deterministic runs: the same weights, bit for bit, into the same report
 	@KILLS_N=$(or $(N),50) KILLS_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \
 	  $(VENV)/python -m pytest -s --timeout 0 tests/chaos/test_kills.py
+
+faults-gateway: install ## N calls of a gateway under seeded faults from SEED; it and its workers are killed; into the same report
+	@STORM_N=$(or $(N),100000) STORM_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \
+	  $(VENV)/python -m pytest -s --timeout 0 -p no:xdist tests/gateway/test_storm.py
 
 redteam: install ## every attack, on a naive harness and here, into benchmarks/results/redteam.md
 	@REDTEAM_REPORT=benchmarks/results/redteam.md $(VENV)/python -m pytest -rs --timeout 0 -p no:xdist tests/redteam

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 from collections import Counter
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
+from faulty_client import FaultyClient, converse
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
@@ -22,74 +21,6 @@ from astune.renderers import Renderer
 
 CLIENTS = 8
 TURNS = 5
-FAULTS = ("dropped", "cut", "duplicated", "late")
-
-
-class Client:
-    """One client of a gateway, whose requests meet faults before they succeed."""
-
-    def __init__(self, base_url: str, key: str, rng: random.Random, met: Counter[str]) -> None:
-        self._address = urlsplit(base_url)
-        self._key = key
-        self._rng = rng
-        self._met = met
-
-    async def call(self, messages: list[Any], *, named: str | None, stream: bool) -> str:
-        """The answer's text, after as many faults as the seed wants."""
-        for attempt in range(10):
-            fault = self._rng.choice(FAULTS) if attempt < 3 and self._rng.random() < 0.4 else "none"
-            if fault == "duplicated" and (named is None or stream):
-                fault = "none"
-            self._met[fault] += 1
-            sent = [self._send(messages, attempt, named, fault, stream=stream)]
-            if fault == "duplicated":
-                sent.append(self._send(messages, attempt, named, "none", stream=stream))
-            *_, last = answers = await asyncio.gather(*sent)
-            if last is not None:
-                assert set(answers) == {last}, "what was sent twice has one answer"
-                return last
-        raise AssertionError("unreachable")
-
-    async def _send(
-        self, messages: list[Any], attempt: int, named: str | None, fault: str, *, stream: bool
-    ) -> str | None:
-        reader, writer = await asyncio.open_connection(self._address.hostname, self._address.port)
-        body = json.dumps({"model": "m", "messages": messages, "stream": stream}).encode()
-        head = [
-            "POST /v1/chat/completions HTTP/1.1",
-            "host: 127.0.0.1",
-            "connection: close",
-            "content-type: application/json",
-            f"authorization: Bearer {self._key}",
-            f"content-length: {len(body)}",
-            f"x-stainless-retry-count: {attempt}",
-            *([f"idempotency-key: {named}"] if named else []),
-        ]
-        writer.write("\r\n".join([*head, "", ""]).encode())
-        try:
-            if fault == "late":
-                await writer.drain()
-                await asyncio.sleep(0)
-            writer.write(body)
-            await writer.drain()
-            if fault == "dropped":
-                return None
-            if fault == "cut":
-                await reader.readexactly(20)
-                return None
-            said = (await reader.read()).decode()
-        finally:
-            writer.transport.abort()
-        assert said.startswith("HTTP/1.1 200"), said
-        return text_of(said, stream=stream)
-
-
-def text_of(said: str, *, stream: bool) -> str:
-    if not stream:
-        return json.loads(said.partition("\r\n\r\n")[2])["choices"][0]["message"]["content"]
-    assert '"error"' not in said, said[-800:]
-    events = [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")]
-    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
 
 
 def play(renderer: Any, seed: int, n_calls: int) -> None:
@@ -106,18 +37,8 @@ def play(renderer: Any, seed: int, n_calls: int) -> None:
             base_url, key = proxy.as_oai_baseurl_apikey()
 
             async def one(number: int) -> None:
-                client = Client(base_url, key, random.Random(seed * 100 + number), met)
-                messages: list[Any] = []
-                for turn in range(n_calls // CLIENTS):
-                    if turn % TURNS == 0:
-                        messages = [{"role": "user", "content": f"client {number}, conversation {turn}"}]
-                    named = f"{number}-{turn}" if rng.random() < 0.5 else None
-                    said = await client.call(messages, named=named, stream=rng.random() < 0.4)
-                    messages = [
-                        *messages,
-                        {"role": "assistant", "content": said},
-                        {"role": "user", "content": "Go on."},
-                    ]
+                client = FaultyClient(base_url, key, random.Random(seed * 100 + number), met)
+                await converse(client, f"client {number}", n_calls // CLIENTS, rng, turns=TURNS)
 
             await asyncio.gather(*(one(number) for number in range(CLIENTS)))
 
