@@ -22,6 +22,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    (folder / ".gitignore").write_text("__pycache__/\n")
     (folder / "agent.yaml").write_text("astune: {}  # mine\n")
     (folder / "backed_up_helper.py").write_text("VALUE = 1\n")
     (folder / "backed_up_agent.py").write_text("from backed_up_helper import VALUE\nclass Agent: ...\n")
