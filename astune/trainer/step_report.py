@@ -9,6 +9,7 @@ from astune.schema import TrainingBatch
 from astune.trainer.loss import LossSums
 from astune.trainer.mismatch import Mismatch
 from astune.trainer.own_logprobs import OwnLogprobs, engine_correlation
+from astune.trainer.rows import row_metrics
 from astune.trainer.samples import account
 
 
@@ -29,6 +30,7 @@ class StepReport:
         Args:
             version: of the weights that were updated.
             more: what only the trainer knows, as its gradient norm; replaces a common metric of the same name.
+                `read_tokens` is among it, and `computed_tokens` of a trainer that computes shared tokens once.
         """
         accounts, mismatch = account(batch), sums.mismatch
         correlation = engine_correlation(batch.groups, logprobs, version)
@@ -39,6 +41,7 @@ class StepReport:
             **({} if correlation is None else {"engine_correlation": correlation}),
             "masked_fraction": accounts.masked.total() / (accounts.trained + accounts.masked.total()),
             "trained_tokens": float(accounts.trained),
+            **row_metrics(batch, more.get("computed_tokens", more["read_tokens"])),
             **{name: float(value) for name, value in more.items()},
         }
         return cls(metrics, accounts.trained, mismatch, logprobs)

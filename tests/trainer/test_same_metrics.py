@@ -93,6 +93,8 @@ def test_a_step_has_the_same_metrics_whichever_backbone_trains_it(small_folder: 
     ours = recorded(tmp_path / "local", groups, batch, local).metrics
     theirs = recorded(tmp_path / "cluster", groups, batch, cluster).metrics
     assert set(ours) - ONLY_LOCAL == set(theirs)
+    apart, tree = (metrics.pop("train/forwarded_over_unique") for metrics in (theirs, ours))
+    assert apart > 1 > tree, "the tree forwards once what rows share"
     assert theirs == pytest.approx({name: ours[name] for name in theirs}, rel=1e-4, abs=1e-6)
     assert 0 < ours["train/importance_capped_fraction"] <= 1
     assert [name for name in ours if described(name) is None] == [], "the catalogue of metrics has every name"
