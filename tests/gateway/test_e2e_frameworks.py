@@ -18,15 +18,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
+from transformers import AutoConfig
 
-from astune.config.schema import AstuneConfig, ProgramConfig
+from astune.config.schema import AstuneConfig, ProgramConfig, TrainerConfig
 from astune.context_tracker.replay import faults
+from astune.engine.local.grammar import Grammars
 from astune.engine.local.in_process import InProcessEngine
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Renderer
-from astune.schema import Episode, TokenBalance
+from astune.schema import Episode, EpisodeGroup, TokenBalance, TrainingBatch
+from astune.trainer.microbatch import pack, split
+from astune.trainer.rows import row_metrics
+from astune.trainer.samples import weighted
 from astune.workflow import AgentModel
 from astune.workflow.program import program_workflow
 
@@ -38,7 +44,7 @@ ASK = {"role": "user", "content": "Hi"}
 CONTEXT = 8192
 COLUMNS = (
     *("agent", "episodes", "calls", "streamed", "forks", "tokens recorded", "trained", "rows an episode"),
-    "tokens of rows over recorded",
+    *("tokens of rows over recorded", "forwarded over recorded"),
 )
 EDITS = ["message edited", "message edited"]
 
@@ -195,9 +201,24 @@ def engine(smol_folder: Path) -> Iterator[InProcessEngine]:
     asyncio.run(engine.aclose())
 
 
+def costs_of(episodes: list[Episode], model: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """`row_metrics` of a training step on the episodes: as rows of their own, and as the trainer lays them out."""
+    batch = TrainingBatch(1, [EpisodeGroup(episodes[0].task, episodes)], [[1.0, -1.0]])
+    timelines = weighted(batch.groups, batch.advantages, "episode")
+    grammars = Grammars(model, AutoConfig.from_pretrained(model).vocab_size)
+    parts = split(timelines, TrainerConfig().tokens_per_microbatch)
+    forwarded = sum(len(pack(part, torch.device("cpu"), grammars).token_ids_T) for part in parts)
+    return row_metrics(batch, sum(len(one.input_ids) for one in timelines)), row_metrics(batch, forwarded)
+
+
 @each_agent
 def test_with_the_small_real_model_every_token_is_accounted_for(
-    agent: Agent, engine: InProcessEngine, renderer: Any, table: list[str], monkeypatch: pytest.MonkeyPatch
+    agent: Agent,
+    engine: InProcessEngine,
+    renderer: Any,
+    table: list[str],
+    smol_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streamed = Counter[bool]()
     sample = AgentModel.sample
@@ -210,8 +231,7 @@ def test_with_the_small_real_model_every_token_is_accounted_for(
     episodes, balance = play(renderer, agent, engine=engine, num_repeat=2, max_response_length_in_one_turn=24)
     nodes = [node for episode in episodes for node in episode.forest.nodes]
     forks = Counter(node.fork_cause for node in nodes if node.fork_cause)
-    timelines = [timeline for episode in episodes for timeline in episode.forest.timelines()]
-    read = sum(len(timeline.token_ids) for timeline in timelines)
+    apart, laid_out = costs_of(episodes, smol_folder)
     cells = [
         f"`{agent.file}`",
         len(episodes),
@@ -220,9 +240,11 @@ def test_with_the_small_real_model_every_token_is_accounted_for(
         ", ".join(f"{n} {cause}" for cause, n in forks.items()) or "none",
         sum(len(node.token_ids) for node in nodes),
         balance.trained,
-        f"{len(timelines) / len(episodes):g}",
-        f"{read / sum(len(node.token_ids) for node in nodes):.2f}",
+        f"{apart['rows_per_episode']:g}",
+        f"{apart['forwarded_over_unique']:.2f}",
+        f"{laid_out['forwarded_over_unique']:.2f}",
     ]
+    assert laid_out["forwarded_over_unique"] <= 1.2
     assert len(episodes) == 2
     assert balance.trained == sum(node.n_sampled for node in nodes)
     table.append("| " + " | ".join(map(str, cells)) + " |")

@@ -1,4 +1,4 @@
-"""LangGraph, by LangChain's `create_agent`, streamed with `astream`."""
+"""LangGraph, by LangChain's `create_agent`, streamed with `astream`: tokens as messages, states as values."""
 
 import asyncio
 import json
@@ -16,8 +16,9 @@ def add(a: int, b: int) -> int:
 async def main() -> None:
     agent = create_agent(ChatOpenAI(model="policy"), tools=[add])
     question = {"messages": [{"role": "user", "content": json.load(sys.stdin)["main_query"]}]}
-    async for state in agent.astream(question, stream_mode="values"):
-        last = state["messages"][-1]
+    async for kind, part in agent.astream(question, stream_mode=["messages", "values"]):
+        if kind == "values":
+            last = part["messages"][-1]
     print(json.dumps({"final_answer": last.text}))
 
 
