@@ -176,8 +176,9 @@ class ModelServer:
     def _log(self, client: Client, exchange: Exchange) -> None:
         request, [answer, *_] = exchange.request, exchange.answers
         client.requests += 1
+        sampled = sum(len(each.logprobs) for each in exchange.answers)
         client.prompt_tokens += answer.read_tokens
-        client.completion_tokens += sum(len(each.logprobs) for each in exchange.answers)
+        client.completion_tokens += sampled
         self.store.add(
             Interaction(
                 exchange.answer_id,
@@ -189,6 +190,8 @@ class ModelServer:
                 tools=list(request.tools or ()),
                 source="served",
                 created_at=time.time(),
+                prompt_tokens=answer.read_tokens,
+                completion_tokens=sampled,
             )
         )
 

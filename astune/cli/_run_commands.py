@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from astune.cli._errors import exit_with
+from astune.cli._feedback import DEFAULT_STORE
 from astune.cli._flags import Commands, DryRun, Run, Set
 
 run_commands = Commands("Recorded runs")
@@ -168,6 +169,12 @@ def view(
             help="The episode that the page opens with; with --export one that the report holds, repeatable.",
         ),
     ] = None,
+    store: Annotated[
+        Path,
+        typer.Option(
+            "--store", metavar="FILE", help="Conversations of `astune serve`, which are shown where it is there."
+        ),
+    ] = DEFAULT_STORE,
     open_page: Annotated[
         bool | None,
         typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
@@ -182,7 +189,8 @@ def view(
 
         if export is not None:
             return export_report(path, export, episodes or [])
-        return view_runs(path, host, port, open_page=open_page, episode_id=episodes[0] if episodes else None)
+        first = episodes[0] if episodes else None
+        return view_runs(path, host, port, store=store, open_page=open_page, episode_id=first)
 
     exit_with(work)
 

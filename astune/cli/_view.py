@@ -26,12 +26,21 @@ TOKEN_VARIABLE = "ASTUNE_VIEW_TOKEN"
 RECORD_DIR = Path("launcher_record")
 
 
-def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None, episode_id: str | None = None) -> int:
+def view_runs(
+    path: Path | None,
+    host: str,
+    port: int,
+    *,
+    store: Path,
+    open_page: bool | None,
+    episode_id: str | None = None,
+) -> int:
     """Serve until Ctrl-C.
 
     Args:
         path: the record of all experiments, an experiment, a run or its `rollout`; None for `launcher_record` here,
             which need not be there yet.
+        store: conversations of a served model, a file that need not be there yet.
         open_page: whether a browser is opened; None where it is likely to be seen.
         episode_id: the episode that the page opens with, of the run at `path` or the newest one there.
     """
@@ -52,12 +61,14 @@ def view_runs(path: Path | None, host: str, port: int, *, open_page: bool | None
         address = address if episode_id is None else replace(address, fragment=fragment_of(episode_id))
         where = address.url if token is None else f"{address.page} with ?token= and the value of {TOKEN_VARIABLE}"
         console.print(f"log viewer of {folder}: {where}", markup=False, highlight=False, soft_wrap=True)
+        if store.is_file():
+            console.print(f"with the conversations in {store}", markup=False, highlight=False, soft_wrap=True)
         if open_page or (open_page is None and _has_screen()):
             webbrowser.open(until_end.enter_context(_way_to(address)))
 
     listening = _listen(host, port)
     with ExitStack() as until_end, suppress(KeyboardInterrupt):  # how one ends it
-        ViewerServer(folder, host, token, on_ready).run(sockets=[listening])
+        ViewerServer(folder, host, token, on_ready, store=store).run(sockets=[listening])
     return 0
 
 

@@ -3,6 +3,7 @@
 interaction.py   one answer with its whole conversation, and one opinion of it
 masking.py       personal data, taken out before anything is written
 store.py         both in SQLite, each once by its content; what belongs to a user can be deleted
+sessions.py      sessions of the store as people look through them
 spans.py         interactions from traces: AgentScope, OpenTelemetry's GenAI conventions, OpenInference
 trace_files.py   files that hold traces: AgentScope Studio's database, OTLP JSON, exports of Langfuse and MLflow
 rating_files.py  ratings in CSV or JSON lines
@@ -13,6 +14,7 @@ from astune.feedback.implicit import implicit_ratings
 from astune.feedback.interaction import Interaction, Rating
 from astune.feedback.masking import Masker
 from astune.feedback.rating_files import read_ratings
+from astune.feedback.sessions import SessionFilter, SessionReader
 from astune.feedback.store import FeedbackStore, Opinion
 from astune.feedback.trace_files import TraceFile, read_traces
 
@@ -22,6 +24,8 @@ __all__ = [
     "Masker",
     "Opinion",
     "Rating",
+    "SessionFilter",
+    "SessionReader",
     "TraceFile",
     "implicit_ratings",
     "read_ratings",

@@ -18,6 +18,7 @@ class Interaction:
     """The last of `messages` is the answer, in the OpenAI shape as all others.
 
     `interaction_id` is what ratings name: the answer's id, or the trace's. `created_at` is in seconds since 1970.
+    Tokens that were read and sampled are None where nobody counted them.
     """
 
     interaction_id: str
@@ -29,6 +30,8 @@ class Interaction:
     tools: list[dict[str, Any]] = field(default_factory=list)
     source: str = ""
     created_at: float = 0.0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
     @property
     def digest(self) -> str:

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS masks (name TEXT PRIMARY KEY, pattern TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS interactions (
     id TEXT PRIMARY KEY, session TEXT NOT NULL, user TEXT NOT NULL, client TEXT NOT NULL, model TEXT NOT NULL,
     last_message INTEGER NOT NULL, tools TEXT NOT NULL, source TEXT NOT NULL, created_at REAL NOT NULL,
-    digest TEXT NOT NULL UNIQUE
+    digest TEXT NOT NULL UNIQUE, prompt_tokens INTEGER, completion_tokens INTEGER
 );
 CREATE TABLE IF NOT EXISTS same_as (
     id TEXT PRIMARY KEY, interaction TEXT NOT NULL REFERENCES interactions ON DELETE CASCADE
@@ -50,7 +50,8 @@ DELETE FROM messages WHERE id NOT IN (
     ) SELECT id FROM used
 )
 """
-_INTERACTION = "id, session, user, client, model, last_message, tools, source, created_at, digest"
+_TOKENS = "prompt_tokens, completion_tokens"
+_INTERACTION = f"id, session, user, client, model, last_message, tools, source, created_at, digest, {_TOKENS}"
 _RATING = "digest, interaction, rating, comment, corrected_answer, user, kind, weight, created_at"
 
 
@@ -87,6 +88,7 @@ class FeedbackStore:
             self._file.execute("PRAGMA foreign_keys=ON")
             self._file.executescript(_TABLES)
             self._file.execute("SELECT last_message FROM interactions LIMIT 1")
+            self._add_columns("prompt_tokens", "completion_tokens")
             self._masker = Masker()
             self._take(masker)
         except (OSError, sqlite3.Error) as cause:
@@ -99,7 +101,7 @@ class FeedbackStore:
                 interaction,
                 messages=self._masker.all_of(interaction.messages),
                 tools=self._masker.all_of(interaction.tools),
-                user=_user(interaction.user),
+                user=known_user(interaction.user),
             )
             row = (
                 masked.interaction_id,
@@ -112,8 +114,10 @@ class FeedbackStore:
                 masked.source,
                 masked.created_at,
                 masked.digest,
+                masked.prompt_tokens,
+                masked.completion_tokens,
             )
-            new = self._file.execute(f"INSERT OR IGNORE INTO interactions ({_INTERACTION}) VALUES ({_marks(10)})", row)
+            new = self._file.execute(f"INSERT OR IGNORE INTO interactions ({_INTERACTION}) VALUES ({_marks(12)})", row)
             if new.rowcount == 0:
                 self._file.execute(
                     "INSERT OR IGNORE INTO same_as SELECT ?, id FROM interactions WHERE digest = ? AND id != ?",
@@ -143,7 +147,7 @@ class FeedbackStore:
             interaction_id=found[0],
             comment=self._masker.text(rating.comment),
             corrected_answer=None if corrected is None else self._masker.text(corrected),
-            user=_user(rating.user),
+            user=known_user(rating.user),
         )
         row = (
             masked.digest,
@@ -169,17 +173,18 @@ class FeedbackStore:
         """All of them, or those with these digests, by session and time. Conversations share their messages."""
         ordered = f"SELECT {_INTERACTION} FROM interactions ORDER BY session, created_at, rowid"
         with self._transaction():
-            found = [row for row in self._file.execute(ordered) if only is None or row[-1] in only]
+            found = [row for row in self._file.execute(ordered) if only is None or row[9] in only]
             messages = {
                 identity: (parent, json.loads(message))
                 for identity, parent, message in self._file.execute("SELECT id, parent, message FROM messages")
             }
-        for identity, session, user, client, model, last, tools, source, created_at, _ in found:
+        for identity, session, user, client, model, last, tools, source, created_at, _, *tokens in found:
             said: list[Message] = []
             while last:
                 last, message = messages[last]
                 said.append(message)
-            yield Interaction(identity, said[::-1], session, user, client, model, json.loads(tools), source, created_at)
+            known = (session, user, client, model, json.loads(tools), source, created_at)
+            yield Interaction(identity, said[::-1], *known, *tokens)
 
     def ratings(self, only: Collection[str] | None = None) -> Iterator[Rating]:
         """All of them, or those with these digests, by interaction and time."""
@@ -205,7 +210,7 @@ class FeedbackStore:
 
     def forget(self, user: str) -> tuple[int, int]:
         """Delete what a user said and thought, and all that was derived from it; the numbers of both that are gone."""
-        known = _user(user)
+        known = known_user(user)
         with self._writing():
             ratings = self._file.execute("DELETE FROM ratings WHERE user = ?", (known,)).rowcount
             interactions = self._file.execute("DELETE FROM interactions WHERE user = ?", (known,)).rowcount
@@ -231,6 +236,13 @@ class FeedbackStore:
                 found = self._file.execute(insert, (*place, text)).fetchone()
             [last] = found
         return last
+
+    def _add_columns(self, *names: str) -> None:
+        """Columns of whole numbers that a store of an earlier version does not have."""
+        there = {name for _, name, *_ in self._file.execute("PRAGMA table_info(interactions)")}
+        for name in names:
+            if name not in there:
+                self._file.execute(f"ALTER TABLE interactions ADD COLUMN {name} INTEGER")
 
     def _take(self, masker: Masker | None) -> None:
         """Write down a masker's own patterns, which replace those of their names, and read what the file has."""
@@ -277,8 +289,8 @@ def _opinion(ratings: list[Rating]) -> Opinion:
     )
 
 
-def _user(user: str) -> str:
-    """A digest that tells users apart; one that is a digest already stays."""
+def known_user(user: str) -> str:
+    """Return the digest that a store knows a user by; one that is a digest already stays."""
     if not user or (len(user) == 18 and user.startswith("u:")):
         return user
     return "u:" + hashlib.sha256(f"astune user {user}".encode()).hexdigest()[:16]

@@ -25,6 +25,7 @@ from astune.runs.interval import wilson_interval
 from astune.schema import RunStoreError, Vocabulary
 from astune.serving import read_json
 from astune.viewer._answers import Refusal
+from astune.viewer._conversations import Conversations
 from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
 from astune.viewer._outcome import outcome_of
@@ -46,14 +47,16 @@ class Api:
     Every method raises Refusal for what is not there, and RunStoreError for what cannot be read.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, conversations: Conversations | None = None) -> None:
         self._library = library
+        self.conversations = conversations or Conversations(None)
 
     def open(self) -> dict[str, Any]:
         """The folder, and what the names of metrics mean."""
         folder = self._library.folder
         told = {"root": str(folder.root), "level": folder.level, "version": version("astune")}
-        return told | {"catalogue": catalogue()}
+        store = self.conversations.path
+        return told | {"catalogue": catalogue(), "conversations": str(store) if store is not None else None}
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, newest first, with the settings in which they differ."""

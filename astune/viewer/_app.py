@@ -21,9 +21,19 @@ from astune.schema import AstuneError, ConfigError
 from astune.viewer._access import guarded
 from astune.viewer._answers import Refusal, defect, http_error, json_answer, refused, unreadable
 from astune.viewer._api import Api
+from astune.viewer._conversations import Conversations
 from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
 from astune.viewer._library import Library
-from astune.viewer._question import MAX_ROWS, Question, filter_of, order_of, sought_in, tasks_asked
+from astune.viewer._question import (
+    MAX_ROWS,
+    Question,
+    filter_of,
+    order_of,
+    session_order,
+    sessions_wanted,
+    sought_in,
+    tasks_asked,
+)
 from astune.viewer._run import ViewedRun
 from astune.viewer._turn import turn_page
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
@@ -35,19 +45,21 @@ _GZIP_FROM = 2048
 _NOTES_BYTES = 2**16
 
 
-def new_app(library: Library, pulse: Pulse, *, loopback: bool, token: str | None) -> ASGIApp:
+def new_app(
+    library: Library, conversations: Conversations, pulse: Pulse, *, loopback: bool, token: str | None
+) -> ASGIApp:
     """The application; who starts it closes `pulse`.
 
     Args:
         loopback, token: see `guarded`, which stands around it also where it fails.
     """
-    api = Api(library)
+    api = Api(library, conversations)
     app = Starlette(
         routes=[
             Route("/", _page),
             Route("/healthz", _healthz(library)),
             *(Route(f"/api/{name}", _answered(answer)) for name, answer in _answers(api).items()),
-            Route("/api/events", _events(library, pulse)),
+            Route("/api/events", _events(library, conversations, pulse)),
             Route("/api/report", _report(api)),
             Route("/api/turn", lambda request: turn_page(library.run(Question(request).text("run")).path)),
             Route("/api/notes", _notes(api), methods=["POST"]),
@@ -90,6 +102,14 @@ def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
         "episode": lambda asked: api.episode(asked.text("run"), asked.text("id")),
         "revision": lambda asked: api.revision(asked.text("run"), asked.text("id")),
         "tokens": lambda asked: api.tokens(asked.text("run"), asked.text("id"), asked.count("timeline", 0)),
+        "conversations": lambda asked: api.conversations.page(
+            sessions_wanted(asked),
+            session_order(asked),
+            offset=asked.count("offset", 0),
+            limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
+        ),
+        "conversation_counts": lambda _: api.conversations.counts(),
+        "conversation": lambda asked: api.conversations.session(asked.text("id")),
         "metrics": lambda asked: api.metrics(asked.texts("run"), asked.texts("name")),
     }
 
@@ -101,12 +121,12 @@ def _answered(answer: Callable[[Question], object]) -> Callable[[Request], Respo
     return endpoint
 
 
-def _events(library: Library, pulse: Pulse) -> Callable[[Request], Awaitable[Response]]:
+def _events(library: Library, conversations: Conversations, pulse: Pulse) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         def watched(run: ViewedRun) -> Callable[[], Watched]:
             return lambda: WatchedRun(run)
 
-        wanted: dict[str | None, Callable[[], Watched]] = {None: lambda: WatchedFolder(library)}
+        wanted: dict[str | None, Callable[[], Watched]] = {None: lambda: WatchedFolder(library, conversations)}
         for name in Question(request).texts("run"):
             run = library.run(name)
             wanted[run.name] = watched(run)

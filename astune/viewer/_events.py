@@ -5,6 +5,7 @@
                       number that grows with everything that is written to them, their advantages too
     event: status     a run's info, when it begins, ends or dies, and when it goes back to a checkpoint
     event: runs       {"total"}, of the folder: a run was added, or what a list of runs shows of one is another
+    event: talk       {}: something was written to the store of conversations
 
 A client receives changes of the folder and of all runs that it names over one stream, since browsers limit their
 number. A new or returning client receives the `status` of each run, and then requests what it shows. A run that resumes
@@ -19,9 +20,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from astune.runs import EpisodeReader, MetricsLine
+from astune.runs import EpisodeReader, MetricsLine, stamps_of
 from astune.schema import AstuneError
 from astune.viewer._answers import Refusal, as_json
+from astune.viewer._conversations import Conversations
 from astune.viewer._library import Library
 from astune.viewer._run import ViewedRun
 
@@ -105,12 +107,17 @@ class WatchedRun:
 @dataclass
 class WatchedFolder:
     library: Library
+    conversations: Conversations
     tick_s: float = FOLDER_TICK_S
     _known: dict[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
+    _written: object = None
 
     def look(self) -> list[Event]:
         known, self._known = self._known, {name: _shown(run) for name, run in self.library.runs().items()}
-        return [Event("runs", {"total": len(self._known)})] if known != self._known else []
+        store = self.conversations.path
+        written, self._written = self._written, stamps_of(store) if store is not None else None
+        runs = [Event("runs", {"total": len(self._known)})] if known != self._known else []
+        return runs + ([Event("talk", {})] if written != self._written else [])
 
     def greeting(self) -> list[Event]:
         return [Event("runs", {"total": len(self.library.runs())})]

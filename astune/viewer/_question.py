@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from starlette.requests import Request
 
+from astune.feedback.sessions import OpinionKind, SessionFilter, SessionOrder
 from astune.runs import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.facets import TaskSort, Turned
 from astune.schema import EpisodeStatus, Split
@@ -90,6 +91,23 @@ def filter_of(question: Question) -> EpisodeFilter:
         max_tokens=question.whole("max_tokens"),
         min_branches=question.whole("min_branches"),
     )
+
+
+def sessions_wanted(question: Question) -> SessionFilter:
+    return SessionFilter(
+        text=question.optional("text"),
+        model=question.optional("model"),
+        client=question.optional("client"),
+        user=question.optional("user"),
+        opinion=question.one_of("opinion", get_args(OpinionKind)),
+        since=question.number("since"),
+        until=question.number("until"),
+    )
+
+
+def session_order(question: Question) -> SessionOrder:
+    order: SessionOrder | None = question.one_of("order", get_args(SessionOrder))
+    return order or "newest"
 
 
 def sought_in(question: Question) -> Sought:

@@ -60,7 +60,7 @@ def report_html(api: Api, name: str, episode_ids: Sequence[str]) -> str:
     whole = {episode_id: api.whole(name, episode_id) for episode_id in episode_ids}
     run = api.run(name)
     data = {
-        "open": api.open(),
+        "open": api.open() | {"conversations": None},
         "runs": [run["info"]],
         "run": run,
         "outcome": api.outcome(name),

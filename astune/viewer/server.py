@@ -15,6 +15,7 @@ from astune.schema import is_loopback
 from astune.serving.server import server_config
 from astune.viewer._access import new_token
 from astune.viewer._app import new_app
+from astune.viewer._conversations import Conversations
 from astune.viewer._events import Pulse
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
@@ -57,13 +58,20 @@ class ViewerServer(uvicorn.Server):
 
     Args:
         path: the folder to show, as `Folder` takes it.
+        store: conversations of a served model to show, a file that need not be there yet; None for none.
         host: the name under which it listens.
         token: what the API shall ask for; where others can reach it, one is made if there is none.
         on_ready: receives the address once requests are served.
     """
 
     def __init__(
-        self, path: Path, host: str, token: str | None, on_ready: Callable[[Address], object] = lambda _: None
+        self,
+        path: Path,
+        host: str,
+        token: str | None,
+        on_ready: Callable[[Address], object] = lambda _: None,
+        *,
+        store: Path | None = None,
     ) -> None:
         loopback = is_loopback(host)
         self._host = host
@@ -71,7 +79,7 @@ class ViewerServer(uvicorn.Server):
         self._on_ready = on_ready
         self._pulse = Pulse()
         self._library = Library(Folder(path))
-        app = new_app(self._library, self._pulse, loopback=loopback, token=self._token)
+        app = new_app(self._library, Conversations(store), self._pulse, loopback=loopback, token=self._token)
         super().__init__(server_config(app, end_s=_ANSWERS_END_S))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

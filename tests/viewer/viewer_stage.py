@@ -173,10 +173,12 @@ def own_logprobs(episode: Episode) -> np.ndarray:
 
 
 @contextmanager
-def serving(path: Path, *, host: str = "127.0.0.1", token: str | None = None) -> Iterator[httpx.Client]:
+def serving(
+    path: Path, *, host: str = "127.0.0.1", token: str | None = None, store: Path | None = None
+) -> Iterator[httpx.Client]:
     """The viewer of a folder, and a client on this machine that asks it."""
     ready = threading.Event()
-    server = ViewerServer(path, host, token, lambda _: ready.set())
+    server = ViewerServer(path, host, token, lambda _: ready.set(), store=store)
     listening = listen(host, 0)
     port = listening.getsockname()[1]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -14,6 +14,7 @@ import { Overview } from './overview/Overview'
 import { RunPane } from './runs/RunPane'
 import { RunTable } from './runs/RunTable'
 import { Setup } from './runs/Setup'
+import { Conversations } from './served/Conversations'
 import { useCommands } from './state/commands'
 import { useLive } from './state/live'
 import { go, openRun, usePlace, type View } from './state/place'
@@ -34,6 +35,8 @@ export function App() {
   const runs = useSame(useResource('runs', () => source.runs()))
   const run = useResource(place.run === null ? null : `run ${place.run}`, () => source.run(place.run ?? ''))
   const shown = place.run === null ? [] : [place.run, ...place.over]
+  /** Grows when something was written to the conversations of a served model. */
+  const [talked, setTalked] = useState(0)
   /** Whether more than the first charts was asked for. */
   const [whole, setWhole] = useState(false)
   const metrics = useMetrics(place.view === 'dashboard' ? shown : place.view === 'overview' ? shown.slice(0, 1) : [], whole)
@@ -46,11 +49,15 @@ export function App() {
     },
     onRecorded: run.again,
     onLine: metrics.append,
+    onTalk: () => {
+      open.again()
+      setTalked((count) => count + 1)
+    },
   })
 
   useEffect(() => {
     const only = runs.data?.length === 1 ? runs.data[0] : undefined
-    if (place.run === null && only && place.view !== 'runs') openRun(only.run, { id: place.id })
+    if (place.run === null && only && !['runs', 'served'].includes(place.view)) openRun(only.run, { id: place.id })
   }, [runs.data, place.run])
   useEffect(() => {
     const name = run.data?.info.experiment
@@ -64,17 +71,20 @@ export function App() {
     e: () => go({ view: 'episodes' }),
     d: () => go({ view: 'dashboard' }),
     r: () => go({ view: 'runs' }),
+    c: () => open.data?.conversations && go({ view: 'served' }),
     x: toggleTheme,
   })
 
-  const view = place.run === null ? 'runs' : place.view
+  const view = place.run === null && place.view !== 'served' ? 'runs' : place.view
   /** The same as long as it shows the same: hundreds of runs are not compared for each line of metrics. */
   const pane = useMemo(() => <RunPane open={open.data} runs={runs.data ?? []} run={run.data} />, [open.data, runs.data, run.data, spoken])
   return (
     <>
       <Bar open={open.data} run={run.data} view={view} onHelp={() => setHelping(true)} />
       {run.data && run.data.problems.length > 0 && <Problems problems={run.data.problems} />}
-      {runs.error ? (
+      {view === 'served' ? (
+        <Conversations talked={talked} />
+      ) : runs.error ? (
         <main class="page">
           <Failure error={runs.error} again={runs.again} />
         </main>
@@ -135,13 +145,18 @@ function Bar({ open, run, view, onHelp }: BarProps) {
         <button aria-current={view === 'runs' ? 'page' : undefined} onClick={() => go({ view: 'runs' })}>
           {t('runs')}
         </button>
+        {open?.conversations && (
+          <button aria-current={view === 'served' ? 'page' : undefined} title={open.conversations} onClick={() => go({ view: 'served' })}>
+            {t('served')}
+          </button>
+        )}
         {views.map((name) => (
           <button key={name} aria-current={view === name ? 'page' : undefined} onClick={() => go({ view: name })}>
             {t(name)}
           </button>
         ))}
       </nav>
-      {run && view !== 'runs' && (
+      {run && !['runs', 'served'].includes(view) && (
         <span class="bar-run">
           <b>{run.info.experiment}</b> <span class="faint">{run.info.name}</span> <RunStatus status={run.info.status} />
           {source.served && run.info.status === 'running' && <span class="live">{t('live')}</span>}

@@ -16,6 +16,7 @@ const KEYS: [string[], Word][] = [
   [['/'], 'key_search'],
   [['←', '→', '↑', '↓'], 'key_token'],
   [['o', 'e', 'd', 'r'], 'key_views'],
+  [['c'], 'key_sessions'],
   [['x'], 'key_theme'],
   [['Esc'], 'key_close'],
   [['?'], 'key_help'],

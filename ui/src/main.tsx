@@ -4,6 +4,7 @@ import './styles/episode.css'
 import './styles/tokens.css'
 import './styles/dashboard.css'
 import './styles/overview.css'
+import './styles/served.css'
 
 import { render } from 'preact'
 

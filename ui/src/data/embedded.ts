@@ -22,6 +22,9 @@ export class Embedded implements Source {
   turnAddress = () => null
   facets = async () => null
   tasks = async (): Promise<TaskPage> => ({ total: 0, rows: [] })
+  conversations = async () => ({ total: 0, rows: [] })
+  conversationCounts = async () => ({ model: [], client: [], opinion: [] })
+  conversation = async () => []
   note = async (): Promise<RunNotes> => this.report.run.info.notes
   listen = () => () => undefined
 

@@ -3,7 +3,7 @@
 import { keep, kept, sessionStore } from '../state/kept'
 import { linesOf } from './lines'
 import { SourceError, type Live, type Recorded, type Source, type TasksAsked } from './source'
-import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricColumns, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, TaskPage, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricColumns, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, SessionAnswer, SessionCounts, SessionFilter, SessionPage, TaskPage, Tokens } from './types'
 
 const KEY = 'astune-token'
 
@@ -61,6 +61,11 @@ export class Server implements Source {
     return this.get('tasks', [['run', run], ...parameters, ['offset', offset], ['limit', limit]])
   }
 
+  conversations = (filter: SessionFilter, offset: number, limit: number) =>
+    this.get<SessionPage>('conversations', [...given(filter), ['offset', offset], ['limit', limit]])
+  conversationCounts = () => this.get<SessionCounts>('conversation_counts', [])
+  conversation = (key: string) => this.get<SessionAnswer[]>('conversation', [['id', key]])
+
   note = (run: string, notes: RunNotes) =>
     this.get<RunNotes>('notes', [['run', run]], { method: 'POST', body: JSON.stringify(notes), headers: { 'Content-Type': 'application/json' } })
 
@@ -93,6 +98,7 @@ export class Server implements Source {
     const on = <T>(name: string, handle: (data: T) => void): void =>
       source.addEventListener(name, (event) => handle(JSON.parse((event as MessageEvent<string>).data) as T))
     on('runs', () => live.onRuns())
+    on('talk', () => live.onTalk())
     on('status', () => live.onStatus())
     on<{ run: string } & Recorded>('episodes', ({ run, ...recorded }) => live.onEpisodes(run, recorded))
     on<MetricsLine & { run: string }>('metrics', ({ run, ...line }) => live.onLine(run, line))
@@ -129,7 +135,7 @@ function keyOf(run: string, only: string[]): string {
   return JSON.stringify([run, ...only])
 }
 
-function given(filter: EpisodeFilter): Parameters {
+function given(filter: EpisodeFilter | SessionFilter): Parameters {
   return Object.entries(filter).filter(([, value]) => value !== '')
 }
 

@@ -1,6 +1,6 @@
 /** Where the page's data comes from: a server, or the report that the page itself holds. */
 
-import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, TaskPage, Tokens } from './types'
+import type { Episode, EpisodeFilter, EpisodePage, Facets, MetricsLine, Open, Outcome, Revision, Run, RunInfo, RunMetrics, RunNotes, SessionAnswer, SessionCounts, SessionFilter, SessionPage, TaskPage, Tokens } from './types'
 
 /** How many episodes there are, and the number of the newest: another one where episodes were added or taken back. */
 export interface Recorded {
@@ -16,6 +16,8 @@ export interface Live {
   /** Something was written to a run's episodes. */
   onEpisodes: (run: string, recorded: Recorded) => void
   onLine: (run: string, line: MetricsLine) => void
+  /** Something was written to the conversations of a served model. */
+  onTalk: () => void
 }
 
 export interface TasksAsked {
@@ -36,6 +38,9 @@ export interface Source {
   facets(run: string, filter: EpisodeFilter): Promise<Facets | null>
   /** Tasks by `by`, of those that turned where `turned` says so. */
   tasks(run: string, filter: EpisodeFilter, asked: TasksAsked, offset: number, limit: number): Promise<TaskPage>
+  conversations(filter: SessionFilter, offset: number, limit: number): Promise<SessionPage>
+  conversationCounts(): Promise<SessionCounts>
+  conversation(key: string): Promise<SessionAnswer[]>
   note(run: string, notes: RunNotes): Promise<RunNotes>
   episode(run: string, id: string): Promise<Episode>
   /** Of an episode, at little cost. */

@@ -10,6 +10,8 @@ export interface Open {
   level: 'record' | 'experiment' | 'run'
   version: string
   catalogue: Metric[]
+  /** The file of a served model's conversations; null where there is none. */
+  conversations: string | null
 }
 
 /** An entry of the catalogue of metrics; `<part>` in a name stands for any text. */
@@ -345,4 +347,77 @@ export interface Report {
   rows: EpisodeRow[]
   episodes: { [id: string]: Episode }
   tokens: { [id: string]: Tokens[] }
+}
+
+/** What sessions are asked for; an empty field does not restrict. Times in seconds. */
+export interface SessionFilter {
+  text: string
+  model: string
+  client: string
+  user: string
+  opinion: string
+  since: string
+  until: string
+  order: string
+}
+
+export type Opinion = 'liked' | 'disliked' | 'corrected' | 'commented' | 'implicit'
+
+export interface SessionRow {
+  key: string
+  answers: number
+  begun: number
+  ended: number
+  models: string[]
+  user: string
+  client: string
+  source: string
+  /** How many there are of each kind. */
+  opinions: { [kind in Opinion]?: number }
+  question: string
+  snippet: Snippet | null
+}
+
+export interface SessionPage {
+  total: number
+  rows: SessionRow[]
+}
+
+export interface SessionCounts {
+  model: Counts
+  client: Counts
+  opinion: Counts
+}
+
+export interface SessionAnswer {
+  interaction_id: string
+  created_at: number
+  model: string
+  source: string
+  tools: Json[]
+  prompt_tokens: number | null
+  completion_tokens: number | null
+  /** Those since the answer before, the answer last, as OpenAI's API has them. */
+  messages: StoredMessage[]
+  /** How many messages the conversation had before that this one has not. */
+  left: number
+  ratings: Rating[]
+}
+
+export interface StoredMessage {
+  role?: string
+  content?: Json
+  name?: string
+  reasoning_content?: string
+  tool_calls?: Json[] | null
+}
+
+export interface Rating {
+  rating: number | null
+  comment: string
+  corrected_answer: string | null
+  user: string
+  kind: string
+  weight: number
+  created_at: number
 }

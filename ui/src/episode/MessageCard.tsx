@@ -26,7 +26,9 @@ export function MessageCard({ message }: { message: Message }) {
   )
 }
 
-function MessageBody({ message }: { message: Message }) {
+export type Said = Pick<Message, 'role' | 'content' | 'reasoning' | 'tools' | 'tool_calls' | 'malformed_calls'>
+
+export function MessageBody({ message }: { message: Said }) {
   return (
     <>
       {message.tools.length > 0 && (

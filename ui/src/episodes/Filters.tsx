@@ -8,7 +8,7 @@ import { useResource } from '../state/resource'
 import { useSource } from '../state/source'
 import { integer } from '../text/format'
 import { Histogram } from './Facets'
-import { filterOf, go, NO_FILTER, usePlace, type Place } from '../state/place'
+import { filterOf, go, NO_FILTER, NO_TALK, usePlace, type Place } from '../state/place'
 import type { Word } from '../text/words'
 import { t } from '../text/translate'
 
@@ -141,14 +141,14 @@ function useLast<T>(value: T | null): T | null {
 }
 
 interface TypedProps {
-  name: Filter
+  name: Filter | keyof typeof NO_TALK
   type: 'search' | 'text' | 'number'
   label: string
   hideLabel?: boolean
 }
 
 /** A field whose filter follows when the typing rests. */
-function Typed({ name, type, label, hideLabel = false }: TypedProps) {
+export function Typed({ name, type, label, hideLabel = false }: TypedProps) {
   const value = usePlace()[name]
   const [typed, setTyped] = useState(value)
   const waiting = useRef(0)

@@ -9,7 +9,7 @@ import { useSource } from './source'
 /** What is shown of episodes is asked for again no more often than this. */
 const REFRESH_MS = 1000
 
-interface Heard extends Pick<Live, 'onRuns' | 'onStatus' | 'onLine'> {
+interface Heard extends Pick<Live, 'onRuns' | 'onStatus' | 'onLine' | 'onTalk'> {
   /** Episodes were added to the run that is open, or taken back. */
   onRecorded: () => void
 }
@@ -45,6 +45,7 @@ export function useLive(runs: RunInfo[], shown: string[], heard: Heard): number 
         soon()
       },
       onLine: (run, line) => latest.current.onLine(run, line),
+      onTalk: () => latest.current.onTalk(),
     })
     return () => {
       clearTimeout(waiting)

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 
-import { filterOf, fromHash, START, toHash } from './place'
+import { filterOf, fromHash, sessionFilterOf, START, toHash } from './place'
 
 it('is the same again from its address', () => {
   const place = { ...START, view: 'episodes' as const, run: 'a b/2026', over: ['x', 'y&z'], log: ['loss'], id: 'train-1-工-0-1', face: 'tokens' as const, node: 3, text: 'a=b&c', step: '0', colour: 'gap' as const }
@@ -25,4 +25,10 @@ it('leaves out what it does not understand', () => {
 
 it('knows what restricts the list', () => {
   expect(filterOf({ ...START, text: 'x', sort: 'reward' })).toMatchObject({ text: 'x', sort: 'reward', split: '' })
+})
+
+it('asks for sessions of whole days', () => {
+  const { since, until } = sessionFilterOf({ ...START, since: '2026-11-25', until: '2026-11-25' })
+  expect(Number(until) - Number(since)).toBe(86_400)
+  expect(sessionFilterOf({ ...START, since: 'soon' }).since).toBe('')
 })

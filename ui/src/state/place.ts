@@ -1,9 +1,9 @@
 /** Where the reader is: all that a link to this state of the page must say. It lives in the address's hash. */
 
-import type { EpisodeFilter } from '../data/types'
+import type { EpisodeFilter, SessionFilter } from '../data/types'
 import { Store, useStore } from './store'
 
-export type View = 'runs' | 'overview' | 'episodes' | 'dashboard' | 'setup'
+export type View = 'runs' | 'overview' | 'episodes' | 'dashboard' | 'setup' | 'served'
 export type Face = 'chat' | 'tokens' | 'branches' | 'compare' | 'details' | 'lanes'
 export type Colouring = 'loss' | 'logprob' | 'advantage' | 'gap'
 export type Axis = 'step' | 'time' | 'tokens'
@@ -45,7 +45,21 @@ export interface Place extends EpisodeFilter {
   with_run: string
   with: string
   with_timeline: number
+  /** The session of a served model that is open, and which ones are listed. */
+  session: string
+  said: string
+  model: string
+  client: string
+  user: string
+  opinion: string
+  /** Days as 2026-11-25, both of them within. */
+  since: string
+  until: string
+  sessions: string
 }
+
+/** What restricts the list of sessions. */
+export const NO_TALK = { said: '', model: '', client: '', user: '', opinion: '', since: '', until: '' }
 
 export const NO_FILTER: EpisodeFilter = {
   split: '',
@@ -91,10 +105,13 @@ export const START: Place = {
   with_run: '',
   with: '',
   with_timeline: 0,
+  session: '',
+  ...NO_TALK,
+  sessions: '',
 }
 
 /** Changes of these are steps that the browser's back button undoes. */
-const STEPS: (keyof Place)[] = ['view', 'run', 'id', 'face']
+const STEPS: (keyof Place)[] = ['view', 'run', 'id', 'face', 'session']
 
 export function toHash(place: Place): string {
   const query = new URLSearchParams()
@@ -171,4 +188,15 @@ export function followAddress(): void {
 
 export function filterOf({ ...all }: Place): EpisodeFilter {
   return Object.fromEntries(Object.keys(NO_FILTER).map((key) => [key, all[key as keyof EpisodeFilter]])) as unknown as EpisodeFilter
+}
+
+/** Times in seconds; a day begins where the reader is. */
+export function sessionFilterOf({ said, model, client, user, opinion, since, until, sessions }: Place): SessionFilter {
+  return { text: said, model, client, user, opinion, since: midnight(since, 0), until: midnight(until, 1), order: sessions }
+}
+
+function midnight(day: string, later: number): string {
+  const [year, month, date] = day.split('-').map(Number)
+  const time = new Date(year ?? NaN, (month ?? NaN) - 1, (date ?? NaN) + later).getTime()
+  return Number.isNaN(time) ? '' : String(time / 1000)
 }
