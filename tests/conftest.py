@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,8 @@ from astune.cli import let_openmp_spin_briefly
 if TYPE_CHECKING:
     from hub_mirror import Mirror
 
+    from astune.renderers import Renderer
+
 let_openmp_spin_briefly()
 settings.register_profile("astune", deadline=None)  # a busy machine is no defect
 settings.load_profile("astune")
@@ -26,12 +29,33 @@ _STATE = tempfile.TemporaryDirectory(prefix="astune-tests-")  # the user's recor
 os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
+def pytest_collection_finish() -> None:
+    """Keep torch and what else collecting imported out of every collection of garbage: a tenth of the tests' time."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def smol_folder() -> Path:
     """SmolLM2-135M-Instruct as a Hugging Face folder; about 20 s where it was never converted before."""
     from astune.engine.model_files import resolve_model
 
     return resolve_model("builtin:smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def renderer(smol_folder: Path) -> Renderer:
+    """The small model's renderer; tests leave it as it is."""
+    from astune.renderers import load_renderer
+
+    return load_renderer(smol_folder)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(smol_folder: Path) -> Any:
+    """The small model's tokenizer as transformers has it; tests leave it as it is."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(smol_folder)
 
 
 @pytest.fixture(scope="session")
@@ -96,13 +120,12 @@ def appworld_root(appworld_python: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(smol_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A two-layer Llama with random weights and the real tokenizer: everything runs, nothing is meant."""
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("tiny-model")
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

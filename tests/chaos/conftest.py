@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def speck_folder(smol_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def speck_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One layer of random weights with the real tokenizer, a quarter of the tiny model: saving it is nearly free."""
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("speck")
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

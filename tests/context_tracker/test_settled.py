@@ -72,10 +72,15 @@ def test_what_is_streamed_is_never_taken_back(
     streamed_is_a_beginning(family_renderer(family, smol_folder), answer, TOOLS if offered else [], spelled=spelled)
 
 
+@pytest.fixture(scope="module")
+def small_models(smol_folder: Path) -> Renderer:
+    return load_renderer(smol_folder)
+
+
 @settings(max_examples=40, deadline=None)
 @given(answer=ANSWERS, offered=st.booleans())
-def test_the_small_models_stream_is_never_taken_back(smol_folder: Path, answer: list[str], offered: bool) -> None:
-    streamed_is_a_beginning(load_renderer(smol_folder), answer, TOOLS if offered else [], spelled=False)
+def test_the_small_models_stream_is_never_taken_back(small_models: Renderer, answer: list[str], offered: bool) -> None:
+    streamed_is_a_beginning(small_models, answer, TOOLS if offered else [], spelled=False)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3", "llama3_2", "gemma3"])

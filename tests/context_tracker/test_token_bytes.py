@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -49,8 +50,7 @@ def word_piece() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def test_tokens_of_the_real_tokenizer_are_the_text_byte_for_byte(smol_folder: Path):
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+def test_tokens_of_the_real_tokenizer_are_the_text_byte_for_byte(tokenizer: Any):
     vocabulary = vocabulary_of(ModelTokenizer.of(tokenizer))
     for text in TEXTS:
         token_ids = tokenizer.encode(text, add_special_tokens=False)

@@ -15,7 +15,7 @@ from shown_files import ROOT, blocks, write_files
 from astune.config import load_config
 from astune.config.schema import AstuneConfig
 from astune.engine.scripted import ScriptedEngine
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer
 from astune.rollout import RolloutPool
 from astune.schema import Episode, Task
 from astune.task_judge import load_judge
@@ -38,15 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
-
-
-@pytest.fixture(scope="module")
-def encode(smol_folder: Path) -> Callable[[str], list[int]]:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+def encode(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 

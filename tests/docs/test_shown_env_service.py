@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +16,7 @@ from astune.config import load_config
 from astune.config.imports import import_class
 from astune.engine.scripted import ScriptedEngine
 from astune.env_service.built_in import BUILT_IN
-from astune.renderers import load_renderer
+from astune.renderers import Renderer
 from astune.rollout import RolloutPool
 from astune.task_judge import load_judge
 from astune.task_reader import open_task_reader
@@ -26,8 +27,9 @@ PAGE = DOCS / "env_service.md"
 
 
 @pytest.mark.slow
-async def test_the_shown_environment_is_hosted_and_played(smol_folder: Path, tmp_path: Path, monkeypatch) -> None:
-    from transformers import AutoTokenizer
+async def test_the_shown_environment_is_hosted_and_played(
+    renderer: Renderer, tokenizer: Any, tmp_path: Path, monkeypatch
+) -> None:
 
     monkeypatch.chdir(tmp_path)
     for page in (PAGE, DOCS / "workflow.md"):
@@ -47,10 +49,9 @@ async def test_the_shown_environment_is_hosted_and_played(smol_folder: Path, tmp
         splits = open_task_reader(config.task_reader, base_dir=tmp_path).read()
         assert (len(splits.training), len(splits.validation)) == (200, 50)
 
-        tokenizer = AutoTokenizer.from_pretrained(smol_folder)
         engine = ScriptedEngine(lambda prompt, *_: tokenizer.encode(bisected(tokenizer.decode(prompt))))
         workflow = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow)
-        pool = RolloutPool(engine, load_renderer(smol_folder), workflow, load_judge(config), config)
+        pool = RolloutPool(engine, renderer, workflow, load_judge(config), config)
         groups = await pool.run_groups(splits.training[:4], step=1, split="train", num_repeat=1, temperature=1.0)
         assert [group.episodes[0].status for group in groups] == ["success"] * 4
 

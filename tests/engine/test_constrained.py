@@ -14,7 +14,6 @@ import pytest
 import torch
 from engine_helpers import assert_exact, load, transformers_model
 from pydantic import BaseModel, Field
-from transformers import AutoTokenizer
 
 from astune.engine import InProcessEngine
 from astune.engine.local.grammar import Grammars, Matcher, unpack
@@ -50,8 +49,7 @@ DATE = Grammar("regex", r"(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]")
 
 
 @pytest.fixture(scope="session")
-def decode(smol_folder: Path) -> Callable[[Completion], str]:
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
+def decode(tokenizer: Any) -> Callable[[Completion], str]:
     return lambda completion: tokenizer.decode(completion.token_ids, skip_special_tokens=True)
 
 

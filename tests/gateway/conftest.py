@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from astune.gateway import in_process
 from astune.gateway.server import GatewayServer
-from astune.renderers import Renderer, load_renderer
-
-
-@pytest.fixture(scope="session")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
 
 
 class ByHttp(GatewayServer):

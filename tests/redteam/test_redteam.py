@@ -51,7 +51,7 @@ from worlds import (
 from astune.app.display import open_display
 from astune.config import AstuneConfig
 from astune.config.schema import ProgramConfig
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer
 from astune.runs import RunDirectory
 from astune.sandbox import Sandbox, SandboxConfig
 from astune.schema import SandboxError, Task
@@ -188,11 +188,6 @@ def test_text_that_is_shown_on_a_terminal(name: str, report: Report, tmp_path: P
     assert isinstance(console.file, io.StringIO)
     assert text not in console.file.getvalue()
     report.held(name, place)
-
-
-@pytest.fixture(scope="module")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
 
 
 @pytest.mark.parametrize("attack", PROGRAM, ids=lambda attack: attack.name)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 from rollout_stage import Stage, build_stage
 
-from astune.renderers import Renderer, load_renderer
-
-
-@pytest.fixture(scope="session")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
+from astune.renderers import Renderer
 
 
 @pytest.fixture

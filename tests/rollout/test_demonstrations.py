@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from rollout_stage import build_stage
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from astune import Task
 from astune.algorithm import Supervised, advantages_of
@@ -40,11 +40,10 @@ def shown(renderer: Renderer, task: Task, **rollout: Any) -> Episode:
 
 
 def test_the_tokens_are_the_templates_and_those_of_the_assistant_are_trained(
-    renderer: Renderer, smol_folder: Path
+    renderer: Renderer, tokenizer: Any
 ) -> None:
     episode = shown(renderer, task(messages=CONVERSATION))
     [timeline] = episode.timelines
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     whole = tokenizer.apply_chat_template(CONVERSATION, tokenize=False).rstrip("\n")
     assert tokenizer.decode(timeline.token_ids) == whole
     sampled = [span for span in timeline.spans if span.sampled]
@@ -55,12 +54,11 @@ def test_the_tokens_are_the_templates_and_those_of_the_assistant_are_trained(
     assert episode.reward.metadata == {"demonstration": True}
 
 
-def test_an_answer_of_weight_0_is_read_and_calls_of_tools_are_learned(renderer: Renderer, smol_folder: Path) -> None:
+def test_an_answer_of_weight_0_is_read_and_calls_of_tools_are_learned(renderer: Renderer, tokenizer: Any) -> None:
     function = {"name": "add", "arguments": '{"a": 1}'}
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
     result = {"role": "tool", "tool_call_id": "c", "content": "3"}
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     read = [CONVERSATION[0], CONVERSATION[1], {**CONVERSATION[2], "weight": 0}, CONVERSATION[3]]
     for weight, learned in ((1, ['"add"', "7, of course."]), (0, ["7, of course."])):
         messages = [*read, {**call, "weight": weight}, result, CONVERSATION[4]]

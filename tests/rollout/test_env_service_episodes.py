@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,11 +52,8 @@ Script = Callable[[list[int], Any, str], Sequence[int]]
 
 
 @pytest.fixture(scope="session")
-def solves(smol_folder: Path) -> Callable[..., Script]:
+def solves(tokenizer: Any) -> Callable[..., Script]:
     """A model that calculates, then answers; `meanwhile` is called before it answers."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
 
     def script(meanwhile: Callable[[], None] = lambda: None) -> Script:
         def reply(prompt: list[int], params: Any, session: str) -> Sequence[int]:

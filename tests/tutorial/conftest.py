@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tutorial_stage import Play, tutorial_config
 
 from astune.config import import_class
 from astune.engine.scripted import ScriptedEngine
-from astune.renderers import load_renderer
+from astune.renderers import Renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Task
 from astune.task_judge import load_judge
@@ -19,12 +18,7 @@ from astune.workflow import Workflow
 
 
 @pytest.fixture(scope="session")
-def play(smol_folder: Path) -> Play:
-    from transformers import AutoTokenizer
-
-    renderer = load_renderer(smol_folder)
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
-
+def play(renderer: Renderer, tokenizer: Any) -> Play:
     async def run(path: str, task: Task, replies: Sequence[str], **overrides: Any) -> EpisodeGroup:
         config = tutorial_config(path)
         workflow = import_class(config.rollout.workflow, key="rollout.workflow", base=Workflow)

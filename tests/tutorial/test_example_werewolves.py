@@ -10,7 +10,6 @@ import pytest
 from tutorial_stage import tutorial_config
 
 from astune.engine.scripted import ScriptedEngine
-from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.task_reader import open_task_reader
 from astune.workflow.loading import load_workflow
@@ -104,13 +103,11 @@ def test_every_game_is_one_game():
 
 
 @pytest.mark.parametrize("path", ["werewolves.yaml", "duel.yaml", "both.yaml"])
-async def test_games_of_the_model_are_recorded_by_role_and_betray_nothing(path: str, smol_folder):
-    from transformers import AutoTokenizer
-
+async def test_games_of_the_model_are_recorded_by_role_and_betray_nothing(path: str, renderer, tokenizer):
     config = tutorial_config(f"example_werewolves/{path}")
-    said = AutoTokenizer.from_pretrained(smol_folder).encode("I suspect Ann.", add_special_tokens=False)
+    said = tokenizer.encode("I suspect Ann.", add_special_tokens=False)
     engine = ScriptedEngine(lambda *_: said)
-    pool = RolloutPool(engine, load_renderer(smol_folder), load_workflow(config), None, config)
+    pool = RolloutPool(engine, renderer, load_workflow(config), None, config)
     before = engine.stats()
     games = open_task_reader(config.task_reader).read()
     assert len(games.training) == 1000

@@ -22,22 +22,10 @@ from proxy_stage import TASK, stage_proxy
 from astune import AstuneProxy, Environment, EnvState, EnvStep
 from astune.context_tracker import ContextTracker
 from astune.env_service import EmbeddedHandle
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer
 from astune.schema import WorkflowError, install_extra
 
 HELLO = [100, 101, 102]
-
-
-@pytest.fixture(scope="session")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
-
-
-@pytest.fixture(scope="session")
-def tokenizer(smol_folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(smol_folder)
 
 
 class Echo(Environment):

@@ -6,7 +6,6 @@ import asyncio
 import json
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
 from astune.context_tracker.replay import faults
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer
 from astune.schema import Episode
 
 
@@ -28,11 +27,6 @@ def _is_there() -> bool:
 
 pytestmark = pytest.mark.skipif(not _is_there(), reason="AgentScope 2.x is in .venv-agentscope-2.0.11 alone")
 ASK: dict[str, Any] = {"role": "user", "content": "?"}
-
-
-@pytest.fixture(scope="module")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
 
 
 def call(name: str, *given: dict[str, Any]) -> dict[str, Any]:

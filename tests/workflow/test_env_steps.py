@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from proxy_stage import TASK, stage_proxy
 
 from astune import AstuneProxy, Environment, EnvState, EnvStep
 from astune.env_service import EmbeddedHandle
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer
 from astune.schema import WorkflowError
 
 HELLO = [100, 101, 102]
@@ -39,11 +38,6 @@ class Tools(Environment):
 
     def evaluate(self, sparse: bool = True) -> float:
         return 1.0
-
-
-@pytest.fixture(scope="session")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
 
 
 async def proxy_over_tools(renderer: Renderer) -> tuple[AstuneProxy, Any]:

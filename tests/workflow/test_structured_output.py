@@ -16,7 +16,7 @@ from proxy_stage import stage_proxy
 from pydantic import BaseModel, Field, field_validator
 
 from astune.engine.local.grammar import Grammars
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer
 from astune.renderers.template_renderer import TemplateRenderer
 from astune.schema import Constraint, EngineError, Grammar, SamplingParams, WorkflowError, closed_schema
 from astune.workflow.response_format import grammar_of
@@ -38,11 +38,6 @@ class City(BaseModel):
         if name == "nowhere":
             raise ValueError("no such city")
         return name
-
-
-@pytest.fixture(scope="session")
-def renderer(smol_folder: Path) -> Renderer:
-    return load_renderer(smol_folder)
 
 
 class Asked:
@@ -156,13 +151,10 @@ async def test_a_tool_whose_parameters_are_no_schema_is_refused_by_name(
 
 @pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {}}])
 async def test_a_forced_call_of_a_tool_without_parameters_has_no_arguments(
-    renderer: Renderer, smol_folder: Path, parameters: dict[str, Any]
+    renderer: Renderer, smol_folder: Path, tokenizer: Any, parameters: dict[str, Any]
 ) -> None:
-    from transformers import AutoTokenizer
-
     now = {"type": "function", "function": {"name": "now", "description": "The time.", **parameters}}
     constraint = Constraint(renderer.call_grammar([now]), renderer.stop_token_ids)
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     grammars = Grammars(smol_folder, len(tokenizer))
 
     def masks(arguments: str) -> int:
@@ -345,8 +337,9 @@ def test_what_is_referred_to_as_one_of_several_parts_stays_open_and_what_stands_
         assert closed["$defs"]["Base"] == base | {"additionalProperties": False}
 
 
-def test_an_answer_that_its_schema_allows_by_two_of_its_parts_together_can_be_given(smol_folder: Path) -> None:
-    from transformers import AutoTokenizer
+def test_an_answer_that_its_schema_allows_by_two_of_its_parts_together_can_be_given(
+    smol_folder: Path, tokenizer: Any
+) -> None:
 
     schema = {
         "type": "object",
@@ -359,7 +352,6 @@ def test_an_answer_that_its_schema_allows_by_two_of_its_parts_together_can_be_gi
     }
     grammar = grammar_of({"type": "json_schema", "json_schema": {"schema": schema}})
     assert grammar is not None
-    tokenizer = AutoTokenizer.from_pretrained(smol_folder)
     grammars, stop = Grammars(smol_folder, len(tokenizer)), tokenizer.eos_token_id
     for answer in ('{"kind": "a", "x": 1}', '{"kind": "b"}'):
         ids = [*tokenizer(answer)["input_ids"], stop]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
 from traffic_stage import FOLDER, SCENES, Model, played_scene, recording
 
-from astune.renderers import load_renderer
+from astune.renderers import Renderer
 
 RECORDED = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 EACH = [(release, scene) for release, scenes in RECORDED.items() for scene in scenes]
 
 
 @pytest.fixture(scope="module")
-def new_model(smol_folder: Path) -> Callable[[Sequence[str]], Model]:
-    from transformers import AutoTokenizer
-
-    renderer, tokenizer = load_renderer(smol_folder), AutoTokenizer.from_pretrained(smol_folder)
+def new_model(renderer: Renderer, tokenizer: Any) -> Callable[[Sequence[str]], Model]:
     return lambda replies: Model(renderer, tokenizer.encode, replies)
 
 
