@@ -66,7 +66,7 @@ _OF_SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """What sessions have to have an answer of; None is no condition. Times are in seconds since 1970.
+    """Conditions that one answer of a session fulfils; None is no condition. Times are in seconds since 1970.
 
     `user` is an id as a client sent it, or its digest; `text` stands in a message, a comment or a better answer.
     """
@@ -101,22 +101,6 @@ class SessionFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
-    """A session of a list. `messages` are those that its newest answer had before it, and the answer."""
-
-    key: str
-    answers: int
-    begun: float
-    ended: float
-    models: list[str]
-    user: str
-    client: str
-    source: str
-    opinions: dict[str, int]
-    messages: list[Message]
-
-
-@dataclass(frozen=True, slots=True)
 class SessionAnswer:
     """An answer of a session. `messages` are those since the answer before, the answer last.
 
@@ -135,8 +119,24 @@ class SessionAnswer:
     ratings: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session of a list. `opinions` counts those of each kind that there are."""
+
+    key: str
+    answers: int
+    begun: float
+    ended: float
+    models: list[str]
+    user: str
+    client: str
+    source: str
+    opinions: dict[str, int]
+    whole: list[SessionAnswer]
+
+
 class SessionReader:
-    """Each call opens the file anew, so it may be put in another one's place.
+    """Reader of a store, which is opened for each call: another file may take its place.
 
     Every method raises RunStoreError where the file is no store or cannot be read.
     """
@@ -147,7 +147,7 @@ class SessionReader:
     def page(
         self, wanted: SessionFilter, order: SessionOrder, *, offset: int, limit: int
     ) -> tuple[int, list[SessionRow]]:
-        """How many sessions have such an answer, and a page of them."""
+        """Return the number of sessions that have such an answer, and a page of them."""
         where, values = wanted.sql()
         with self._reading() as file:
             [total] = file.execute(
@@ -157,7 +157,7 @@ class SessionReader:
             return total, [_row(file, row) for row in found]
 
     def counts(self) -> dict[str, list[tuple[str, int]]]:
-        """How many sessions there are of each model and client, and with each kind of opinion."""
+        """Count the sessions of each model and client, and with each kind of opinion."""
         with self._reading() as file:
             by = "SELECT {0}, COUNT(DISTINCT {1}) FROM interactions i GROUP BY 1 ORDER BY 2 DESC, 1"
             found = {name: file.execute(by.format(f"i.{name}", _KEY)).fetchall() for name in ("model", "client")}
@@ -167,33 +167,7 @@ class SessionReader:
     def session(self, key: str) -> list[SessionAnswer]:
         """The answers of a session, in order; none where there is no such session."""
         with self._reading() as file:
-            counted = {name for _, name, *_ in file.execute("PRAGMA table_info(interactions)")}
-            tokens = "prompt_tokens, completion_tokens" if "prompt_tokens" in counted else "NULL, NULL"
-            columns = f"i.last_message, i.id, i.created_at, i.model, i.source, i.tools, {tokens}"
-            answers: list[SessionAnswer] = []
-            before: list[int] = []
-            for last, identity, at, model, source, tools, read, sampled in file.execute(
-                f"SELECT {columns} {_OF_SESSION}", (key, key)
-            ).fetchall():
-                path = file.execute(_UP, (last,)).fetchall()
-                ids = [message_id for message_id, _ in path]
-                shared = _shared(before, ids)
-                answers.append(
-                    SessionAnswer(
-                        interaction_id=identity,
-                        created_at=at,
-                        model=model,
-                        source=source,
-                        tools=json.loads(tools),
-                        prompt_tokens=read,
-                        completion_tokens=sampled,
-                        messages=[json.loads(message) for _, message in path[shared:]],
-                        left=len(before) - shared,
-                        ratings=_ratings(file, identity),
-                    )
-                )
-                before = ids
-            return answers
+            return _answers(file, key)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -220,10 +194,39 @@ class SessionReader:
 
 def _row(file: sqlite3.Connection, found: Sequence[Any]) -> SessionRow:
     key, answers, begun, ended, models, user, client, source, *counts = found
-    *_, newest = file.execute(f"SELECT i.last_message {_OF_SESSION}", (key, key))
-    messages = [json.loads(message) for _, message in file.execute(_UP, newest)]
     opinions = {name: int(count) for name, count in zip(_OPINIONS, counts, strict=True) if count}
-    return SessionRow(key, answers, begun, ended, json.loads(models), user, client, source, opinions, messages)
+    whole = _answers(file, key)
+    return SessionRow(key, answers, begun, ended, json.loads(models), user, client, source, opinions, whole)
+
+
+def _answers(file: sqlite3.Connection, key: str) -> list[SessionAnswer]:
+    there = {name for _, name, *_ in file.execute("PRAGMA table_info(interactions)")}
+    tokens = "prompt_tokens, completion_tokens" if "prompt_tokens" in there else "NULL, NULL"
+    columns = f"i.last_message, i.id, i.created_at, i.model, i.source, i.tools, {tokens}"
+    answers: list[SessionAnswer] = []
+    before: list[int] = []
+    for last, identity, at, model, source, tools, read, sampled in file.execute(
+        f"SELECT {columns} {_OF_SESSION}", (key, key)
+    ).fetchall():
+        path = file.execute(_UP, (last,)).fetchall()
+        ids = [message_id for message_id, _ in path]
+        shared = _shared(before, ids)
+        answers.append(
+            SessionAnswer(
+                interaction_id=identity,
+                created_at=at,
+                model=model,
+                source=source,
+                tools=json.loads(tools),
+                prompt_tokens=read,
+                completion_tokens=sampled,
+                messages=[json.loads(message) for _, message in path[shared:]],
+                left=len(before) - shared,
+                ratings=_ratings(file, identity),
+            )
+        )
+        before = ids
+    return answers
 
 
 def _ratings(file: sqlite3.Connection, interaction: str) -> list[dict[str, Any]]:
@@ -239,7 +242,7 @@ def _with_opinion(file: sqlite3.Connection, kind: OpinionKind) -> int:
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many messages two conversations have in common from their beginning on."""
+    """Return the number of messages that two conversations share from their beginning on."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from astune.schema import EnvError, Message
 from astune.viewer._answers import Refusal, plain, plain_text
 
 _QUESTION_CHARACTERS = 300
+_SHOWN = [field.name for field in fields(SessionRow) if field.name != "whole"]
+_BETTER = "corrected_answer"
 _HINT = "`astune serve` keeps conversations in feedback.sqlite3; name another file with `astune view --store FILE`"
 
 
@@ -53,11 +55,13 @@ class Conversations:
 
 
 def _row(row: SessionRow, sought: str | None) -> dict[str, Any]:
-    texts = [(message.get("role"), _text(message)) for message in row.messages]
-    asked = next((text for role, text in texts if role == "user"), "")
-    found = (find_text(text, sought) for _, text in texts) if sought else ()
+    messages = [message for answer in row.whole for message in answer.messages]
+    asked = next((_text(message) for message in messages if message.get("role") == "user"), "")
+    opinions = [rating[name] for answer in row.whole for rating in answer.ratings for name in ("comment", _BETTER)]
+    texts = (plain_text(text) for text in [*map(_text, messages), *filter(None, opinions)])
+    found = (find_text(text, sought) for text in texts) if sought else ()
     snippet = next((each for each in found if each is not None), None)
-    shown = {name: value for name, value in asdict(row).items() if name != "messages"}
+    shown = {name: getattr(row, name) for name in _SHOWN}
     return shown | {
         "question": asked[:_QUESTION_CHARACTERS],
         "snippet": asdict(snippet) if snippet is not None else None,

@@ -30,7 +30,7 @@ def test_sessions_are_listed_with_their_question_and_what_was_thought_of_them(cl
     assert page["total"] == 3
     assert [row["key"] for row in page["rows"]] == ["hello", "sums", "alone"]
     row = page["rows"][1]
-    assert (row["question"], row["answers"], row["models"]) == ("What is seventeen times four?", 3, ["1:old"])
+    assert (row["question"], row["answers"], row["models"]) == ("What is 17 * 4?", 3, ["1:old"])
     assert row["opinions"] == {"liked": 1, "disliked": 1, "corrected": 1, "commented": 1, "implicit": 1}
     assert (row["begun"], row["ended"]) == (BEGAN, BEGAN + 120)
     assert row["user"].startswith("u:")
@@ -67,6 +67,7 @@ def test_sessions_are_filtered_sorted_and_searched(client, asked, found):
 def test_a_match_is_shown_with_what_stands_around_it(client):
     [row] = get(client, "conversations", text="seventeen")["rows"]
     assert row["snippet"] == {"before": "What is ", "match": "seventeen", "after": " times four?"}
+    assert get(client, "conversations", text="JUST")["rows"][0]["snippet"]["after"] == " right"
 
 
 def test_a_session_has_each_message_once_and_the_feedback_on_each_answer(client):

@@ -49,7 +49,6 @@ def test_conversations_are_opened_filtered_and_searched(page, address):
         "liked: 1",
         "disliked: 1",
         "corrected: 1",
-        "with a comment: 1",
         "implicit signal: 1",
     ]
     page.get_by_label("Feedback").select_option("")

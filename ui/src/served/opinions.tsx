@@ -3,10 +3,11 @@
 import type { Opinion } from '../data/types'
 import { t } from '../text/translate'
 
-export const OPINIONS: Opinion[] = ['liked', 'disliked', 'corrected', 'commented', 'implicit']
+/** Those that a list shows. */
+export const OPINIONS: Opinion[] = ['liked', 'disliked', 'corrected', 'implicit']
 const MARKS: { [kind in Opinion]: [mark: string, look: string] } = {
   liked: ['✓', 'is-success'],
-  disliked: ['✕', 'is-failed'],
+  disliked: ['✕', 'is-error'],
   corrected: ['✎', ''],
   commented: ['“', ''],
   implicit: ['~', ''],
