@@ -62,6 +62,7 @@ def rewards(folder: Path, settings: AstuneConfig, base_dir: Path | None = None, 
     return means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, one in ALGORITHMS.items() if one.learns_from == "rollouts"])
 def test_a_short_training_raises_the_reward(small_folder: Path, name: str) -> None:
     means = rewards(small_folder, with_algorithm(name))

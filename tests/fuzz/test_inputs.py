@@ -31,6 +31,7 @@ from astune.gateway.server import GatewayServer
 from astune.schema import AstuneError
 from astune.task_reader.task_reader_base import open_task_reader
 
+pytestmark = pytest.mark.slow
 N = int(os.environ.get("FUZZ_EPISODES", "170"))
 """Inputs of each kind."""
 SEED = int(os.environ.get("FUZZ_SEED", "0"))

@@ -35,6 +35,7 @@ from agentscope.message import Msg
 from agentscope.tool import Toolkit, ToolResponse
 from pydantic import BaseModel
 
+pytestmark = pytest.mark.slow
 EPISODES = int(os.environ.get("FUZZ_EPISODES", "16"))
 """Of each agent."""
 SEED = int(os.environ.get("FUZZ_SEED", "0"))

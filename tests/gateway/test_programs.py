@@ -100,9 +100,15 @@ def test_a_program_that_fails_says_with_what(renderer: Renderer) -> None:
 
 
 FAILS = """
-import json, os, resource, signal, sys
-from openai import OpenAI
-OpenAI().chat.completions.create(model="any", messages=[{"role": "user", "content": "Hi"}])
+import json, os, signal, sys
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+gateway = HTTPConnection(url.hostname, url.port)
+asked = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hi"}]})
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+gateway.request("POST", url.path + "/chat/completions", asked, headers)
+assert gateway.getresponse().status == 200
 print(json.dumps({"final_answer": "Four", "reward": 7.0}), flush=True)
 """
 OWN_ENDS = {
