@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
@@ -45,8 +46,11 @@ def tool(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
 
 
+TOOLS = [tool(name) for name in ("add", "GenerateStructuredOutput", "generate_structured_output")]
+
+
 def played(renderer: Any, workflow: type[Workflow], *answers: dict[str, Any], **rollout: Any) -> Episode:
-    replies = [renderer.answer_ids([ASK, answer], [tool("add")]) for answer in answers]
+    replies = [renderer.answer_ids([ASK, answer], TOOLS) for answer in answers]
     stage = build_stage(renderer, workflow, replies=replies, **{"max_model_len": 8192} | rollout)
 
     async def step() -> Episode:
@@ -119,3 +123,54 @@ def test_what_an_agent_asks_of_its_model_is_there(renderer: Renderer) -> None:
 
     episode = played(renderer, Flow, say("Four"), max_model_len=4096)
     assert episode.status == "success", episode.error
+
+
+class Sum(BaseModel):
+    total: int
+
+
+def test_a_structured_reply_is_a_call_of_its_own_tool(renderer: Renderer) -> None:
+    said: list[Any] = []
+
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            agent = agent_of(proxy)
+            said.append((await agent.reply(user("47+16?"), structured_schema=Sum)).structured_output)
+            said.append((await agent.reply(user("Sure?"))).get_text_content())
+
+    episode = played(renderer, Flow, call("GenerateStructuredOutput", {"total": 63}), say("Yes"))
+    assert episode.status == "success", episode.error
+    assert said == [{"total": 63}, "Yes"]
+    assert causes(episode) == ["tools changed"]
+
+
+def test_a_compressed_context_is_asked_for_by_a_tool_and_then_replaces_the_history(renderer: Renderer) -> None:
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            config = import_module("agentscope.agent").ContextConfig(
+                trigger_ratio=0.1,
+                reserve_ratio=0.02,
+                context_buffer_ratio=0.05,
+                summary_schema=Sum.model_json_schema(),
+                summary_template="So far: {total}",
+            )
+            await agent_of(proxy, context_config=config).reply(user("many words " * 500))
+
+    episode = played(renderer, Flow, call("generate_structured_output", {"total": 63}), say("63"))
+    assert episode.status == "success", episode.error
+    assert "So far: 63" in [node.content for node in episode.forest.nodes]
+    assert causes(episode) == ["tools changed"]
+
+
+def test_an_agent_whose_events_are_streamed_is_one_conversation(renderer: Renderer) -> None:
+    texts: list[str] = []
+
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            async for event in agent_of(proxy).reply_stream(user("47+16?")):
+                texts.extend(filter(None, [getattr(event, "delta", None)]))
+
+    episode = played(renderer, Flow, call("add", {"a": 47, "b": 16}), say("The sum of both is 63."))
+    assert episode.status == "success", episode.error
+    assert "".join(texts).endswith("The sum of both is 63.")
+    assert causes(episode) == []
