@@ -57,12 +57,14 @@ class _Kept(Generic[S, T]):
 
     def __init__(self) -> None:
         self._kept: tuple[S, T] | None = None
+        self._making = threading.Lock()
 
     def of(self, stamp: S, make: Callable[[], T]) -> T:
-        kept = self._kept
-        if kept is None or kept[0] != stamp:
-            self._kept = kept = stamp, make()
-        return kept[1]
+        with self._making:
+            kept = self._kept
+            if kept is None or kept[0] != stamp:
+                self._kept = kept = stamp, make()
+            return kept[1]
 
     def drop(self) -> None:
         self._kept = None
