@@ -154,7 +154,7 @@ def new_app(
     )
 
 
-async def _begun(answers: asyncio.Task[list[Sampled]], live: LiveAnswers) -> None:
+async def _begun(answers: asyncio.Future[list[Sampled]], live: LiveAnswers) -> None:
     """Wait until a token is there: what fails before is answered with a status of its own."""
     seen = live.version
     while not answers.done() and not any(answer.begun for answer in live.each):

@@ -51,7 +51,7 @@ class Given:
     """A request that came, and its answers, which may still be on their way."""
 
     digest: bytes
-    answers: asyncio.Task[list[Sampled]]
+    answers: asyncio.Future[list[Sampled]]
     live: LiveAnswers | None
     """None where the request wants no stream."""
     n_readers: int = 0
@@ -166,7 +166,8 @@ class OpenKey:
     def _restore(self) -> None:
         """Take in what was answered before the gateway came back."""
         for kept in self.store.kept(self.access) if self.store is not None else ():
-            answers = asyncio.ensure_future(_there(kept.answers))
+            answers = asyncio.get_running_loop().create_future()
+            answers.set_result(kept.answers)
             given = Given(kept.digest, answers, None, 0, self.store, kept.number, kept.delivered)
             self._given.append(given)
             if kept.idempotency_key:
@@ -197,7 +198,7 @@ class OpenKey:
             raise WorkflowError("the call was cancelled: its episode is over, or its agent hung up") from cause
 
 
-def _wake(answers: asyncio.Task[list[Sampled]], live: LiveAnswers | None) -> None:
+def _wake(answers: asyncio.Future[list[Sampled]], live: LiveAnswers | None) -> None:
     """Wake the readers. A failure counts as seen: those who asked may have hung up."""
     if not answers.cancelled():
         answers.exception()
@@ -209,11 +210,7 @@ async def _all(calls: Sequence[Coroutine[Any, Any, Sampled]]) -> list[Sampled]:
     return list(await asyncio.gather(*calls))
 
 
-async def _there(answers: list[Sampled]) -> list[Sampled]:
-    return answers
-
-
-def _failed(answers: asyncio.Task[list[Sampled]]) -> bool:
+def _failed(answers: asyncio.Future[list[Sampled]]) -> bool:
     return answers.done() and (answers.cancelled() or answers.exception() is not None)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from astune.gateway.answer_store import AnswerStore
+from astune.gateway.app import new_app
 from astune.gateway.chat_completions import ChatRequest, Sampled
 from astune.gateway.episode_keys import EpisodeKeys, OpenKey
+from astune.gateway.in_process import app_client
 from astune.gateway.live_answers import LiveAnswer
 from astune.schema import ConfigError
 
@@ -21,8 +24,8 @@ class Gateway:
 
     def __init__(self, path: Path, key: str = "mine") -> None:
         self.n_asked = 0
-        keys = EpisodeKeys(AnswerStore(path))
-        found = keys.find(keys.open(self._sample, key, streams_tokens=False, count=self._count))
+        self.keys = EpisodeKeys(AnswerStore(path))
+        found = self.keys.find(self.keys.open(self._sample, key, streams_tokens=False, count=self._count))
         assert found is not None
         self.key: OpenKey = found
 
@@ -65,6 +68,23 @@ async def test_a_named_request_gets_its_answer_and_another_key_gets_nothing(tmp_
     stranger = Gateway(tmp_path / "answers", key="another")
     assert await stranger.ask(repeated=True, named="k") == "answer 1"
     assert stranger.n_asked == 1
+
+
+async def test_a_stream_that_is_asked_for_again_first_of_all_is_given_to_its_end(tmp_path: Path) -> None:
+    stream = {"model": "m", "messages": REQUEST.messages, "stream": True}
+
+    async def life(retries: int) -> str:
+        gateway = Gateway(tmp_path / "answers")
+        headers = {"authorization": "Bearer mine", "x-stainless-retry-count": str(retries)}
+        url = "http://127.0.0.1/v1/chat/completions"
+        async with app_client(new_app(gateway.keys), httpx.AsyncClient) as client:
+            answer = await client.post(url, json=stream, headers=headers, timeout=20)
+        assert gateway.n_asked == (0 if retries else 1)
+        return answer.text
+
+    for text in (await life(0), await life(1)):
+        assert '"content":"answer 1"' in text.replace(": ", ":")
+        assert text.endswith("data: [DONE]\n\n")
 
 
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:

@@ -133,7 +133,10 @@ def test_answers_on_disk_outlive_the_gateway_and_each_call_has_one(storm: Storm,
         nonlocal gateway
         playing = asyncio.gather(*(one(number, key) for number, key in enumerate(keys)))
         for at in sorted(rng.randrange(n_calls * CLIENTS) for _ in range(GATEWAY_KILLS)):
-            await asyncio.to_thread(eventually, lambda at=at: storm.has_sampled(at), f"answer {at}", timeout_s=600)
+            there = lambda at=at: playing.done() or storm.has_sampled(at)  # noqa: E731
+            await asyncio.to_thread(eventually, there, f"answer {at}", timeout_s=600)
+            if playing.done():
+                await playing  # a client failed
             kill(gateway)
             gateway = storm.gateway("served", *keys)
         return [text for said in await playing for text in said]
