@@ -1,4 +1,4 @@
-"""The page's program, run by the page's one line with a model behind it."""
+"""The page's programs, run by the page's one line with a model behind it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ PAGE = ROOT / "docs" / "en" / "any_agent.md"
 
 
 @pytest.mark.slow
-def test_the_pages_one_line_runs_a_program_with_openais_sdk(tiny_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shown", ["my_program.py", "with_parse.py"])
+def test_the_pages_one_line_runs_a_program_with_openais_sdk(shown: str, tiny_folder: Path, tmp_path: Path) -> None:
     write_files(PAGE, tmp_path)
     lines = [json.dumps({"main_query": f"What is {number} + 1?"}) for number in range(2)]
     (tmp_path / "tasks.jsonl").write_text("\n".join(lines))
     (line,) = [line for line in PAGE.read_text().splitlines() if line.startswith("astune train --tasks")]
     flags, _, command = line.removeprefix("astune train ").partition(" -- ")
     limits = ["--set", "rollout.max_model_len=256", "--set", "rollout.max_response_length_in_one_turn=32"]
-    program = [sys.executable, *command.split()[1:]]
+    assert command == "python my_program.py"
+    program = [sys.executable, shown]
     asked = ["train", *flags.split(), "--backbone", "debug", "--model", str(tiny_folder), *limits, "--", *program]
     ran = subprocess.run(
         [sys.executable, "-m", "astune", *asked],
@@ -39,7 +41,8 @@ def test_the_pages_one_line_runs_a_program_with_openais_sdk(tiny_folder: Path, t
     run = RunDirectory.open(resolve_run(None, record_dir=tmp_path / "launcher_record"))
     episodes = list(run.episodes().episodes())
     assert len(episodes) == 2
-    assert all(episode.judge_inputs["exit_status"] == 0 for episode in episodes)
+    assert all(episode.judge_inputs["exit_status"] == 0 for episode in episodes), episodes[0].judge_inputs
+    assert all(isinstance(episode.judge_inputs["final_answer"], str) for episode in episodes)
 
 
 @pytest.mark.parametrize(("classes", "named"), [(1, True), (0, False), (2, False)])
