@@ -15,7 +15,11 @@ from astune.config.schema import AstuneConfig
 
 GIB = 2**30
 LIBRARIES = GIB
-"""Python with torch and transformers, or a GPU's context."""
+"""Python with torch and transformers, and a GPU's context."""
+_PROCESS = 575 * 2**20
+"""A run's process on a CPU without a model: Python with torch, transformers and an agent framework. Measured."""
+_FREED = 1 << 27
+"""What a training step on a CPU frees and has not given back yet (`astune/trainer/recompute.py`)."""
 _LOGITS_AT_ONCE = 1 << 24
 """Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
 _OPTIMISER_BYTES = 12
@@ -124,7 +128,9 @@ def estimates_of(config: AstuneConfig) -> list[Estimate]:
 def engine_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
     """The engine in this process, without a trainer."""
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
-    return Estimate(_place(on_gpu, in_bfloat16), {"libraries": LIBRARIES, **_engine(config, shape, width, on_gpu)})
+    return Estimate(
+        _place(on_gpu, in_bfloat16), {"libraries": _libraries(on_gpu), **_engine(config, shape, width, on_gpu)}
+    )
 
 
 def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
@@ -138,7 +144,7 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
     start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
     engine = _engine(config, shape, width, on_gpu)
     held: dict[str, float] = {
-        "libraries": LIBRARIES,
+        "libraries": _libraries(on_gpu),
         "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
         "starting weights": start * width,
     }
@@ -146,6 +152,7 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
         "gradients and AdamW": trained * _OPTIMISER_BYTES,
         "activations": shape.local_activations(tokens) * width,
         "logits": _LOGITS_AT_ONCE * width,
+        "freed blocks": 0 if on_gpu else _FREED,
     }
     if on_gpu or rank:  # else the engine drops the weights that a step replaces
         training |= {"engine": engine.get("engine", 0)}
@@ -158,16 +165,22 @@ def _place(on_gpu: bool, in_bfloat16: bool) -> str:
     return f"on the {'GPU' if on_gpu else 'CPU'}, in {'bfloat16' if in_bfloat16 else 'float32'}"
 
 
+def _libraries(on_gpu: bool) -> float:
+    return LIBRARIES if on_gpu else _PROCESS
+
+
 def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool) -> dict[str, float]:
     """The engine's own weights and cache, where it is in this process; a CPU's has a tied head twice.
 
-    The cache is bounded by the episodes of a step at their full length, each with keys and values of its own.
+    The cache is bounded by the episodes of a step at their full length, each with keys and values of its own; on a CPU,
+    where only what is written takes memory, at half of it.
     """
     if config.engine.type != "in_process":
         return {}
     weights = shape.parameters + (shape.embeddings if shape.tied and not on_gpu else 0)
     tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
-    cache = min(config.engine.kv_cache_gb * GIB, 2 * shape.layers * shape.keys * tokens * width)
+    written = tokens if on_gpu else tokens / 2
+    cache = min(config.engine.kv_cache_gb * GIB, 2 * shape.layers * shape.keys * written * width)
     return {"engine": weights * width, "keys and values": cache}
 
 

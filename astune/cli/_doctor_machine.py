@@ -24,8 +24,8 @@ from astune.launcher.health import describe_listener, port_is_free
 from astune.sandbox import Sandbox
 from astune.schema import SandboxError
 
-MEMORY_GB = 4.5
-"""The estimate for the demo in float32. Freed memory is kept: where there was more, a peak of 13.5 was measured."""
+MEMORY_GB = 3.5
+"""The estimate for the demo in float32, in GiB."""
 DISK_GB = 5.0
 """3 GB of the demo while it writes a checkpoint beside the one before and the best model, and room for episodes."""
 PORTS = {8080: "environment service", LOGVIEW_PORT: "log viewer"}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from astune.engine.local.allocator import give_back_freed_memory
 from astune.schema import TrainerError
 from astune.trainer.head import ChunkLoss
 from astune.trainer.loss import LossInputs, LossSums, PolicyLoss
@@ -33,6 +34,7 @@ def accumulate_gradient(
         inputs = microbatch.inputs
         if loss.algorithm.needs_sequence_ratio:
             inputs = inputs.with_sequence_ratios(head.logprobs(hidden_RD.detach(), microbatch.targets))
+        give_back_freed_memory()  # of layers, before the head's blocks, and of these before gradients
         sums, grad_RD = head.loss_and_gradient(
             hidden_RD.detach(),
             microbatch.targets,
@@ -42,6 +44,7 @@ def accumulate_gradient(
         if not math.isfinite(sums.loss):
             model.masters.clear_gradients()
             raise _not_finite(float(sums.loss), hidden_RD)
+        give_back_freed_memory()
         hidden_RD.backward(grad_RD)
         total = sums if total is None else total + sums
     if total is None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from astune.config.schema import OptimConfig
+from astune.engine.local.allocator import outside_heap, zeros_like
 from astune.schema import TrainerError
 from astune.trainer.embedding import sum_embeddings_apart
 
@@ -54,14 +55,16 @@ class MasterWeights:
         for name, parameter in module.named_parameters():
             if leaves(name):
                 continue
-            master = parameter.data
-            parameter.data = master.to(dtype)
             if parameter.requires_grad:
+                master = outside_heap(parameter.data)
                 self._names.append(name)
                 self._compute.append(parameter)
                 self._masters.append(master)
                 self._master_of[parameter] = master
+                parameter.data = master
                 parameter.register_post_accumulate_grad_hook(self._collect)
+            if parameter.dtype != dtype:
+                parameter.data = outside_heap(parameter.data.to(dtype))
         sum_embeddings_apart(module, self.gradient_of)
         self._optimizer: torch.optim.AdamW | None = None
 
@@ -70,18 +73,15 @@ class MasterWeights:
         if parameter not in self._master_of:
             return None
         if parameter not in self._buffer_of:
-            self._buffer_of[parameter] = torch.zeros_like(self._master_of[parameter])
+            self._buffer_of[parameter] = zeros_like(self._master_of[parameter])
         return self._buffer_of[parameter]
 
     def _collect(self, parameter: Tensor) -> None:
-        """Move a micro-batch's gradient, in the compute dtype, into the float32 sum, which the first one becomes."""
+        """Move a micro-batch's gradient, in the compute dtype, into the float32 sum."""
         part, parameter.grad = parameter.grad, None
-        if part is None:
-            return
-        if parameter in self._buffer_of:
-            add_up(self._buffer_of[parameter], part)
-        else:
-            self._buffer_of[parameter] = part.to(self._master_of[parameter].dtype)
+        total = self.gradient_of(parameter)
+        if part is not None and total is not None:
+            add_up(total, part)
 
     def clear_gradients(self) -> None:
         """Forget them, and their memory, which rollouts need until the next step."""
@@ -148,7 +148,17 @@ class MasterWeights:
             self._optimizer = torch.optim.AdamW(
                 self._masters, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
             )
+            self._place_moments(self._optimizer)
         return self._optimizer
+
+    @torch.no_grad()
+    def _place_moments(self, optimizer: torch.optim.AdamW) -> None:
+        """Have the moments outside the heap, with the values that they have so far."""
+        for master in self._masters:
+            state = optimizer.state[master]
+            state.setdefault("step", torch.zeros((), dtype=torch.float32, device=master.device))
+            for name in _MOMENTS:
+                state[name] = outside_heap(state[name]) if name in state else zeros_like(master)
 
     @torch.no_grad()
     def _publish(self) -> None:
@@ -183,6 +193,8 @@ class MasterWeights:
             )
         for name, master in zip(self._names, self._masters, strict=True):
             master.copy_(saved[name])
-        self._optimizer_for(optim).load_state_dict(state["optimizer"])
+        optimizer = self._optimizer_for(optim)
+        optimizer.load_state_dict(state["optimizer"])
+        self._place_moments(optimizer)
         self.clear_gradients()
         self._publish()

@@ -165,6 +165,7 @@ class PolicyTrainer:
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""
         checkpoint.save_model(folder, self._model.causal_lm, dict(self.named_tensors()), self._folder)
+        give_back_freed_memory()
 
     def save_state(self, folder: Path) -> None:
         """Everything that `load_state` needs: with `deterministic`, to the last bit.
@@ -173,6 +174,8 @@ class PolicyTrainer:
         """
         masters = self._model.masters.state_dict(self._config.trainer.optim, exact=self._config.deterministic)
         checkpoint.save_state(folder, {"version": self._version, **masters})
+        del masters
+        give_back_freed_memory()
 
     def load_state(self, folder: Path) -> None:
         state = checkpoint.load_state(folder, self._model.device)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.engine.adapters import Adapter
-from astune.engine.local.allocator import keep_freed_memory
+from astune.engine.local.allocator import set_up_cpu_memory
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.model_files import why_not_loaded
 from astune.schema import TrainerError
@@ -66,7 +66,7 @@ class PolicyModel:
         """Tokens of a micro-batch whose activations are kept; of a larger one most are computed again."""
         self._start: PolicyModel | None = None
         if device.type == "cpu":
-            keep_freed_memory()
+            set_up_cpu_memory()
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, *, seed: int) -> PolicyModel:

@@ -19,6 +19,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from astune.engine.local.allocator import give_back_freed_memory
+
+_BYTES_MADE = 1 << 27
+"""Size of tensors after which what they left behind is given back: glibc finds little use again for aligned blocks."""
 _current: ContextVar[Recomputing | None] = ContextVar("astune_recomputing", default=None)
 
 
@@ -30,6 +34,7 @@ class Recomputing:
         """Tensors by address; an address is reused once its tensor is gone."""
         self._last: tuple[_Made, Tensor] | None = None
         """Several layers read the same tensor, one after another in the backward pass."""
+        self._bytes_made = 0
         self._entered = ExitStack()
 
     def __enter__(self) -> Recomputing:
@@ -44,6 +49,13 @@ class Recomputing:
 
     def add(self, tensor: Tensor, compute: Callable[[], Tensor]) -> None:
         self._made[tensor.data_ptr()] = _Made(weakref.ref(tensor), compute)
+        self._count(tensor)
+
+    def _count(self, made: Tensor) -> None:
+        self._bytes_made += made.nbytes
+        if self._bytes_made >= _BYTES_MADE:
+            self._bytes_made = 0
+            give_back_freed_memory()
 
     def pack(self, tensor: Tensor) -> Any:
         made = self._made.get(tensor.data_ptr())
@@ -59,6 +71,7 @@ class Recomputing:
         if self._last is None or self._last[0] is not made:
             self._last = None
             self._last = made, made.compute()
+            self._count(self._last[1])
         return self._last[1].view(shape)
 
 

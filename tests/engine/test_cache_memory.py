@@ -11,7 +11,7 @@ from engine_helpers import Weights, transformers_model
 
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
-from astune.engine.local._slots import zeros
+from astune.engine.local.allocator import zeros
 from astune.schema import SamplingParams
 
 PROMPT = list(range(20, 60))

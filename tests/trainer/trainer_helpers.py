@@ -186,9 +186,8 @@ def distance(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
 def save_small_llama(folder: Path, **sizes: int) -> Path:
     """Write a Llama with random weights, tied embeddings and a file that stands for its tokenizer."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.1, **sizes
-    )
+    sizes = {"vocab_size": VOCABULARY, "num_key_value_heads": 2, **sizes}
+    config = LlamaConfig(tie_word_embeddings=True, initializer_range=0.1, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
     (folder / "chat_template.jinja").write_text("{{ messages }}")

@@ -21,7 +21,7 @@ from astune.backbone.cluster.after_import import after_import
 from astune.backbone.cluster.hooks import require_versions
 from astune.backbone.cpu_clusters.vllm_on_cpu import VLLM, keep_vllm_weights
 from astune.backbone.verl.names import VERSIONS
-from astune.engine.local.allocator import keep_freed_memory
+from astune.engine.local.allocator import set_up_cpu_memory
 
 _NOTHING = ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "synchronize", "set_device", "manual_seed")
 _NOTHING_EITHER = ("manual_seed_all", "set_rng_state", "reset_max_memory_allocated")
@@ -155,7 +155,7 @@ def _log_as_printed(module: Any) -> None:
 
 
 require_versions(VERSIONS | VLLM, engine="verl")
-keep_freed_memory()
+set_up_cpu_memory()
 _one_backend()
 keep_vllm_weights()
 after_import("verl.workers.engine.fsdp.transformer_impl", _without_pinning)

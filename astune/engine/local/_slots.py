@@ -10,8 +10,6 @@ nothing of requests or sampling.
 from __future__ import annotations
 
 import logging
-import math
-import mmap
 from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from astune.engine.local.allocator import zeros
 
 _log = logging.getLogger(__name__)
 
@@ -266,16 +266,6 @@ class SlotCache:
         """Row of every new (token, kv head) in a buffer flattened to [slots * kv heads * capacity, head dim]."""
         heads = torch.arange(kv_heads, device=self._device)
         return ((slots_N[:, None] * kv_heads + heads) * self.capacity + positions_N[:, None]).reshape(-1)
-
-
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A buffer of zeros. On a CPU it lies outside the heap: only what is written takes memory, and all of it is given
-    back at once. In the heap each size that the cache grows through would leave a hole behind."""
-    n_elements = math.prod(shape)
-    if device.type != "cpu" or not n_elements:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    pages = mmap.mmap(-1, n_elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def as_tokens(tokens: array[int]) -> np.ndarray:

@@ -1,25 +1,41 @@
-"""A setting of the C library's allocator, for computing on a CPU under Linux; engine and trainer share it.
+"""Memory on a CPU: a setting of the C library's allocator, and buffers outside its heap; engine and trainer share both.
 
 glibc gives large blocks back to the system as soon as they are freed, and a training step allocates and frees
 gigabytes: a third of its time went into page faults, and two thirds of a decoding step that copies keys and values.
 Kept, they cost memory up to the step's own peak, which the next step needs anyway. Where there is no glibc
-nothing happens.
+nothing happens. What stays longer than a phase lies outside the heap: blocks of a step that are freed around it would
+be holes, which the next step's blocks fit into only in part.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
+import os
 import platform
 
+import torch
+from torch import Tensor
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Numbers of kernels that oneDNN, and torch around it, keep compiled; 1,024 by default."""
+_KERNELS_KEPT = 64
+"""A forward pass has some ten, each for its number of rows. A kernel takes a millisecond to make and half a MiB, and
+1,024 of them lie between the heap's other blocks: of 256 numbers of rows, 1.3 GiB were left over, with 64 kept 0.01."""
+_LEAST_MAPPED = 1 << 16
+"""Bytes of a buffer that is worth a mapping of its own, which is of whole pages."""
 
 
-def keep_freed_memory() -> None:
-    """Have freed blocks stay in the process, for all of its life.
+def set_up_cpu_memory() -> None:
+    """Have freed blocks stay in the process, and few of oneDNN's kernels, for all of its life.
 
     Blocks of other arenas than the first are given back whatever the threshold says, hence one arena for the
     threads that start from now on.
     """
+    for cache in _KERNEL_CACHES:  # read when the first kernel is made
+        os.environ.setdefault(cache, str(_KERNELS_KEPT))
     if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt
@@ -36,3 +52,23 @@ def give_back_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A buffer of zeros. On a CPU a large one lies outside the heap: only what is written takes memory, and all of it
+    is given back at once."""
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or n_bytes < _LEAST_MAPPED:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """`zeros` of a tensor's shape, dtype and device."""
+    return zeros(tuple(tensor.shape), tensor.dtype, tensor.device)
+
+
+def outside_heap(tensor: Tensor) -> Tensor:
+    """A copy of a tensor that stays for long; on an accelerator the tensor itself."""
+    return zeros_like(tensor).copy_(tensor) if tensor.device.type == "cpu" else tensor

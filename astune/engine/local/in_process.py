@@ -26,7 +26,7 @@ from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine.local._kernels import can_attend_to
 from astune.engine.local._scheduler import Request, Scheduler
 from astune.engine.local._slots import SlotCache
-from astune.engine.local.allocator import give_back_freed_memory, keep_freed_memory
+from astune.engine.local.allocator import give_back_freed_memory, set_up_cpu_memory
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.local.grammar import Grammars, Matcher
@@ -109,7 +109,7 @@ class InProcessEngine:
         """
         device = pick_device(model.device)
         if device.type == "cpu":
-            keep_freed_memory()
+            set_up_cpu_memory()
         dtype = pick_dtype(model.dtype, device)
         transformers_model = load_transformers(folder, dtype, device)
         context = getattr(transformers_model.config.get_text_config(), "max_position_embeddings", max_model_len)
