@@ -19,7 +19,7 @@ LIBRARIES = GIB
 _PROCESS = 575 * 2**20
 """A run's process on a CPU without a model: Python with torch, transformers and an agent framework. Measured."""
 _FREED = 1 << 27
-"""What a training step on a CPU frees and has not given back yet (`astune/trainer/recompute.py`)."""
+"""Freed blocks of a training step on a CPU that it has not returned yet (`astune/trainer/recompute.py`)."""
 _LOGITS_AT_ONCE = 1 << 24
 """Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
 _OPTIMISER_BYTES = 12
