@@ -44,14 +44,16 @@ def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence
             hint=f"set {KEY_VARIABLE} to a key of your own",
         )
     config = with_model(load_config(None, overrides), model)
-    server = GatewayServer(port, store=AnswerStore(answers) if answers is not None else None)
+    server = GatewayServer(port, store=AnswerStore(answers) if answers is not None else None, at_once=False)
     if config.engine.type == "in_process":
         silence_progress_bars()
 
     async def serve() -> None:
         async with open_model(config, own=load_engine_class(config)) as opened:
             opened.engine.open_session(_SESSION)
-            _announce(opened, *agent_of(opened, _SESSION).served_at(server, key))
+            address = agent_of(opened, _SESSION).served_at(server, key)
+            server.serve()
+            _announce(opened, *address)
             await asyncio.Event().wait()
 
     # A script's background processes begin with SIGINT ignored; one that is sent all the same is meant.

@@ -25,6 +25,7 @@ class GatewayServer:
     """Serve `keys` until the process ends.
 
     Args:
+        at_once: False holds requests until `serve` is called, for keys that clients knew before this server was there.
         host: the address to listen on.
         port: 0 takes a free one.
         workers: episodes for workers on other machines, where there may be any.
@@ -44,19 +45,25 @@ class GatewayServer:
         workers: Workers | None = None,
         store: AnswerStore | None = None,
         more: Sequence[Route] = (),
+        at_once: bool = True,
     ) -> None:
         self.keys = EpisodeKeys(store)
         self.workers = workers
         try:
-            listening = listen(host, port)
+            self._listening = listen(host, port)
         except OSError as cause:
             raise ConfigError(f"port {port} is not free: {cause}", hint="name another port") from cause
-        self.root = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        self.root = f"http://{f'[{host}]' if ':' in host else host}:{self._listening.getsockname()[1]}"
         self.base_url = f"{self.root}/v1"
-        server = _Server(new_app(self.keys, workers, loopback=is_loopback(host), more=more))
-        thread = threading.Thread(target=server.run, args=([listening],), name="astune-gateway", daemon=True)
-        thread.start()
-        if not server.ready.wait(_START_S):
+        self._server = _Server(new_app(self.keys, workers, loopback=is_loopback(host), more=more))
+        if at_once:
+            self.serve()
+
+    def serve(self) -> None:
+        """Answer requests from now on, those first that have come already."""
+        run = functools.partial(self._server.run, [self._listening])
+        threading.Thread(target=run, name="astune-gateway", daemon=True).start()
+        if not self._server.ready.wait(_START_S):
             raise WorkflowError(f"the gateway did not start within {_START_S:g} s")
 
 

@@ -79,7 +79,7 @@ class LoggedEngine(ScriptedEngine):
 
 
 async def serve(renderer: Any, folder: Path, port: int, keys: list[str]) -> None:
-    server = GatewayServer(port, store=AnswerStore(folder / "answers"))
+    server = GatewayServer(port, store=AnswerStore(folder / "answers"), at_once=False)
     engine = LoggedEngine(renderer, Log(folder / "sampled.jsonl"))
     for key in keys:
         model = EpisodeModel(
@@ -95,6 +95,7 @@ async def serve(renderer: Any, folder: Path, port: int, keys: list[str]) -> None
             model, agent="a", trainable=True, model_name="m", disable_tools=False, empty_on_overflow=False
         )
         agent.served_at(server, key)
+    server.serve()
     await asyncio.Event().wait()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +15,7 @@ from astune.gateway.chat_completions import ChatRequest, Sampled
 from astune.gateway.episode_keys import EpisodeKeys, OpenKey
 from astune.gateway.in_process import app_client
 from astune.gateway.live_answers import LiveAnswer
+from astune.gateway.server import GatewayServer
 from astune.schema import ConfigError
 
 BODY = b"{}"
@@ -85,6 +88,24 @@ async def test_a_stream_that_is_asked_for_again_first_of_all_is_given_to_its_end
     for text in (await life(0), await life(1)):
         assert '"content":"answer 1"' in text.replace(": ", ":")
         assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_request_that_comes_before_its_key_is_open_waits_for_it() -> None:
+    server = GatewayServer(at_once=False)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.base_url.rpartition(":")[2][:-3]))
+    writer.write(
+        b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer mine\r\nconnection: close\r\n\r\n"
+    )
+    await writer.drain()
+
+    async def nothing(*_: object) -> Any:
+        raise AssertionError("nobody asks")
+
+    server.keys.open(nothing, "mine", streams_tokens=True, count=nothing)
+    await asyncio.to_thread(server.serve)
+    said = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    assert said.startswith(b"HTTP/1.1 200"), said
 
 
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
