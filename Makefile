@@ -51,7 +51,7 @@ demo-picture: install ## the README's picture, from the run in the folder RUN
 	@cp $(RUN)/plots/report.svg docs/assets/demo.svg
 
 viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model, or from the calculator's in RUN
-	@VIEWER_RUN=$(RUN) VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py
+	@VIEWER_RUN=$(RUN) VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py tests/viewer/test_page_pictures_served.py
 
 lock: install ## requirements/constraints.txt from what is installed
 	@$(VENV)/python scripts/lock.py
