@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,36 +27,34 @@ from viewer_stage import serving
 pytestmark = pytest.mark.slow
 ANSWERS = KNOWN | TAUGHT
 COMMENTS = ["That is not what I asked for", "Please read the question", ""]
-N_USERS = 40
+CLIENTS = ("web", "app", "phone", "desk")  # one client that rates so much within a minute is taken for a flood
+N_USERS = 60
 
 
 @contextmanager
-def served(folder: Path, model: Path) -> Iterator[tuple[httpx.Client, str]]:
-    """`astune serve`, a client with its key, and the address."""
+def served(folder: Path, model: str) -> Iterator[tuple[str, list[str]]]:
+    """`astune serve`: its address, and the keys of its clients."""
     limits = ("rollout.temperature=0", "rollout.max_response_length_in_one_turn=8", "rollout.max_model_len=256")
     words = [word for each in limits for word in ("--set", each)]
-    server = start(folder, "serve", str(model), "--port", "0", "--client", "web", *words, together=True)
+    words += [word for client in CLIENTS for word in ("--client", client)]
+    server = start(folder, "serve", model, "--port", "0", *words, together=True)
     try:
         assert server.stdout is not None
         told = "".join(itertools.takewhile(lambda line: "curl" not in line, server.stdout))
-        url, key = (
-            re.search(r"OPENAI_BASE_URL=(\S+)", told),
-            re.search(r"^web: export OPENAI_API_KEY=(\S+)", told, re.M),
-        )
+        url = re.search(r"OPENAI_BASE_URL=(\S+)", told)
         assert url, told
-        assert key, told
-        with httpx.Client(headers={"authorization": f"Bearer {key[1]}"}, timeout=60) as client:
-            yield client, url[1]
+        yield url[1], re.findall(r"^\w+: export OPENAI_API_KEY=(\S+)", told, re.MULTILINE)
     finally:
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=60)
 
 
-def ask(client: httpx.Client, url: str, user: int, seeded: random.Random) -> None:
+def ask(url: str, key: str, user: int, seeded: random.Random) -> None:
     """Two questions of a user, the second one in the same conversation for one user in five, and what is thought."""
+    client = httpx.Client(headers={"authorization": f"Bearer {key}"}, timeout=60)
     messages: list[dict[str, str]] = []
     for number in range(2):
-        what = seeded.choice(list(ANSWERS))
+        what = seeded.choice([*KNOWN, *TAUGHT, *TAUGHT])
         goes_on = number > 0 and user % 5 == 0
         asked = {"role": "user", "content": f"Name {what} ({seeded.randrange(16)})."}
         messages = [*messages, asked] if goes_on else [asked]
@@ -79,10 +78,11 @@ def test_conversations_and_a_turn_of_the_flywheel_have_their_pictures(page, tiny
     with ThreadPoolExecutor() as elsewhere:  # Playwright holds this thread's event loop
         model = elsewhere.submit(half_trained, half, tiny_folder).result()
     make_world(tmp_path, model)
+    shutil.copytree(model, tmp_path / "colours")
     seeded = random.Random(0)
-    with served(tmp_path, model) as (client, url):
+    with served(tmp_path, "colours") as (url, keys):
         for user in range(N_USERS):
-            ask(client, url, user, seeded)
+            ask(url, keys[user % len(keys)], user, seeded)
     astune(tmp_path, "flywheel", "wheel.yaml", timeout_s=600)
 
     page.set_viewport_size(SIZE)
@@ -91,7 +91,7 @@ def test_conversations_and_a_turn_of_the_flywheel_have_their_pictures(page, tiny
         page.goto(f"{address}#view=served&session=user5-0")
         page.locator(".talk .message").first.wait_for()
         taken(page, folder / "viewer-conversations.png")
-        [run] = [run for run in viewer.get("/api/runs").json() if "promoted" in run["notes"]["tags"]]
+        [run] = [run for run in viewer.get("/api/runs").json() if "flywheel" in run["notes"]["tags"]]
         page.goto(f"{address}api/turn?run={run['run']}")
         page.locator("h1").first.wait_for()
         taken(page, folder / "viewer-turn.png")

@@ -17,6 +17,7 @@ import { t } from '../text/translate'
 import type { Word } from '../text/words'
 import { OPINIONS, OpinionChip } from './opinions'
 import { Session } from './Session'
+import { versionName } from './version'
 
 const ROW = 62
 const ROW_WITH_SNIPPET = 104
@@ -97,7 +98,7 @@ function TalkFilters({ talked, isFiltered }: { talked: number; isFiltered: boole
       <Typed name="said" type="search" label={t('find_said')} hideLabel />
       <div class="talk-choices">
         {choose('opinion', 'opinion', 'any_opinion', (kind) => t(`opinion_${kind}` as Word))}
-        {choose('model', 'version_of', 'any_model')}
+        {choose('model', 'version_of', 'any_model', versionName)}
         {choose('client', 'client', 'any_client')}
         <Select
           label={t('sort')}
@@ -147,7 +148,7 @@ function Row({ row, session, isTall }: { row: SessionRow | null; session: string
           <span>{moment(row.ended).slice(0, 16)}</span>
           <span>{t('n_answers', { n: row.answers })}</span>
           {OPINIONS.map((kind) => row.opinions[kind] && <OpinionChip key={kind} kind={kind} count={row.opinions[kind]} />)}
-          <span class="end cut">{row.models.join(', ')}</span>
+          <span class="end cut" title={row.models.join(', ')}>{row.models.map(versionName).join(', ')}</span>
         </span>
         {row.snippet && (
           <span class="episode-snippet">

@@ -14,6 +14,7 @@ import { brief, integer, moment, signed } from '../text/format'
 import { t } from '../text/translate'
 import type { Word } from '../text/words'
 import { OpinionChip } from './opinions'
+import { versionName } from './version'
 
 const IMPLICIT = 'implicit:'
 const RULES = ['repeated_question', 'reworded_question', 'edited_answer', 'abandoned_session'] as const
@@ -53,7 +54,7 @@ function Heading({ session, answers }: { session: string; answers: SessionAnswer
   const sum = (each: (answer: SessionAnswer) => number | null): string => integer(counted.reduce((total, answer) => total + (each(answer) ?? 0), 0))
   const facts: [Word, string][] = [
     ['session', session],
-    ['version_of', models.join(', ') || '–'],
+    ['version_of', models.map(versionName).join(', ') || '–'],
     ['first_answer', moment(answers[0]?.created_at)],
     ['last_answer', moment(answers.at(-1)?.created_at)],
     ...(counted.length > 0 ? [['tokens', t('tokens_served', { read: sum(({ prompt_tokens }) => prompt_tokens), sampled: sum(({ completion_tokens }) => completion_tokens) })] as [Word, string]] : []),
@@ -121,7 +122,7 @@ function Said({ message, answer, tools }: { message: StoredMessage; answer: Sess
         {answer && (
           <span class="facts">
             {sampled !== null && <span>{t('tokens_served', { read: integer(read), sampled: integer(sampled) })}</span>}
-            {answer.model && <span>{answer.model}</span>}
+            {answer.model && <span title={answer.model}>{versionName(answer.model)}</span>}
             <span>{moment(answer.created_at)}</span>
           </span>
         )}
