@@ -99,7 +99,7 @@ e2e-agentscope: install ## the AgentScope tests with each version of 1.x that us
 
 e2e-agents: install ## agents of fifteen frameworks, with scripted answers and with the small real model, and a table
 	@scripts/make_peer_env.sh agents
-	@ASTUNE_TABLE=docs/en/any_agent.md $(VENV)/python -m pytest -m e2e -rs -p no:xdist tests/gateway/test_e2e_frameworks.py
+	@ASTUNE_TABLE="docs/en/any_agent.md docs/zh/any_agent.md" $(VENV)/python -m pytest -m e2e -rs -p no:xdist tests/gateway/test_e2e_frameworks.py
 
 e2e-trackers: install ## wandb, SwanLab and MLflow without a network: a run and its resume, read back from what they wrote
 	@scripts/make_peer_env.sh trackers
