@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
+_FILES_WITH_PRIVATE_IMPORTS = 37
+"""Test files that import modules or names with an underscore from the package: it may fall, and must not rise."""
 
 
 @pytest.mark.slow
@@ -34,3 +37,16 @@ def test_make_writes_bytecode_whatever_the_shell_says():
         check=False,
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_no_more_test_files_reach_behind_the_public_surface():
+    reaching = [path for path in sorted((_ROOT / "tests").rglob("*.py")) if _imports_private(path)]
+    assert len(reaching) <= _FILES_WITH_PRIVATE_IMPORTS, "\n".join(map(str, reaching))
+
+
+def _imports_private(path: Path) -> bool:
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [
+        f"{getattr(node, 'module', None) or ''}.{alias.name}".lstrip(".") for node in imports for alias in node.names
+    ]
+    return any(name.startswith("astune.") and "._" in name.replace(".__", ".") for name in names)
