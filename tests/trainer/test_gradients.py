@@ -123,7 +123,7 @@ def test_log_probabilities_are_those_of_transformers_own_forward(small_folder: P
 
 
 def conversations(folder: Path) -> list[WeightedTimeline]:
-    """Two groups of four two-turn answers to a word problem, as the real model would read and write them."""
+    """Two groups of two two-turn answers to a word problem, as the real model would read and write them."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def ids(text: str) -> list[int]:
@@ -133,15 +133,15 @@ def conversations(folder: Path) -> list[WeightedTimeline]:
     for group, (a, b) in enumerate([(49, 15), (73, 28)]):
         question = [{"role": "user", "content": f"Anna has {a} pens and buys {b} more. How many pens has she now?"}]
         prompt = ids(tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True))
-        for number, call in enumerate((f"{a}+{b}", f"{b}+{a}", f"{a}-{b}", f"{a}")):
+        for call, advantage in ((f"{a}+{b}", 1.7), (f"{a}-{b}", -0.9)):
             parts = [prompt, ids(f"<calc>{call}</calc>"), ids(" The result is 64. So the answer is"), ids(f" {a + b}.")]
             starts = [sum(map(len, parts[:n])) for n in range(5)]
             trained = [*range(starts[1], starts[2]), *range(starts[3], starts[4])]
-            advantages = [(1.7, 0.4, -0.9, -1.2)[number]] * len(trained)
+            advantages = [advantage] * len(trained)
             logprobs = [-0.5] * len(trained)
             timelines.append(
                 WeightedTimeline(
-                    [*chain(*parts)], trained, logprobs, [0] * len(trained), advantages, 1 / 8 / len(trained), group
+                    [*chain(*parts)], trained, logprobs, [0] * len(trained), advantages, 1 / 4 / len(trained), group
                 )
             )
     return timelines
