@@ -51,11 +51,15 @@ def training_plan(
         *_loss_terms(config),
         *particulars,
         ("held out", f"nothing is measured: {unmeasured}" if unmeasured else _measured(config, parts)),
-        ("saved", f"every {trainer.save_freq} steps, in {run_path or folder_of(config)}"),
+        ("saved", f"{_saves(trainer.save_freq, trainer.total_steps)}, in {run_path or folder_of(config)}"),
     ]
     if trainer.validation.stop_at_success is not None and parts.validation_tasks:
         rows.append(("ends early", f"at {trainer.validation.stop_at_success:.0%} held-out success"))
     return rows
+
+
+def _saves(every: int, total: int) -> str:
+    return f"every {every} steps and at the end" if every < total else "at the end"
 
 
 def _policies(config: AstuneConfig) -> str:

@@ -74,6 +74,8 @@ def _message(node: MessageNode, indent: str, unit: str) -> Text:
     tokens = f"{node.n_sampled} {unit}" if node.sampled else f"{len(node.token_ids)} {unit} read"
     if node.finish_reason == "length":
         tokens += ", cut at its limit"
+    if node.tools:
+        tokens += f", with the tools {visible(', '.join(tool['function']['name'] for tool in node.tools))}"
     text = Text(f"{indent}{node.node_id:>3} {visible(who)}", style="bold", overflow="fold")
     text.append(f"  {tokens}\n", style="not bold dim")
     style = "blue" if node.sampled and node.trainable else "yellow"

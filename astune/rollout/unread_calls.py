@@ -18,7 +18,8 @@ def warn_of_unread_calls(groups: Sequence[EpisodeGroup]) -> bool:
     if answers and not any(node.tool_calls for node in answers):
         _log.warning(
             "tools were offered for %d answers of the first step, but no tool call was parsed. The model may not "
-            "call tools yet, or uses another format than its chat template. The first answer: %r",
+            "call tools yet, or uses another format than its chat template: show a solved example with a call in the "
+            "agent's first messages, or force one with tool_choice='required'. The first answer: %r",
             len(answers),
             str(answers[0].content)[:_SHOWN_CHARACTERS],
         )

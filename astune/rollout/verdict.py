@@ -34,6 +34,8 @@ _MOST = 1e6
 
 _HINT = f"return (raw_reward, is_success) or a Reward, with a number between -{_MOST:g} and {_MOST:g} as raw_reward"
 
+_OWN_CODE = "this is in the judge's own code, or in what it calls"
+
 
 class Judge(Protocol):
     """Object with `compute_reward`; users derive theirs from `astune.task_judge.JudgeBase`."""
@@ -117,8 +119,15 @@ async def _called(method: Callable[[Any], Any], inputs: Any, what: str, timeout_
         except Exception as cause:
             raise JudgeError(
                 f"{what}{place_of(cause)}: {_in_one_line(cause)}",
-                hint="this is in the judge's own code, or in what it calls",
+                hint=_what_is_there(inputs) if isinstance(cause, KeyError) else _OWN_CODE,
             ) from cause
+
+
+def _what_is_there(inputs: dict[str, Any] | list[dict[str, Any]]) -> str:
+    """Name the keys that a judge could have read, for one that asked for another."""
+    first = inputs[0] if isinstance(inputs, list) else inputs
+    metadata = ", ".join(map(str, first["task_core_arg"].task.metadata)) or "nothing"
+    return f"{_OWN_CODE}. Its dictionary has {', '.join(first)}; the task's metadata has {metadata}"
 
 
 def _in_one_line(cause: Exception) -> str:

@@ -155,7 +155,10 @@ def mean_baseline(tasks: Iterable[Task]) -> float | None:
 
 
 def transcript(episode: Episode) -> Transcript:
-    """Return the path on which the model wrote most, from the last message before its first answer."""
+    """Return the path on which the model wrote most, from the task's question on.
+
+    Where the question is not there word for word, it begins at the last message before the path's first answer.
+    """
     nodes = episode.forest.nodes
     parents = {node.parent for node in nodes}
     paths = [episode.forest.path(node.node_id) for node in nodes if node.node_id not in parents]
@@ -163,7 +166,8 @@ def transcript(episode: Episode) -> Transcript:
     while path and not path[-1].sampled and any(node.sampled for node in path):
         path = path[:-1]
     first = next((index for index, node in enumerate(path) if node.sampled), len(path))
-    start = max(0, first - 1)
+    asked = [index for index, node in enumerate(path[:first]) if node.content == episode.task.main_query]
+    start = asked[-1] if asked else max(0, first - 1)
     turns = [Turn(node.role, message_text(node.content, node.tool_calls), node.sampled) for node in path[start:]]
     reward = episode.reward
     return Transcript(

@@ -45,6 +45,11 @@ def test_terms_of_the_loss_are_named(overrides: tuple[str, ...], says: str | Non
     assert planned("local", *overrides).get("loss") == says
 
 
+@pytest.mark.parametrize(("steps", "says"), [(3, "at the end, in"), (50, "every 20 steps and at the end, in")])
+def test_the_last_step_is_said_to_be_saved(steps: int, says: str) -> None:
+    assert planned("local", f"trainer.total_steps={steps}", "trainer.save_freq=20")["saved"].startswith(says)
+
+
 @pytest.mark.parametrize("backbone", ["verl", "trinity"])
 def test_an_engine_runs_ahead_and_on_a_cluster(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ahead" not in planned(backbone)

@@ -254,6 +254,22 @@ def test_an_episode_in_which_nothing_was_written_has_a_transcript() -> None:
     assert transcript(nothing).turns == []
 
 
+def test_a_transcript_begins_with_the_question_also_after_a_fork() -> None:
+    forked = episode(0, 0, "train", success=False, answer="")
+    forked.forest = Forest(
+        [
+            MessageNode(0, None, "system", "Use the tool.", [1], "a"),
+            MessageNode(1, 0, "user", forked.task.main_query, [1], "a"),
+            MessageNode(2, 1, "assistant", "weather()", [1], "a"),
+            MessageNode(3, 2, "tool", "It is sunny.", [1], "a"),
+            MessageNode(4, 3, "assistant", "Sunny.", [1], "a", logprobs=[-0.1], finish_reason="stop", trainable=True),
+        ]
+    )
+    shown = transcript(forked)
+    assert [turn.text for turn in shown.turns] == ["q", "weather()", "It is sunny.", "Sunny."]
+    assert shown.left_out == 1
+
+
 def test_the_interval_is_that_of_wilson() -> None:
     low, high = wilson_interval(0, 10)
     assert (low, round(high, 4)) == (0.0, 0.2775)

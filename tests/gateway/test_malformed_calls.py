@@ -84,3 +84,4 @@ async def test_a_first_step_without_a_call_that_was_read_is_a_warning_once(
         await stage.play([task_of()], step=2)
     (warning,) = [record for record in caplog.records if "no tool call was parsed" in record.getMessage()]
     assert '"name": "add"' in warning.getMessage()
+    assert "show a solved example with a call" in warning.getMessage()

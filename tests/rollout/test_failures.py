@@ -239,6 +239,24 @@ async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Cal
     assert episode.reward is None
 
 
+class Misspells:
+    """A judge that reads a key which nobody wrote."""
+
+    def __init__(self, of_task: bool) -> None:
+        self.of_task = of_task
+
+    def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any:
+        return (judge_input_dictionary["task_core_arg"].task.metadata if self.of_task else judge_input_dictionary)["no"]
+
+
+@pytest.mark.parametrize("of_task", [False, True])
+async def test_a_judge_that_misses_a_key_is_told_which_are_there(of_task: bool, stage: Callable[..., Stage]) -> None:
+    [group] = await stage(Talks, judge=Misspells(of_task)).play([task(metadata={"answer": "7", "limit": 3})])
+    error = group.failed_attempts[0].error or ""
+    assert "KeyError: 'no'" in error
+    assert "Its dictionary has env, task_core_arg, grouped_steps; the task's metadata has answer, limit" in error
+
+
 class TwoSides(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> None:
         for name in ("wolf", "villager"):
