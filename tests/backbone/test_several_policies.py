@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import yaml
+from astune_command import astune
 from safetensors.torch import load_file
 
 from astune.algorithm import load_algorithm
@@ -27,7 +25,6 @@ from astune.engine import InProcessEngine
 from astune.runs import RunDirectory, balance_of, described, resolve_run
 from astune.schema import ConfigError, SamplingParams
 
-ROOT = Path(__file__).parents[2]
 MODELS: dict[str, Any] = {
     "wolf": {"targets": ["werewolf"], "lora": {"rank": 2}, "optim": {"lr": 1e-2, "warmup_steps": 0}},
     "village": {"lora": {"rank": 4}},
@@ -86,16 +83,6 @@ def configure(folder: Path, model: Path) -> None:
         },
     }
     (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
-
-
-def astune(folder: Path, *arguments: str, status: int = 0) -> str:
-    command = [sys.executable, "-c", "from astune.cli import main; main()", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert ended.returncode == status, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
 
 
 def run_in(folder: Path) -> RunDirectory:
