@@ -7,13 +7,17 @@ an environment answered there is typed by the user here.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from astune.app.run import best_checkpoint, whole_model
 from astune.config import AstuneConfig, load_config
 from astune.runs import RunDirectory, resolve_run
-from astune.schema import ContextOverflow, Forest, Message, SamplingParams, visible
+from astune.schema import Completion, ContextOverflow, Forest, Message, SamplingParams, visible
+
+if TYPE_CHECKING:
+    from astune.context_tracker import PendingCall
 
 _SESSION = "chat"
 
@@ -77,22 +81,20 @@ class _Chat:
 
     def talk(self, runner: asyncio.Runner, message: str | None, console: Console) -> None:
         if message is not None:
-            console.print(visible(runner.run(self._answer(message))), markup=False, highlight=False, soft_wrap=True)
+            runner.run(self._answer(message, _Written(console, "")))
             return
         while line := _ask(console):
             try:
-                answer = runner.run(self._answer(line))
+                runner.run(self._answer(line, _Written(console, "green")))
             except ContextOverflow:
                 console.print("the conversation is longer than rollout.max_model_len allows; starting a new one")
                 self._messages = self._beginning
-                continue
-            console.print(visible(answer), markup=False, highlight=False, soft_wrap=True, style="green")
 
     async def aclose(self) -> None:
         self._engine.close_session(_SESSION)
         await self._engine.aclose()
 
-    async def _answer(self, text: str) -> str:
+    async def _answer(self, text: str, written: _Written) -> None:
         asked = [*self._messages, {"role": "user", "content": text}]
         pending = self._tracker.prepare(asked, agent="assistant", trainable=False)
         room = self._config.rollout.max_model_len - len(pending.prompt_ids)
@@ -101,10 +103,47 @@ class _Chat:
             temperature=0.0,
             stop_token_ids=self._renderer.stop_token_ids,
         )
-        completion = await self._engine.generate(pending.prompt_ids, params, session=_SESSION)
+        completion = await self._sampled(pending, params, written)
         reply = self._tracker.commit(pending, completion)
         self._messages = [*asked, reply]
-        return str(reply["content"])
+        written.up_to(str(reply["content"]), end="\n")
+
+    async def _sampled(self, pending: PendingCall, params: SamplingParams, written: _Written) -> Completion:
+        """The engine's completion, printed while it is made."""
+        loop, tokens = asyncio.get_running_loop(), asyncio.Queue[int | None]()
+
+        def feed(token: int) -> bool:
+            loop.call_soon_threadsafe(tokens.put_nowait, token)
+            return False
+
+        sampled: list[int] = []
+        answering = asyncio.create_task(
+            self._engine.stream(pending.prompt_ids, params, session=_SESSION, on_token=feed)
+        )
+        answering.add_done_callback(lambda _: tokens.put_nowait(None))
+        try:
+            while (token := await tokens.get()) is not None:
+                sampled.append(token)
+                written.up_to(self._tracker.settled(pending, sampled).content)
+            return await answering
+        finally:
+            answering.cancel()
+
+
+class _Written:
+    """An answer on the terminal, as far as it is sampled."""
+
+    def __init__(self, console: Console, style: str) -> None:
+        self._console = console
+        self._style = style
+        self._length = 0
+
+    def up_to(self, text: str, end: str = "") -> None:
+        """Print what is new of the answer, whose beginning never changes."""
+        new, self._length = text[self._length :], max(self._length, len(text))
+        if new or end:
+            self._console.print(visible(new), end=end, style=self._style, markup=False, highlight=False, soft_wrap=True)
+            self._console.file.flush()
 
 
 def _ask(console: Console) -> str:
