@@ -10,7 +10,7 @@ import pytest
 from page_words import until
 from talk_stage import write_store
 from test_page_axe import AXE, RUN_ONLY
-from viewer_stage import serving
+from viewer_stage import make_episode, serving, write_run
 
 from astune.feedback import FeedbackStore, Interaction
 
@@ -102,6 +102,22 @@ def test_there_is_no_page_of_conversations_where_none_are(page, served):
     page.goto(served)
     page.locator(".run-table").wait_for()
     assert page.get_by_role("button", name="Conversations").count() == 0
+
+
+def test_a_phone_has_room_for_the_views_beside_each_page(page, tmp_path, store):
+    run = write_run(tmp_path / "record", [make_episode()])
+    page.set_viewport_size({"width": 390, "height": 844})
+    with serving(run, store=store) as client:
+        for view in ("runs", "overview", "episodes", "served"):
+            page.goto("about:blank")
+            page.goto(
+                f"{str(client.base_url).rstrip('/')}/#view={view}" + ("" if view in {"runs", "served"} else "&run=")
+            )
+            page.locator(".views [aria-current=page]").wait_for()
+            ends = page.locator(".views button:visible").evaluate_all(
+                "all => all.map(e => e.getBoundingClientRect().right)"
+            )
+            assert max(ends) <= 390, view
 
 
 @pytest.mark.parametrize("size", [(390, 844), (1440, 900)], ids=["phone", "screen"])

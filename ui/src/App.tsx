@@ -141,17 +141,17 @@ function Bar({ open, run, view, onHelp }: BarProps) {
         </svg>
         ASTuner
       </button>
-      <nav class="views" aria-label={t('face')}>
+      <nav class={`views ${view === 'served' ? 'of-served' : ''}`} aria-label={t('face')}>
         <button aria-current={view === 'runs' ? 'page' : undefined} onClick={() => go({ view: 'runs' })}>
           {t('runs')}
         </button>
         {open?.conversations && (
-          <button aria-current={view === 'served' ? 'page' : undefined} title={open.conversations} onClick={() => go({ view: 'served' })}>
+          <button class="served-view" aria-current={view === 'served' ? 'page' : undefined} title={open.conversations} onClick={() => go({ view: 'served' })}>
             {t('served')}
           </button>
         )}
         {views.map((name) => (
-          <button key={name} aria-current={view === name ? 'page' : undefined} onClick={() => go({ view: name })}>
+          <button key={name} class="run-view" aria-current={view === name ? 'page' : undefined} onClick={() => go({ view: name })}>
             {t(name)}
           </button>
         ))}
