@@ -75,6 +75,16 @@ async def test_the_agentscope_agent_is_judged_by_its_final_answer(play):
     assert (episode.status, episode.raw_reward) == ("success", 1.0)
 
 
+async def test_the_agent_with_tools_calls_one_and_reads_its_result(play):
+    pytest.importorskip("agentscope")
+    call = '<tool_call>\n{"name": "multiply", "arguments": {"a": 7, "b": 8}}\n</tool_call>'
+    episode = await play(
+        [call, r"so \boxed{56}"], workflow="tools_agent.py->ToolAgent", judge=MATH_JUDGE, metadata={"answer": "56"}
+    )
+    assert (episode.status, episode.raw_reward) == ("success", 1.0), episode.error
+    assert [(node.role, node.content) for node in episode.forest.nodes if node.role == "tool"] == [("tool", "56")]
+
+
 @pytest.mark.parametrize("workflow", ["coding_agent.py->CodingAgent", "code_block_agent.py->CodeBlockAgent"])
 async def test_the_agents_that_write_code_read_what_it_printed(play, workflow):
     pytest.importorskip("agentscope")
