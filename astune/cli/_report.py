@@ -130,7 +130,9 @@ def measured_lines(report: RunReport) -> list[str]:
             "the seconds are those of the training steps until then"
         )
         if report.baseline is not None:
-            lines.append(f"a simple rule succeeds on {report.baseline:.2f} of the same tasks")
+            lines.append(
+                f"a simple rule without a model succeeds on {report.baseline:.2f} of the same tasks (their `baseline`)"
+            )
     elif report.training:
         lines.append("no measurement on held-out tasks after training: the rates are those of the training episodes")
     return lines
