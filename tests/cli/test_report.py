@@ -107,7 +107,8 @@ def test_the_last_line_says_what_the_run_came_to(generated) -> None:
 
 
 def test_what_a_simple_rule_reaches_is_said_beside_it_where_the_tasks_know(generated) -> None:
-    assert "a simple rule without a model succeeds on 0.25 of the same tasks (their `baseline`)" in printed(generated(baseline=0.25))
+    said = "a simple rule without a model succeeds on 0.25 of the same tasks (their `baseline`)"
+    assert said in printed(generated(baseline=0.25))
 
 
 def test_the_report_has_the_table_the_episodes_the_curve_the_books_and_the_folder(generated) -> None:
