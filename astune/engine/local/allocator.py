@@ -14,6 +14,7 @@ import math
 import mmap
 import os
 import platform
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -54,19 +55,22 @@ def give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, whole: bool = False) -> Tensor:
     """A buffer of zeros. On a CPU a large one lies outside the heap: only what is written takes memory, and all of it
-    is given back at once."""
+    is given back at once. One that is written as a `whole` has large pages where the system has them."""
     n_bytes = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or n_bytes < _LEAST_MAPPED:
         return torch.zeros(shape, dtype=dtype, device=device)
     pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if whole and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
-    """`zeros` of a tensor's shape, dtype and device."""
-    return zeros(tuple(tensor.shape), tensor.dtype, tensor.device)
+    """`zeros` of a tensor's shape, dtype and device, for a buffer that is written whole: its pages are large."""
+    return zeros(tuple(tensor.shape), tensor.dtype, tensor.device, whole=True)
 
 
 def outside_heap(tensor: Tensor) -> Tensor:
