@@ -221,7 +221,7 @@ def test_a_drag_across_a_chart_shows_a_part_of_the_axis_in_all_charts(page, long
 def test_values_have_a_logarithmic_axis_and_runs_are_laid_along_their_tokens(page, long):
     page.goto(f"{long}#view=dashboard")
     chart = page.locator('[data-chart="loss"]')
-    log = chart.get_by_role("button", name="Logarithmic axis: Loss")
+    log = chart.get_by_role("button", name="log axis: Loss")
     before = painted(page)
     log.click()
     assert log.get_attribute("aria-pressed") == "true"

@@ -222,7 +222,7 @@ export const WORDS = {
   thousand_tokens: ['thousand tokens', '千 token'],
   no_tokens: ['This run did not count its tokens', '此运行没有统计 token 数'],
   log: ['log', '对数'],
-  log_axis: ['Logarithmic axis: {chart}', '对数坐标轴：{chart}'],
+  log_axis: ['log axis: {chart}', '对数坐标轴：{chart}'],
   zoom: ['Part of the axis that is shown', '坐标轴的显示范围'],
   zoom_hint: ['Drag across a chart to see a part of it closer', '在图上拖动可放大其中一段'],
   axis_from: ['from', '起点'],
