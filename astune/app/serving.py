@@ -123,7 +123,7 @@ class ModelServer:
         self._per_minute = per_minute
         self.store = FeedbackStore(store, masker)
         routes = [Route("/feedback", self._feedback, methods=["POST"]), Route("/usage", self._usage, methods=["GET"])]
-        self._server = GatewayServer(port, host=host, more=routes)
+        self._server = GatewayServer(port, host=host, more=routes, at_once=False)
         self._asked = clients
         self._clients: dict[str, Client] = {}
         self.versions: list[Version] = []
@@ -139,6 +139,7 @@ class ModelServer:
                 opened = await closing.enter_async_context(open_model(config))
                 self.versions.append(Version(f"{number}:{config.model.path}", share, opened))
             self.keys = {name: self._open(name, key) for name, key in self._asked.items()}
+            self._server.serve()
             ready.set()
             while True:
                 await asyncio.sleep(_LOOKS_EVERY_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import openai
 import pytest
 from astune_command import start
 
+from astune.app.serving import ModelServer
+from astune.config.schema import AstuneConfig
 from astune.feedback import FeedbackStore
 
 SHORT = ("--set", "rollout.max_response_length_in_one_turn=4", "--set", "rollout.max_model_len=256")
@@ -125,3 +128,24 @@ def test_a_session_stays_with_its_version_and_a_flood_is_refused(served: Served,
     assert all(len(models) == 1 for models in versions.values())
     assert len(set.union(*versions.values())) == 2, "both versions have sessions"
     store.close()
+
+
+async def test_a_request_that_comes_while_the_model_loads_is_answered_by_it(tiny_folder: Path, tmp_path: Path) -> None:
+    """After a restart on its port: a client whose key is not open yet is not turned away."""
+    config = AstuneConfig.model_validate(
+        {"model": {"path": str(tiny_folder)}, "rollout": {"max_model_len": 256, "max_response_length_in_one_turn": 4}}
+    )
+    server = ModelServer([(config, 1.0)], clients={"bob": "bobs-key"}, store=tmp_path / "feedback.sqlite3")
+    host, _, port = server.base_url.removeprefix("http://").removesuffix("/v1").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer bobs-key\r\nconnection: close\r\n\r\n"
+    )
+    await writer.drain()
+    serving = asyncio.ensure_future(server.serve(asyncio.Event()))
+    said = await asyncio.wait_for(reader.read(), 120)
+    serving.cancel()
+    await asyncio.wait([serving])
+    writer.close()
+    server.store.close()
+    assert said.startswith(b"HTTP/1.1 200"), said
