@@ -51,6 +51,7 @@ def solved(task: dict[str, Any]) -> int:
     return one - two if "-" in expressions[task["metadata"]["example"]] else one + two
 
 
+@pytest.mark.slow
 def test_variations_are_kept_where_their_checkers_agree(tmp_path: Path, seeds: Path) -> None:
     model = SumModel()
     with answering(model) as server:
@@ -69,6 +70,7 @@ def test_variations_are_kept_where_their_checkers_agree(tmp_path: Path, seeds: P
     assert not originals & {task["main_query"] for task in tasks}
 
 
+@pytest.mark.slow
 async def test_a_checker_is_run_in_the_sandbox_and_forges_nothing() -> None:
     config = AstuneConfig().sandbox
     says = "def check(answer):\n    return float(answer) == 7"

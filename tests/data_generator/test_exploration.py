@@ -59,6 +59,7 @@ def test_objectives_are_kept_where_executing_them_again_reaches_them(tmp_path: P
         assert task.env_type == HOUSE
 
 
+@pytest.mark.slow
 async def test_objectives_of_a_world_behind_a_service_are_made_and_judged_over_it(tmp_path: Path) -> None:
     seeds = tmp_path / "worlds.jsonl"
     seeds.write_text(

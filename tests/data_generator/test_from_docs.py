@@ -106,6 +106,7 @@ def test_a_question_in_nearly_the_same_words_is_a_duplicate_and_one_with_other_n
     assert asked.twin_of(problem.replace("Anna", "Ada")) == problem
 
 
+@pytest.mark.slow
 def test_tasks_from_our_own_documents_are_verified_and_split_by_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def test_of_single_episodes_it_is_mcnemars_exact_test_and_clopper_and_pearsons_b
     assert (len(found.better), len(found.worse)) == (7, 1)
 
 
+@pytest.mark.slow
 def test_equal_models_are_promoted_about_as_rarely_as_the_confidence_says() -> None:
     rng = random.Random(1)
     promoted = 0

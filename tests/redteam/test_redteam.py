@@ -59,6 +59,7 @@ from astune.task_judge import MathAnswerAsJudge, load_judge
 from astune.viewer.export import write_report
 from astune.workflow.program import program_workflow
 
+pytestmark = pytest.mark.slow
 LIMITS = SandboxConfig(timeout_s=20, memory_mb=384, output_kb=64, processes=12)
 
 

@@ -497,6 +497,7 @@ except OSError as full:
     assert result.stdout.strip() == "28" or result.ended_by == "memory"  # no space left
 
 
+@pytest.mark.slow
 def test_folders_and_empty_files_are_bounded_too(any_box):
     result = any_box.run(
         """
@@ -535,6 +536,7 @@ time.sleep(5)
 """
 
 
+@pytest.mark.slow
 def test_memory_that_no_process_is_charged_for_cannot_be_had(box):
     if box.backend != "zygote-landlock":
         result = box.run(SHARED_MEMORY)
@@ -565,6 +567,7 @@ with open("file", "wb+") as file:
     assert (result.stdout, result.stderr) == ("works\n", "")
 
 
+@pytest.mark.slow
 def test_the_kernel_ends_a_call_before_anybody_else_where_memory_runs_out(any_box):
     """Seen from outside: the score of the process that sleeps inside."""
     code = "import time; time.sleep(3)"

@@ -25,6 +25,7 @@ print("nested")
 """
 
 
+@pytest.mark.slow
 def test_a_deep_folder_with_closed_folders_and_links_is_removed_and_nothing_else(tmp_path: Path):
     kept = tmp_path / "kept" / "file"
     kept.parent.mkdir()
