@@ -27,8 +27,6 @@ from astune.schema import ConfigError, EngineError, collector_at_rest
 if TYPE_CHECKING:
     from astune.renderers.template import ChatTemplate
 
-_NO_BOUND = 1 << 40
-
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
@@ -202,14 +200,14 @@ def _lacking(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequen
 
 
 async def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: Sequence[Probe]) -> OpenModel:
-    from astune.engine.remote.text_endpoint import TextEndpointEngine
+    from astune.engine.remote.text_endpoint import UNBOUNDED, TextEndpointEngine
     from astune.renderers.text_renderer import TextRenderer
 
     if len(endpoints) > 1:
         raise ConfigError(
             "engine.base_url names several endpoints that give text only", hint="name one, or serve token ids with vLLM"
         )
-    rollout = config.rollout.model_copy(update={"max_model_len": _NO_BOUND})
+    rollout = config.rollout.model_copy(update={"max_model_len": UNBOUNDED})
     unbounded = config.model_copy(update={"rollout": rollout})
     lacks = tuple(_lacking(config, endpoints, probes))
     engine = TextEndpointEngine(endpoints[0])

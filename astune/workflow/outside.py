@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -17,13 +17,11 @@ from astune.config.strict import StrictModel
 from astune.context_tracker import ContextTracker
 from astune.engine.base import InferenceEngine, StreamingEngine
 from astune.engine.remote.endpoint import Endpoint, key_from, require_address
-from astune.engine.remote.text_endpoint import TextEndpointEngine
+from astune.engine.remote.text_endpoint import UNBOUNDED, TextEndpointEngine
 from astune.renderers.text_renderer import TextRenderer
 from astune.schema import WorkflowError
 
 _SECTION = "fallback_model"
-_UNBOUNDED = 1 << 40
-"""Context in characters: the endpoint's own limit holds."""
 
 
 class OutsideModel(StrictModel):
@@ -58,18 +56,18 @@ class OutsideModel(StrictModel):
         return outside
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Route:
     """An engine, and the record of the conversations that it answers, in the engine's own tokens."""
 
     engine: InferenceEngine
     tracker: ContextTracker
     max_model_len: int
+    streaming: StreamingEngine | None = field(init=False)
+    """The engine, if it shows an answer's tokens while it samples them; every call asks for it."""
 
-    @property
-    def streaming(self) -> StreamingEngine | None:
-        """The engine, if it shows an answer's tokens while it samples them."""
-        return self.engine if isinstance(self.engine, StreamingEngine) else None
+    def __post_init__(self) -> None:
+        self.streaming = self.engine if isinstance(self.engine, StreamingEngine) else None
 
 
 async def route_to(outside: OutsideModel) -> Route:
@@ -83,7 +81,7 @@ async def route_to(outside: OutsideModel) -> Route:
     opening = engines.get(outside)
     if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
         opening = engines[outside] = asyncio.ensure_future(_opened(outside))
-    return Route(await asyncio.shield(opening), ContextTracker(TextRenderer(), _UNBOUNDED), _UNBOUNDED)
+    return Route(await asyncio.shield(opening), ContextTracker(TextRenderer(), UNBOUNDED), UNBOUNDED)
 
 
 _ENGINES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[OutsideModel, asyncio.Future[TextEndpointEngine]]] = (

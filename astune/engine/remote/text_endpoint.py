@@ -25,6 +25,8 @@ from astune.schema import (
     tool_call_id,
 )
 
+UNBOUNDED = 1 << 40
+"""Context of such a model, in characters: the endpoint's own limit holds."""
 _PROOF = [{"role": "user", "content": "Say yes."}]
 _PROOF_TOKENS = 16
 _PROOF_WITHIN_S = 120.0
