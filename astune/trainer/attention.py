@@ -1,8 +1,8 @@
 """Attention over a prefix tree, following a plan: no mask over the whole tree is ever built.
 
 It is reached through transformers' attention interface under the name `TREE_ATTENTION`, so a model needs no
-change. Outside `attending(plan)` it refuses to run. Where there are no compiled kernels it consists of plain matrix
-products, in which a key head's query heads are rows.
+change. Outside `attending(plan)` it refuses to run. On a GPU it is FlexAttention; on a CPU compiled kernels, or where
+there are none plain matrix products, in which a key head's query heads are rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
 from astune.schema import TrainerError
+from astune.trainer._flex import flex_for
 from astune.trainer._tree_kernels import TreeKernels, kernels_for
 from astune.trainer.attention_plan import AttentionPlan, BranchBatch
 
@@ -160,8 +161,14 @@ def tree_attention(
             hint="choose a model with plain softmax attention",
         )
     n_key_heads = key.shape[1]
-    query_HTGD = query[0].unflatten(0, (n_key_heads, -1)).transpose(1, 2).contiguous()
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    flex = flex_for(query, key)
+    if flex is not None:
+        grouped = query.shape[1] != n_key_heads
+        return flex(query, key, value, block_mask=plan.block_mask, scale=scale, enable_gqa=grouped).transpose(
+            1, 2
+        ), None
+    query_HTGD = query[0].unflatten(0, (n_key_heads, -1)).transpose(1, 2).contiguous()
     inputs = query_HTGD, key[0].contiguous(), value[0].contiguous(), scale, plan
     kernels = kernels_for(query, value)
     out_HTGD = cast(Tensor, _Batched.apply(*inputs) if kernels is None else _Tiled.apply(*inputs, kernels))

@@ -1,26 +1,31 @@
 """Attention plan of a prefix tree, built once and used by every layer.
 
-For the compiled kernels as tiles: a few tokens of a segment, and the ranges of the layout that they see. For matrix
-products as a few dense batches, for which the tree is recut. Beginnings too short to be worth a batch of their own are
-repeated in each of their branches, and long segments are cut into a chain; neither changes what a token sees. The
-branches of one parent then form a batch: each row of it attends to [the parent's whole path; itself causally].
+For the compiled kernels as tiles: a few tokens of a segment, and the ranges of the layout that they see. For
+FlexAttention as a mask of blocks. For matrix products as a few dense batches, for which the tree is recut: beginnings
+too short to be worth a batch of their own are repeated in each of their branches, and long segments are cut into a
+chain; neither changes what a token sees. The branches of one parent then form a batch: each row of it attends to [the
+parent's whole path; itself causally].
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from astune.trainer.trie import Ints, PrefixTree, Segment
 
 LANES = 16
 """Tokens that the kernels read together."""
+BLOCK = 128
+"""Tokens of a side of FlexAttention's blocks, of which a kernel skips those that are masked as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Tiles:
 
 
 class AttentionPlan:
-    """Both forms are made when first asked for."""
+    """Every form is made when first asked for."""
 
     def __init__(self, tree: PrefixTree, device: torch.device, limits: Limits) -> None:
         self._segments = tree.segments
@@ -95,6 +100,11 @@ class AttentionPlan:
             for bucket in _buckets(branches, len(ancestor_A), self._limits):
                 batches.append(_batch(ancestor_A, bucket, self._device))
         return batches
+
+    @cached_property
+    def block_mask(self) -> BlockMask:
+        """Token q sees token k where `k <= q < end[k]`: the layout is depth-first, so k's descendants end there."""
+        return _block_mask(self._segments, self._device)
 
     def tiles(self, group: int, rows: int) -> Tiles:
         """Tiles of about `rows` queries, of which each token has `group`; at least one token."""
@@ -127,6 +137,34 @@ def _tiles(segments: Sequence[Segment], tokens: int) -> Tiles:
         tokens=tokens,
         width=max(sum(-(-to // LANES) * LANES - start // LANES * LANES for start, to in ranges) for ranges in seen),
     )
+
+
+def _block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
+    n_tokens = segments[-1].end
+    n_blocks = -(-n_tokens // BLOCK)
+    end_T = np.zeros(n_blocks * BLOCK, np.int64)
+    for segment in segments:
+        end_T[segment.start : segment.end] = segment.descendants_end
+    start_B = np.arange(n_blocks) * BLOCK
+    before_BB = start_B[None] < start_B[:, None]
+    seen_BB = before_BB & (end_T.reshape(-1, BLOCK).max(1)[None] > start_B[:, None])
+    whole_BB = seen_BB & (end_T.reshape(-1, BLOCK).min(1)[None] >= np.minimum(start_B + BLOCK, n_tokens)[:, None])
+    end = torch.from_numpy(end_T).to(device)
+
+    def is_seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < end[key])
+
+    partly = _listed(seen_BB & ~whole_BB | np.eye(n_blocks, dtype=bool), device)
+    wholly = _listed(whole_BB, device)
+    lengths = (n_tokens, n_tokens)
+    return BlockMask.from_kv_blocks(*partly, *wholly, BLOCK_SIZE=BLOCK, mask_mod=is_seen, seq_lengths=lengths)
+
+
+def _listed(is_BB: NDArray[np.bool_], device: torch.device) -> tuple[Tensor, Tensor]:
+    """How many blocks of keys each block of queries has, [1, 1, B], and which, those first, [1, 1, B, B]."""
+    counts, order = is_BB.sum(axis=1), np.argsort(~is_BB, axis=1, kind="stable")
+    on_device = partial(torch.tensor, dtype=torch.int32, device=device)
+    return on_device(counts)[None, None], on_device(order)[None, None]
 
 
 @dataclass(frozen=True, slots=True)

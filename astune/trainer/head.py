@@ -77,8 +77,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """Convert a chunk's logits to log-probabilities: (logit - top) / temperature - lse. (logit - top) / temperature -
-    lse.
+    """Convert a chunk's logits to log-probabilities: (logit - top) / temperature - lse.
 
     `lse_C` is taken after the row's largest, so that a token of probability 0.99 keeps its last digits: of a
     float32 near 20, the usual log-sum-exp, only 2e-6 is left, a thousandth of such a token's gradient.

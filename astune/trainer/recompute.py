@@ -52,7 +52,7 @@ class Recomputing:
         self._count(tensor)
 
     def _count(self, made: Tensor) -> None:
-        self._bytes_made += made.nbytes
+        self._bytes_made += made.nbytes if made.device.type == "cpu" else 0
         if self._bytes_made >= _BYTES_MADE:
             self._bytes_made = 0
             give_back_freed_memory()

@@ -1,4 +1,4 @@
-"""Tree attention on its own: the compiled kernels and the matrix products against float64."""
+"""Tree attention on its own: compiled kernels and matrix products against float64, FlexAttention against the latter."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from astune.engine import compiled
 from astune.engine.compiled import processor
-from astune.trainer import _tree_kernels
+from astune.trainer import _flex, _tree_kernels
 from astune.trainer._tree_kernels import TreeKernels, kernels_for
 from astune.trainer.attention import _Batched, _Tiled
-from astune.trainer.attention_plan import AttentionPlan, plan_attention
+from astune.trainer.attention_plan import BLOCK, AttentionPlan, plan_attention
 from astune.trainer.trie import PrefixTree, build_tree
 
 needs_kernels = pytest.mark.skipif("avx512_bf16" not in processor(), reason="the kernels need AVX512-BF16")
@@ -140,3 +141,41 @@ def test_a_tile_lets_each_token_see_exactly_its_own_path(tree: PrefixTree, group
             covered.append(token)
             assert [at for start, to in ranges for at in range(start, min(to, token + 1))] == path_of[token]
     assert covered == list(range(len(tree)))
+
+
+@given(trees())
+@settings(max_examples=30)
+def test_the_block_mask_lets_each_token_see_exactly_its_own_path(tree: PrefixTree) -> None:
+    mask = plan_attention(tree, torch.device("cpu")).block_mask
+    path_of = {int(row): rows_of[: place + 1].tolist() for rows_of in tree.rows for place, row in enumerate(rows_of)}
+    token = torch.arange(len(tree))
+    seen = mask.mask_mod(token, token, token[:, None], token[None])
+    assert [row.nonzero()[:, 0].tolist() for row in seen] == [path_of[row] for row in range(len(tree))]
+    blocks = (
+        torch.nn.functional.pad(seen, (0, -len(tree) % BLOCK) * 2).unflatten(0, (-1, BLOCK)).unflatten(2, (-1, BLOCK))
+    )
+    assert torch.equal(mask.to_dense()[0, 0].bool(), blocks.any(3).any(1))
+    assert mask.full_kv_num_blocks is not None
+    assert mask.full_kv_indices is not None
+    listed = zip(mask.full_kv_num_blocks[0, 0].tolist(), mask.full_kv_indices[0, 0].tolist(), strict=True)
+    for queries, (count, keys) in enumerate(listed):
+        assert all(seen[queries * BLOCK :, key * BLOCK :][:BLOCK, :BLOCK].all() for key in keys[:count])
+
+
+@given(tree=trees(), heads=st.integers(1, 2), group=st.integers(1, 3))
+@settings(max_examples=10)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_with_that_mask_is_tree_attention(tree: PrefixTree, heads: int, group: int) -> None:
+    plan = plan_attention(tree, torch.device("cpu"))
+    query, key, value, _ = (tensor.float() for tensor in tensors(len(tree), heads, group, 16))
+    ours = _Batched.apply(query, key, value, 0.25, plan)
+    heads_first = query.transpose(1, 2).flatten(0, 1)[None]
+    inputs = heads_first, key[None], value[None]
+    theirs = flex_attention(*inputs, block_mask=plan.block_mask, scale=0.25, enable_gqa=group > 1)
+    torch.testing.assert_close(theirs[0].unflatten(0, (heads, group)).transpose(1, 2), ours)
+
+
+def test_flex_attention_that_fails_is_left_alone_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert _flex._tried(torch.device("cpu"), torch.float32, 16, 2, 1) is None  # its backward pass needs a GPU
+    assert "FlexAttention failed: FlexAttention does not support backward on CPU" in caplog.text
