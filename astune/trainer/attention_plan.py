@@ -161,7 +161,7 @@ def _block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
 
 
 def _listed(is_BB: NDArray[np.bool_], device: torch.device) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of queries has, [1, 1, B], and which, those first, [1, 1, B, B]."""
+    """The number of key blocks of each block of queries, [1, 1, B], and their indices, [1, 1, B, B], those first."""
     counts, order = is_BB.sum(axis=1), np.argsort(~is_BB, axis=1, kind="stable")
     on_device = partial(torch.tensor, dtype=torch.int32, device=device)
     return on_device(counts)[None, None], on_device(order)[None, None]
