@@ -94,7 +94,7 @@ def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool, QueryLimit]:
     Raises:
         RunStoreError: a file beside the store was not made by SQLite.
     """
-    _require_files_beside(path.resolve())
+    _require_files_beside(path)
     connection, never_changes = _connect_to_read(path)
     return connection, never_changes, QueryLimit(connection)
 
@@ -116,7 +116,7 @@ def _connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool]:
 def _require_files_beside(path: Path) -> None:
     """Refuse links and pipes among the files that SQLite opens by itself, since they could block it for ever."""
     for end in ("-wal", "-shm", "-journal"):
-        beside = path.with_name(f"{path.name}{end}")
+        beside = _beside(path, end)
         try:
             regular = stat.S_ISREG(beside.lstat().st_mode)
         except OSError:
@@ -132,7 +132,6 @@ def primary_code(error: sqlite3.Error) -> int:
 
 def stamps_of(path: Path) -> tuple[Stamp, Stamp]:
     """Return stamps of the store and of its write-ahead log."""
-    path = path.resolve()
     return Stamp.of(path), Stamp.of(_log_of(path))
 
 
@@ -146,7 +145,13 @@ def _is_at_rest(path: Path) -> bool:
 
 
 def _log_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
+    return _beside(path, "-wal")
+
+
+def _beside(path: Path, end: str) -> Path:
+    """Return a file that SQLite keeps beside a store, which for a link is beside the file that it leads to."""
+    real = path.resolve() if path.is_symlink() else path
+    return real.with_name(f"{real.name}{end}")
 
 
 def create(path: Path) -> None:

@@ -20,6 +20,7 @@ run whose status is `running` but whose lock is free was killed.
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import shutil
 import time
@@ -324,9 +325,18 @@ def outermost_run(path: Path) -> Path:
 
 def runs_below(folder: Path) -> list[Path]:
     """Return every run in a folder of experiments or of one experiment, oldest first."""
-    found = {path.parent for pattern in (f"*/{_INFO}", f"*/*/{_INFO}") for path in folder.glob(pattern)}
-    found |= {path.parents[1] for pattern in (f"*/{_EPISODES}", f"*/*/{_EPISODES}") for path in folder.glob(pattern)}
+    experiments = _folders(folder)
+    found = [*experiments, *(run for experiment in experiments for run in _folders(experiment))]
     return sorted((run for run in found if not run.name.startswith(".") and is_run(run)), key=_age)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
 
 
 def _age(run: Path) -> tuple[float, str]:

@@ -120,7 +120,7 @@ class WatchedFolder:
         return runs + ([Event("talk", {})] if written != self._written else [])
 
     def greeting(self) -> list[Event]:
-        return [Event("runs", {"total": len(self.library.runs())})]
+        return [Event("runs", {"total": len(self._known)})]
 
 
 def _shown(run: ViewedRun) -> tuple[object, ...]:

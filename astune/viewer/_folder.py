@@ -6,6 +6,7 @@ path relative to the folder; a link that leads out of the folder is as if it wer
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -26,7 +27,7 @@ class Folder:
     def level(self) -> Level:
         if is_run(self.root):
             return "run"
-        return "experiment" if any(run.parent == self.root for run in runs_below(self.root)) else "record"
+        return "experiment" if any(map(is_run, self.root.glob("[!.]*"))) else "record"
 
     def runs(self) -> dict[str, Path]:
         """Every run by its name, newest first."""
@@ -56,6 +57,17 @@ class Folder:
     def holds(self, path: Path) -> bool:
         """Return whether a path lies in the folder also when its links are followed; what cannot be a path does not."""
         try:
-            return path.resolve().is_relative_to(self.root)
+            return self._has_no_link(path) or path.resolve().is_relative_to(self.root)
         except (OSError, ValueError, RuntimeError):  # too long, with a NUL, a circle of links
             return False
+
+    def _has_no_link(self, path: Path) -> bool:
+        """Return whether a path below the root has no link below it, which is cheaper to tell than where it leads."""
+        if ".." in path.parts or not path.is_relative_to(self.root):
+            return False
+        at, root = os.fspath(path), os.fspath(self.root)
+        while len(at) > len(root):
+            if os.path.islink(at):
+                return False
+            at = os.path.dirname(at)
+        return True

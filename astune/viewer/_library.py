@@ -17,21 +17,22 @@ class Library:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._listing = threading.Lock()
+        self._listing = threading.RLock()
         self._open: dict[str, ViewedRun] = {}
 
     def runs(self) -> dict[str, ViewedRun]:
-        """Every run by its name, newest first."""
-        found = self.folder.runs()
-        with self._lock:
-            self._open = {name: run for name, run in self._open.items() if name in found}
-            return {name: self._known(name, path) for name, path in found.items()}
+        """Every run by its name, newest first.
+
+        Who asks while they are listed the first time waits for that, which has read most of what is asked next.
+        """
+        with self._listing:
+            found = self.folder.runs()
+            with self._lock:
+                self._open = {name: run for name, run in self._open.items() if name in found}
+                return {name: self._known(name, path) for name, path in found.items()}
 
     def listed(self) -> list[dict[str, Any]]:
-        """Every run's entry of a list, newest first, with the settings in which they differ.
-
-        Each file is read once; who asks while they are read the first time waits for that instead of reading them too.
-        """
+        """Every run's entry of a list, newest first, with the settings in which they differ; each file is read once."""
         with self._listing:
             runs = list(self.runs().values())
             return together([run.info() for run in runs], [run.settings() for run in runs])

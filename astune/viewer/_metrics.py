@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from astune.runs import HeldOut, MetricsLine, Stamp, open_regular, parse_line
 
 _LINE_BYTES = 2**20
 _MEASUREMENT = b'"validation"'
+_BLOCK_BYTES = 2**18
 _END_OF_READ = 256
 """Last line read, which must be unchanged at its position."""
 _KIND_WITHIN = 64
@@ -109,7 +111,8 @@ class HeldOutScores:
                     if file.read(len(self._end)) != self._end:
                         self._begin()
                         file.seek(0)
-                    self._take(file.read(max(0, min(_SHOWN_BYTES, os.fstat(file.fileno()).st_size) - self._offset)))
+                    for lines in _blocks(file, _SHOWN_BYTES - self._offset):
+                        self._take(lines)
             except OSError:
                 return None
             return self._found
@@ -118,20 +121,33 @@ class HeldOutScores:
         self._offset, self._end = 0, b""
         self._found: HeldOut | None = None
 
-    def _take(self, data: bytes) -> None:
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        self._end = (self._end + whole[-_END_OF_READ:])[-_END_OF_READ:]
-        for line in _measurements(whole):
+    def _take(self, lines: bytes) -> None:
+        self._offset += len(lines)
+        self._end = (self._end + lines[-_END_OF_READ:])[-_END_OF_READ:]
+        for line in _measurements(lines):
             with suppress(ValueError):
                 self._found = HeldOut.of([parse_line(line)], self._found)
 
 
-def _measurements(data: bytes) -> Iterator[bytes]:
-    """The lines of measurements among whole lines, without a look at each of the others."""
-    at = data.find(_MEASUREMENT)
-    while at >= 0:
-        begin, end = data.rfind(b"\n", 0, at) + 1, data.index(b"\n", at)
-        if at - begin < _KIND_WITHIN:
-            yield data[begin:end]
-        at = data.find(_MEASUREMENT, end)
+def _blocks(file: BinaryIO, limit: int) -> Iterator[bytes]:
+    """The whole lines among a file's next bytes, in blocks that a processor's cache holds unless a line is longer."""
+    size = _BLOCK_BYTES
+    while block := file.read(min(size, limit)):
+        whole = block.rfind(b"\n") + 1
+        file.seek(whole - len(block), os.SEEK_CUR)
+        if whole:
+            limit -= whole
+            yield block[:whole]
+        elif len(block) < size:
+            return
+        else:
+            size *= 2
+
+
+def _measurements(lines: bytes) -> Iterator[bytes]:
+    """The lines of measurements among whole lines, with a look at the beginning of each."""
+    begin = 0
+    while end := lines.find(b"\n", begin) + 1:
+        if lines.find(_MEASUREMENT, begin, begin + _KIND_WITHIN) >= 0:
+            yield lines[begin : end - 1]
+        begin = end

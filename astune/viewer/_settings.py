@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -21,6 +22,8 @@ _CHARACTERS = 80
 _HEAD = "astune:\n"
 _KEPT_SECTIONS = 2000
 _SECTION_BEGINS = re.compile(r"^(?=  [^\s#-])", re.MULTILINE)
+_OUTSIDE = re.compile(r"^(?!  |$)", re.MULTILINE)
+"""A line that is not indented belongs to no section."""
 _REACHES_FURTHER = re.compile(r"[&*]")
 """An anchor in one section may be named in another."""
 _TARGETS = re.compile(r"models\.([^.]+)\.targets")
@@ -48,7 +51,7 @@ def read_settings(text: str) -> Settings:
         plain_text(backbone) if isinstance(backbone, str) else None,
         plain_text(model) if isinstance(model, str) else None,
         seed if type(seed) is int and abs(seed) < 2**53 else None,
-        dict(pair for pair, _ in zip(flat.items(), range(_MOST_KEYS), strict=False)),
+        dict(islice(flat.items(), _MOST_KEYS)),
     )
 
 
@@ -64,10 +67,7 @@ def _read_by_section(text: str) -> tuple[Mapping[str, Any], Mapping[str, str]] |
 
     None where the text is not laid out as `astune.config.dump` does, so that it has to be read as a whole.
     """
-    lines = text.split("\n")
-    if not text.startswith(_HEAD) or _REACHES_FURTHER.search(text):
-        return None
-    if not all(line.startswith("  ") or not line for line in lines[1:]):
+    if not text.startswith(_HEAD) or _REACHES_FURTHER.search(text) or _OUTSIDE.search(text, len(_HEAD)):
         return None
     root: dict[str, Any] = {}
     flat: dict[str, str] = {}

@@ -9,6 +9,11 @@ from viewer_stage import get, serving
 
 from astune.config import dump, load_config
 from astune.runs import HeldOut, RunDirectory
+from astune.viewer import _metrics
+from astune.viewer._conversations import Conversations
+from astune.viewer._events import WatchedFolder
+from astune.viewer._folder import Folder
+from astune.viewer._library import Library
 from astune.viewer._metrics import HeldOutScores
 from astune.viewer._settings import Settings, differing, read_settings
 
@@ -95,20 +100,46 @@ def test_settings_are_texts_that_an_answer_can_hold():
     assert read.values["f"] == "数"
 
 
+def measured(step: int, score: float, more: str = "") -> bytes:
+    """A line of a measurement, as long as one likes."""
+    head = b'{"step":%d,"kind":"validation","time":1.0,"elapsed_s":1.0,"metrics":' % step
+    return head + b'{"reward/success_of_all":%f%s}}\n' % (score, more.encode())
+
+
+def test_scores_are_read_of_lines_longer_and_shorter_than_what_is_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(_metrics, "_BLOCK_BYTES", 200)
+    path = tmp_path / "metrics.jsonl"
+    more = "".join(f',"own/{at}":1.0' for at in range(60))
+    lines = [measured(step, step / 8, more if step % 3 == 0 else "") for step in range(8)]
+    training = measured(9, 1.0, ',"own/\\"validation\\"":1.0').replace(b'"kind":"validation"', b'"kind":"train"')
+    path.write_bytes(training + training.join(lines))
+    assert HeldOutScores(path).read() == HeldOut(0.0, 0.875, 7, 0.875, 7)
+
+
+def test_who_listens_to_a_folder_is_greeted_without_another_look_at_it(tmp_path, monkeypatch):
+    write(tmp_path, {0: 0.25}, config())
+    looks: list[None] = []
+    found = Folder.runs
+
+    def runs(self: Folder) -> dict[str, Path]:
+        looks.append(None)
+        return found(self)
+
+    monkeypatch.setattr(Folder, "runs", runs)
+    watched = WatchedFolder(Library(Folder(tmp_path)), Conversations(None))
+    watched.look()
+    assert [event.data for event in watched.greeting()] == [{"total": 1}]
+    assert len(looks) == 1
+
+
 def test_scores_follow_a_file_that_grows_is_torn_or_is_put_in_the_place_of_another(tmp_path):
     path = tmp_path / "metrics.jsonl"
     scores = HeldOutScores(path)
     assert scores.read() is None
 
-    def line(step: int, score: float) -> bytes:
-        return (
-            b'{"step":%d,"kind":"validation","time":1.0,"elapsed_s":1.0,"metrics":{"reward/success_of_all":%f}}\n'
-            % (step, score)
-        )
-
-    path.write_bytes(line(0, 0.5) + line(2, 0.75)[:40])
+    path.write_bytes(measured(0, 0.5) + measured(2, 0.75)[:40])
     assert scores.read() == HeldOut(0.5, 0.5, 0, 0.5, 0)
-    path.write_bytes(line(0, 0.5) + line(2, 0.75) + b"nonsense\n" + line(4, float("nan")))
+    path.write_bytes(measured(0, 0.5) + measured(2, 0.75) + b"nonsense\n" + measured(4, float("nan")))
     assert scores.read() == HeldOut(0.5, 0.75, 2, 0.75, 2)
-    path.write_bytes(line(0, 0.125))
+    path.write_bytes(measured(0, 0.125))
     assert scores.read() == HeldOut(0.125, 0.125, 0, 0.125, 0)
