@@ -20,6 +20,7 @@ from astune.config.schema import LoraConfig, ModelConfig
 from astune.engine.adapters import Adapter
 from astune.engine.local.allocator import set_up_cpu_memory
 from astune.engine.local.device import pick_device, pick_dtype
+from astune.engine.local.own_attention import without_gaps
 from astune.engine.model_files import why_not_loaded
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
@@ -204,4 +205,4 @@ def _loaded(folder: Path, device: torch.device) -> nn.Module:
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
     except Exception as cause:
         raise TrainerError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
-    return cast(nn.Module, loaded).to(device).eval()
+    return cast(nn.Module, without_gaps(loaded)).to(device).eval()

@@ -50,6 +50,11 @@ ARCHITECTURES: list[tuple[str, dict[str, Any], type]] = [
     ("Mistral", {"sliding_window": None}, CpuLlama),
     ("Mistral", {"sliding_window": 16}, HfModel),
     ("Gemma2", {"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16}, HfModel),  # soft-capped scores
+    (  # scores far beyond their cap
+        "Gemma2",
+        {"head_dim": 16, "query_pre_attn_scalar": 1, "attn_logit_softcapping": 2.0, "initializer_range": 0.3},
+        HfModel,
+    ),
     ("Phi3", {}, HfModel),
     ("StableLm", {}, HfModel),
     ("DeepseekV3", LATENT, HfModel),  # keys and values of different sizes, experts

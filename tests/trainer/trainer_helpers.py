@@ -127,7 +127,8 @@ def reference_gradient(
 
 
 def own_model(folder: Path, dtype: str) -> nn.Module:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    """Eager attention is the reference: transformers' fused one leaves out the soft cap of Gemma's scores."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
 
 
 def one_by_one(

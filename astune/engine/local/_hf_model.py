@@ -21,6 +21,7 @@ from astune.engine.adapters import Adapter
 from astune.engine.local._adapters import Adapters, require_known
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._slots import LayerShape
+from astune.engine.local.own_attention import without_gaps
 from astune.engine.model_files import why_not_loaded
 from astune.schema import EngineError
 
@@ -240,7 +241,7 @@ def load_transformers(folder: Path, dtype: torch.dtype, device: torch.device) ->
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False
         )
-        return model.to(device)
+        return without_gaps(model).to(device)
     except Exception as cause:
         raise EngineError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
     finally:
