@@ -23,16 +23,29 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([
 _UNIT = re.compile(r"^(.*?[\d}%])\s+([A-Za-z][A-Za-z. ]*?)(?:\s*(?:\^\s*\{?[23]\}?|[²³]))?$", re.DOTALL)
 _ATTACHED_UNIT = re.compile(r"^(.*\d)\s*(?:mm|cm|km|kg|mg|ml|mph|kph|am|pm|°)$", re.IGNORECASE)
 _VARIABLE = re.compile(r"^[A-Za-z]\s*=\s*")
-_LONE_NUMBER = re.compile(rf"(?<![\w.])[-+]?[$€£]?{_NUMBER}(?:\s*/\s*\d+)?\s*%?")
+_LONE_NUMBER = re.compile(rf"(?<![\w.])[-+−–]?[$€£]?{_NUMBER}(?:\s*/\s*\d+)?\s*%?")
+_HALF_OF_DAY = re.compile(r"\d\s*([ap])\.?\s?m\b", re.IGNORECASE)
 
-_SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000, "dozen": 12}
-_NO_UNITS = {"and", "or", "to", "plus", "minus", "times", "over", "by", "of", "x", "y", "z", "n", "if", "not"}
+_SCALES = {
+    "hundred": 100,
+    "thousand": 1_000,
+    "million": 1_000_000,
+    "billion": 1_000_000_000,
+    "trillion": 1_000_000_000_000,
+    "dozen": 12,
+}
+_NO_UNITS = {"and", "or", "to", "plus", "minus", "times", "over", "by", "of", "x", "y", "z", "n", "if", "not"} | {
+    "pi", "e", "i", "sqrt", "squared", "cubed", "factorial", "mod", "base"
+}  # fmt: skip
+"""Words behind a number that make it another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
     value: Fraction
     percent: bool = False
+    half_of_day: str = ""
+    """`a` or `p` of a time in the morning or in the afternoon."""
 
 
 def last_boxed(text: str) -> str | None:
@@ -55,6 +68,7 @@ def stated_answer(text: str) -> str | None:
     "so \boxed{64}"                           -> 64
     "49 + 15 = 64\n#### 64"                   -> 64
     "She pays 9 * 2 = $18 a day."             -> $18     the only number after the last line's last `=`
+    "It is −5."                               -> -5      whichever character its minus is
     "It is 64 or 65."                         -> None    two numbers: no commitment, and none is guessed
     "so \boxed{6"                             -> None    cut off
     """
@@ -67,7 +81,7 @@ def stated_answer(text: str) -> str | None:
     if not lines:
         return None
     numbers = _LONE_NUMBER.findall(lines[-1].rpartition("=")[2])
-    return numbers[0].strip().rstrip(".") if len(numbers) == 1 else None
+    return _with_plain_minus(numbers[0]).strip().rstrip(".") if len(numbers) == 1 else None
 
 
 def after_marker(text: str) -> str:
@@ -80,12 +94,13 @@ def after_marker(text: str) -> str:
 def same_answer(answer: str, reference: str) -> bool:
     """Return whether two answers are equal as numbers, or, where either is none, as text.
 
-    `25%` equals `0.25`, and equals `25`, for a question that asks for a percentage is answered either way.
+    `25%` equals `0.25`, and equals `25`, for a question that asks for a percentage is answered either way. `3 pm`
+    equals `3`, and not `3 am`.
     """
     left, right = _parse(answer), _parse(reference)
     if left is None and right is None:
         return _letters(answer) == _letters(reference)
-    if left is None or right is None:
+    if left is None or right is None or {left.half_of_day, right.half_of_day} == {"a", "p"}:
         return False
     if left.percent == right.percent:
         return left.value == right.value
@@ -98,9 +113,13 @@ def is_number(text: str) -> bool:
     return _parse(text) is not None
 
 
+def _with_plain_minus(text: str) -> str:
+    return text.replace("−", "-").replace("–", "-")
+
+
 def _clean(text: str) -> str:
     """Without what carries no value: mathematical delimiters, spacing, currency, emphasis, a final stop."""
-    text = text.strip().strip("*").replace("−", "-").replace("–", "-")
+    text = _with_plain_minus(text.strip().strip("*"))
     text = _WRAPPED.sub(r" \1", text)
     text = re.sub(r"\\[()\[\]!,;: ]|\\(?:left|right|quad|displaystyle)\b", " ", text.replace("{,}", ","))
     text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text.replace("\\%", "%"))
@@ -117,26 +136,26 @@ def _parse(text: str) -> _Number | None:
     if len(text) > MAX_LENGTH:
         return None
     text = _clean(text)
-    scale = Fraction(1)
+    scale, half = Fraction(1), _HALF_OF_DAY.search(text)
     unit = _UNIT.match(text)
     if unit is not None:
         words = unit[2].lower().replace(".", " ").split()
-        if words and words[0] in _SCALES:
-            scale = Fraction(_SCALES[words.pop(0)])
+        while words and words[0] in _SCALES:  # three hundred thousand
+            scale *= _SCALES[words.pop(0)]
         if words[:1] == ["percent"]:
             return _number(unit[1] + "%", scale)
         if len(words) > 4 or _NO_UNITS & set(words):
             return None
         text = unit[1]
     attached = _ATTACHED_UNIT.match(text)
-    return _number(attached[1] if attached else text, scale)
+    return _number(attached[1] if attached else text, scale, half[1].lower() if half else "")
 
 
-def _number(text: str, scale: Fraction) -> _Number | None:
+def _number(text: str, scale: Fraction, half_of_day: str = "") -> _Number | None:
     percent = text.endswith("%")
     text = text.rstrip("%").strip()
     value = _fraction(text)
-    return None if value is None else _Number(value * scale, percent)
+    return None if value is None else _Number(value * scale, percent, half_of_day)
 
 
 def _fraction(text: str) -> Fraction | None:
