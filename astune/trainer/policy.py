@@ -30,7 +30,7 @@ from astune.trainer.loss import LossSums, PolicyLoss
 from astune.trainer.microbatch import MicroBatch, pack, split
 from astune.trainer.own_logprobs import by_message
 from astune.trainer.policy_model import PolicyModel
-from astune.trainer.preferences import add_margins
+from astune.trainer.preferences import add_margins, margin_metrics
 from astune.trainer.samples import WeightedTimeline, weighted
 from astune.trainer.step_report import StepReport
 
@@ -133,10 +133,10 @@ class PolicyTrainer:
         counts: Counter[str] = Counter()
         total: LossSums | None = None
         norms: list[float] = []
-        margins: dict[str, float] = {}
+        margins: list[float] = []
         for microbatches in self._with_old_logprobs(updates):
             if self.algorithm.learns_from == "preferences":
-                margins = add_margins(microbatches, self._logprobs)
+                margins += add_margins(microbatches, self._logprobs)
             sums = accumulate_gradient(self._model, microbatches, self._loss, self._config.rollout.temperature)
             norm = self._model.masters.step(self._config.trainer.optim, lr)
             if not norms:  # from the first update on, the weights are others
@@ -159,7 +159,7 @@ class PolicyTrainer:
             grad_norm=math.fsum(norms) / len(norms),
             lr=lr,
             **counts,
-            **margins,
+            **margin_metrics(margins),
         )
 
     def save_model(self, folder: Path) -> None:

@@ -18,8 +18,8 @@ from astune.schema import TrainerError
 from astune.trainer.microbatch import MicroBatch
 
 
-def add_margins(microbatches: Sequence[MicroBatch], logprobs: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
-    """Note the margin of each token's pair in the micro-batches' inputs, which have `start_logprob_E`.
+def add_margins(microbatches: Sequence[MicroBatch], logprobs: Callable[[MicroBatch], Tensor]) -> list[float]:
+    """Note the margin of each token's pair in the inputs of an update's micro-batches, which have `start_logprob_E`.
 
         log policy - log start of tokens    chosen 0.5 1.0    rejected -0.5 -0.25 0.25    ->   margin 2, 5 tokens
 
@@ -27,7 +27,7 @@ def add_margins(microbatches: Sequence[MicroBatch], logprobs: Callable[[MicroBat
         logprobs: the policy's present log-probabilities [E] of a micro-batch.
 
     Returns:
-        `chosen_preferred`, the part of the pairs with a margin above 0, and `margin_mean`, in nats.
+        the margin of each pair, in nats.
     """
     margins, counts = defaultdict[int, float](float), defaultdict[int, int](int)
     for microbatch in microbatches:
@@ -43,8 +43,14 @@ def add_margins(microbatches: Sequence[MicroBatch], logprobs: Callable[[MicroBat
         n_tokens_E = torch.tensor([float(counts[pair]) for pair in _pairs(microbatch)])
         like = microbatch.inputs.weight_E
         microbatch.inputs = replace(microbatch.inputs, margin_E=margin_E.to(like), pair_tokens_E=n_tokens_E.to(like))
-    preferred = fmean(margin > 0 for margin in margins.values())
-    return {"chosen_preferred": preferred, "margin_mean": fmean(margins.values())}
+    return [*margins.values()]
+
+
+def margin_metrics(margins: Sequence[float]) -> dict[str, float]:
+    """Return `chosen_preferred`, the part of a step's pairs with a margin above 0, and `margin_mean`, in nats."""
+    if not margins:
+        return {}
+    return {"chosen_preferred": fmean(margin > 0 for margin in margins), "margin_mean": fmean(margins)}
 
 
 def _pairs(microbatch: MicroBatch) -> list[int]:

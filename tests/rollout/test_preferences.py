@@ -102,6 +102,15 @@ def test_the_loss_and_its_gradient_are_those_of_plain_torch(
     assert report.metrics["importance_mean"] == 1.0
 
 
+def test_a_report_is_about_the_pairs_of_every_update_of_a_step(renderer: Renderer, tiny_folder: Path) -> None:
+    pairs = groups(renderer)[:2]
+    trainer = PolicyTrainer.load(tiny_folder, config(loss={"updates_per_step": 2}))
+    report = trainer.step(TrainingBatch(1, pairs, advantages_of(trainer.algorithm, pairs)))
+    # The first update's pair has a margin of 0, where the policy begins; the second one's was moved by that update.
+    assert report.metrics["chosen_preferred"] == 0.5
+    assert report.metrics["loss"] < 0.693147
+
+
 def test_adapters_are_compared_with_the_model_without_them(renderer: Renderer, tiny_folder: Path) -> None:
     pairs = groups(renderer)
     trainer = PolicyTrainer.load(tiny_folder, config(model={"lora": {"rank": 4}}))
