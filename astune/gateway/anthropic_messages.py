@@ -172,7 +172,7 @@ def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
         raise Refused(f"{place}: a message has a role, user or assistant, and content", key=place)
     if isinstance(content, str):
         return [{"role": role, "content": content}]
-    if not isinstance(content, list) or not content:
+    if not isinstance(content, list) or (not content and role == "user"):
         raise Refused(f"{place}.content: expected a text or a list of blocks", key=f"{place}.content")
     texts: list[str] = []
     thoughts: list[str] = []

@@ -65,6 +65,22 @@ def test_both_dialects_ask_one_conversation(renderer: Renderer) -> None:
     assert not list(faults(episode.forest, renderer))
 
 
+def test_an_empty_answer_is_sent_back_as_it_came(renderer: Renderer) -> None:
+    async def agent(proxy: AstuneProxy) -> None:
+        client = proxy.as_anthropic_client()
+        first = await client.messages.create(model="m", max_tokens=50, messages=ASK)
+        assert first.content == []
+        said: Any = {"role": "assistant", "content": first.content}
+        more: Any = {"role": "user", "content": "Say something."}
+        await client.messages.create(model="m", max_tokens=50, messages=[*ASK, said, more])
+
+    episode = played(renderer, agent, {})
+    assert episode.status == "success", episode.error
+    assert [node.role for node in episode.forest.path(len(episode.forest.nodes) - 1)[-4:]] == [
+        *("user", "assistant", "user", "assistant")
+    ]
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_call_and_its_result_go_on_without_a_branch(streamed: bool, renderer: Renderer) -> None:
     events: list[str] = []
