@@ -9,7 +9,8 @@ from typing import Self
 
 from astune.runs.metrics import MetricsLine
 
-_SUCCESS = "reward/success_of_all"
+SUCCESS = "reward/success_of_all"
+"""The part of all held-out episodes that succeeded; those that did not finish count as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class HeldOut:
     def of(cls, lines: Iterable[MetricsLine], known: Self | None = None) -> Self | None:
         """Summarise the measurements among these lines, after `known`; None if there is none."""
         for line in lines:
-            score = line.metrics.get(_SUCCESS, line.metrics.get("reward/success_rate", math.nan))
+            score = line.metrics.get(SUCCESS, line.metrics.get("reward/success_rate", math.nan))
             if line.kind != "validation" or not math.isfinite(score):
                 continue
             if known is None:

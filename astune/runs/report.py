@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -19,6 +19,7 @@ from astune.runs import (
     message_text,
     total_balance,
 )
+from astune.runs.held_out import SUCCESS
 from astune.schema import Episode, Task, TokenBalance
 
 BEST_PROMPTS = "best_prompts.yaml"
@@ -180,9 +181,24 @@ def transcript(episode: Episode) -> Transcript:
 
 
 def finished(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
-    """Return the completed steps and measurements, which are those with a line of metrics."""
-    done = {(line.kind, line.step) for line in lines}
-    return [each for each in summaries if (each.split, each.step) in done and each.episodes]
+    """Return the completed steps and measurements, which are those with a line of metrics.
+
+    The `episodes` of a measurement are all that were to be measured: those that did not finish count as failed, as
+    where the best model is chosen.
+    """
+    done = {(line.kind, line.step): line.metrics.get(SUCCESS, math.nan) for line in lines}
+    return [
+        _of_all(each, done[each.split, each.step])
+        for each in summaries
+        if (each.split, each.step) in done and each.episodes
+    ]
+
+
+def _of_all(summary: StepSummary, success: float) -> StepSummary:
+    """The summary over all episodes of which the part `success` succeeded; as it is where that is not known."""
+    if not success > 0:
+        return summary
+    return replace(summary, episodes=max(summary.episodes, round(summary.successes / success)))
 
 
 def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow, MetricsLine, StepSummary, total_balance
+from astune.runs.held_out import SUCCESS
 from astune.runs.interval import wilson_interval
 from astune.runs.report import counted, finished, transcript
 from astune.schema import RunStoreError
@@ -19,7 +20,6 @@ from astune.viewer._questions import question_of
 from astune.viewer._rows import advantage_of, row_json
 from astune.viewer.warnings import warnings_of
 
-_SUCCESS = "reward/success_of_all"
 _TEXT_CHARACTERS = 400
 _LAST_STEPS = 10
 """Training steps among whose episodes the most surprising one is looked for."""
@@ -64,7 +64,7 @@ def before_and_after(
     if not measured:
         return None, None
     scores = {
-        line.step: line.metrics[_SUCCESS] for line in lines if line.kind == "validation" and _SUCCESS in line.metrics
+        line.step: line.metrics[SUCCESS] for line in lines if line.kind == "validation" and SUCCESS in line.metrics
     }
 
     def score(summary: StepSummary) -> float:

@@ -106,6 +106,29 @@ def test_the_last_line_says_what_the_run_came_to(generated) -> None:
     assert lines[-3].startswith("the whole run: 4 steps, 32 episodes, 122 s of training")
 
 
+def test_held_out_episodes_that_did_not_finish_count_as_failed(tmp_path: Path) -> None:
+    """Before training 2 of 8 succeed; after it 2 succeed, and six cannot be measured."""
+    with RunDirectory.create(tmp_path, "calculator") as run:
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            for step, n_finished in ((0, 8), (1, 2)):
+                if step:
+                    episodes.append(episode(step, 0, "train", success=True, answer=""))
+                    metrics.append(step, "train", {"time/trained_s": 30.0})
+                for task in range(8):
+                    made = episode(step, task, "validation", success=task < 2, answer="")
+                    if task >= n_finished:
+                        made.status, made.reward, made.error = "error", None, "EnvError: it is down"
+                    episodes.append(made)
+                metrics.append(step, "validation", {"reward/success_of_all": 0.25})
+                run.checkpoints.save(step, model=lambda folder: None, score=0.25)
+        run.finish("finished")
+    lines = printed(run.path).splitlines()
+    assert lines[-1].startswith("held-out success 0.25 -> 0.25 in 1 step")
+    assert lines[-2].startswith("measured on 8 held-out tasks, 8 episodes each time")
+    low, high = wilson_interval(2, 8)
+    assert f"0.25 ({low:.2f}-{high:.2f})   0.25 ({low:.2f}-{high:.2f})" in printed(run.path)
+
+
 def test_what_a_simple_rule_reaches_is_said_beside_it_where_the_tasks_know(generated) -> None:
     said = "a simple rule without a model succeeds on 0.25 of the same tasks (their `baseline`)"
     assert said in printed(generated(baseline=0.25))
