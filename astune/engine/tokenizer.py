@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,6 @@ class ModelTokenizer:
     def __init__(
         self, backend: Tokenizer, *, templates: Mapping[str, str], special: Mapping[str, str], name_or_path: str = ""
     ) -> None:
-        # A tokenizer may carry settings of an earlier use; a message is never cut or filled up.
-        backend.no_truncation()
-        backend.no_padding()
         self.backend = backend
         self.templates = dict(templates)
         self.special = dict(special)
@@ -63,7 +61,7 @@ class ModelTokenizer:
         if not kept.is_dir():
             _keep(_read_by_transformers(folder), kept)
         names: dict[str, Any] = orjson.loads((kept / _NAMES).read_bytes())
-        return cls(Tokenizer.from_file(str(kept / _BACKEND)), **names, name_or_path=str(folder))
+        return cls(_parse((kept / _BACKEND).read_bytes()), **names, name_or_path=str(folder))
 
     @classmethod
     def of(cls, tokenizer: Any) -> ModelTokenizer:
@@ -72,7 +70,7 @@ class ModelTokenizer:
         Raises:
             ConfigError: it is none that `tokenizers` computes.
         """
-        return cls(Tokenizer.from_str(_backend_of(tokenizer)), **_names_of(tokenizer))
+        return cls(_parse(_backend_of(tokenizer).encode()), **_names_of(tokenizer))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids; `add_special_tokens` puts in front, or behind, what the model's authors put there."""
@@ -89,6 +87,16 @@ class ModelTokenizer:
 
     def _special_id(self, role: str) -> int | None:
         return self.backend.token_to_id(self.special[role]) if role in self.special else None
+
+
+@lru_cache(maxsize=2)
+def _parse(definition: bytes) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`; one for a process, since it takes 50 ms and nobody changes it."""
+    backend = Tokenizer.from_buffer(definition)
+    # It may carry settings of an earlier use; a message is never cut or filled up.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def _fingerprint(folder: Path) -> str:

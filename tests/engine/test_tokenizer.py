@@ -79,6 +79,11 @@ def test_a_model_that_was_read_before_is_rendered_without_transformers(smol_fold
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_a_process_parses_a_tokenizer_once(smol_folder: Path) -> None:
+    backend = ModelTokenizer.load(smol_folder).backend
+    assert ModelTokenizer.load(smol_folder).backend is backend
+
+
 def test_a_changed_file_is_read_anew(folder: Path, nothing_kept: Path) -> None:
     before = ModelTokenizer.load(folder)
     assert ModelTokenizer.load(folder).templates == before.templates
