@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 from astune_command import start
-from warm_commands import warm_commands
+from warm_commands import STAND_IN, warm_commands
 
 pytestmark = pytest.mark.slow
 
@@ -37,3 +38,18 @@ def test_a_variable_that_libraries_read_as_they_are_imported_needs_an_interprete
     assert commands.can_run()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert not commands.can_run()
+
+
+def test_the_program_that_stands_in_for_python_has_its_streams_folder_and_status(tmp_path: Path) -> None:
+    warm_commands()
+    code = "import os, sys; print(input(), os.getcwd(), 'torch' in sys.modules); sys.exit(7)"
+    ended = subprocess.run(
+        [*STAND_IN.split(), "-u", "-c", code],
+        cwd=tmp_path,
+        input="read\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (7, f"read {tmp_path} True\n"), ended.stderr

@@ -1,14 +1,15 @@
-"""`astune` in forks of a process that has imported what training needs, which takes longer than most of our runs.
+"""`astune`, and pytest's workers, in forks of one process that has imported what training needs.
 
-A fork is a process of its own, with the folder, environment, standard streams and arguments of a command typed in a
-shell. Where a variable that libraries read as they are imported has changed, there are no forks.
+Importing that takes longer than most of our runs. A fork is a process of its own, with the folder, environment,
+standard streams and arguments of a command typed in a shell; it shares its hash seed with the other forks. Where a
+variable that libraries read as they are imported has changed, there are no forks.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -19,7 +20,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "import warm_commands; warm_commands.serve(); from astune.cli import main; main()"
+COMMAND = "from astune.cli import main; main()"
+SERVER = "import warm_commands; exec(warm_commands.serve())"
 IMPORTED = (
     "torch",
     "transformers.models.auto.modeling_auto",
@@ -29,14 +31,19 @@ IMPORTED = (
     "astune.engine.local.in_process",
     "astune.trainer.policy",
 )
+IMPORTED_BY_TESTS = ("agentscope", "anthropic", "openai", "peft")
+"""What tests import in one or another version, or not at all."""
+_ADDRESS = "ASTUNE_TESTS_WARM"
+"""The variable with the socket of the process that forks; workers inherit it."""
 _FORKS_WITHIN_S = 120.0
 _LARGEST_OUTPUT = 1 << 28
 _READ_AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "OPENBLAS_", "KMP_", "HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON")
 
 
-def serve() -> None:
-    """Fork for each request on the standard input; returns in the forks alone."""
+def serve() -> str:
+    """Fork a server for each connection, until the standard input closes; returns in forks, with the code to run."""
     import gc
+    from contextlib import suppress
     from importlib import import_module
 
     from astune.cli import let_openmp_spin_briefly
@@ -44,51 +51,98 @@ def serve() -> None:
     let_openmp_spin_briefly()  # as the command does, before torch is loaded
     for name in IMPORTED:
         import_module(name)
+    for name in IMPORTED_BY_TESTS:
+        with suppress(ImportError):
+            import_module(name)
     sys.path.remove(str(Path(__file__).parent))
     gc.freeze()
-    requests = socket.socket(fileno=os.dup(0))
-    while request := _received(requests):
-        order, streams = request
-        pid = os.fork()
-        if not pid:
-            requests.close()
-            _become(order, streams)
-            return
-        for stream in streams:
-            os.close(stream)
-        requests.sendall(b"%d\n" % pid)
-        requests.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    while listener in select.select([listener, 0], [], [])[0]:
+        connection, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            return _serve_one(connection)
+        connection.close()
     os._exit(0)
 
 
-def _received(requests: socket.socket) -> tuple[dict[str, object], list[int]] | None:
-    order, streams, _, _ = socket.recv_fds(requests, 1 << 20, 2)
+def _serve_one(connection: socket.socket) -> str:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection.sendall(b"%d\n" % os.getpid())
+    while request := _received(connection):
+        order, streams = request
+        pid = os.fork()
+        if not pid:
+            connection.close()
+            return _become(order, streams)
+        for stream in streams:
+            os.close(stream)
+        connection.sendall(b"%d\n" % pid)
+        connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0)
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, object], list[int]] | None:
+    order, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     return (json.loads(order), streams) if order else None
 
 
-def _become(order: dict[str, object], streams: list[int]) -> None:
+def _become(order: dict[str, object], streams: list[int]) -> str:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(str(order["folder"]))
     os.environ.clear()
     os.environ.update(order["environment"])  # type: ignore[arg-type]
-    for number, stream in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
+    for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.argv = ["-c", *map(str, order["arguments"])]  # type: ignore[call-overload]
+    return str(order["code"])
+
+
+class WarmProcess:
+    """A connection to the process that forks."""
+
+    def __init__(self) -> None:
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._server.connect(os.environ[_ADDRESS])
+        self.pid = self._number(_FORKS_WITHIN_S)
+
+    def run(
+        self,
+        code: str,
+        arguments: Sequence[str],
+        streams: Sequence[int],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        timeout_s: float | None = None,
+    ) -> int:
+        """The exit status of `python -c CODE ARGUMENTS` in `folder`, below 0 that of a signal."""
+        order = {"code": code, "arguments": arguments, "folder": str(folder), "environment": dict(environment)}
+        socket.send_fds(self._server, [json.dumps(order).encode()], streams)
+        pid = self._number(_FORKS_WITHIN_S)
+        try:
+            return self._number(timeout_s)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            self._number(_FORKS_WITHIN_S)
+            raise
+
+    def _number(self, timeout_s: float | None) -> int:
+        self._server.settimeout(timeout_s)
+        return int(self._server.recv(64))
 
 
 class WarmCommands:
-    """The server's end in the tests' process, started with the tests' environment."""
+    """`astune` in forks."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], stdin=theirs, env={**os.environ, "PYTHONPATH": path}, cwd="/"
-        )
-        theirs.close()
-        self.pid = self._server.pid
-        self._requests = ours
         self._imported_with = _read_at_import()
+        start_warm_process()
+        self._process = WarmProcess()
+        self.pid = self._process.pid
 
     def can_run(self) -> bool:
         return _read_at_import() == self._imported_with
@@ -97,25 +151,12 @@ class WarmCommands:
         self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[int, str, str]:
         """The exit status of `astune ARGUMENTS` in `folder`, below 0 that of a signal, and what it wrote."""
-        order = {"folder": str(folder), "arguments": arguments, "environment": dict(environment)}
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            socket.send_fds(self._requests, [json.dumps(order).encode()], [out.fileno(), err.fileno()])
-            pid = self._number(_FORKS_WITHIN_S)
-            try:
-                status = self._number(timeout_s)
-            except BaseException:
-                os.kill(pid, signal.SIGKILL)
-                self._number(_FORKS_WITHIN_S)
-                raise
+        with open(os.devnull) as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            streams = [nothing.fileno(), out.fileno(), err.fileno()]
+            status = self._process.run(
+                COMMAND, arguments, streams, folder=folder, environment=environment, timeout_s=timeout_s
+            )
             return status, *(os.pread(file.fileno(), _LARGEST_OUTPUT, 0).decode() for file in (out, err))
-
-    def close(self) -> None:
-        self._requests.close()
-        self._server.wait()
-
-    def _number(self, timeout_s: float) -> int:
-        self._requests.settimeout(timeout_s)
-        return int(self._requests.recv(64))
 
 
 def _read_at_import() -> dict[str, str]:
@@ -125,6 +166,39 @@ def _read_at_import() -> dict[str, str]:
 @cache
 def warm_commands() -> WarmCommands:
     """Those of this process, until it ends."""
-    commands = WarmCommands()
-    atexit.register(commands.close)
-    return commands
+    return WarmCommands()
+
+
+def start_warm_process() -> None:
+    """Start the process that forks, with this process's environment, unless there is one; it ends with this process."""
+    if _ADDRESS in os.environ:
+        return
+    folder = tempfile.TemporaryDirectory(prefix="astune-warm-")
+    address = os.path.join(folder.name, "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+        _OURS.append(
+            (
+                folder,
+                subprocess.Popen(
+                    [sys.executable, "-c", SERVER, str(listener.fileno())],
+                    stdin=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": path},
+                    cwd="/",
+                    pass_fds=[listener.fileno()],
+                ),
+            )
+        )
+    os.environ[_ADDRESS] = address
+
+
+_OURS: list[tuple[tempfile.TemporaryDirectory[str], subprocess.Popen[bytes]]] = []
+"""Kept until this process ends: at the end of its standard input the process that forks ends."""
+
+STAND_IN = f"{sys.executable} -E -S {__file__}"
+"""A program that is called as Python with `-c CODE`, and runs the code in a fork that has its streams."""
+
+if __name__ == "__main__":
+    os._exit(WarmProcess().run(sys.argv[-1], [], [0, 1, 2], folder=Path.cwd(), environment=os.environ))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from astune_command import astune
 from shown_files import ROOT, write_files
 
 from astune.runs import RunDirectory, resolve_run
@@ -54,18 +55,9 @@ def test_a_judges_file_is_enough_where_it_has_one_class(classes: int, named: boo
     (tmp_path / "judge.py").write_text(judge)
     asked = ["train", "--tasks", "tasks.jsonl", "--judge", "judge.py", "--dry-run"]
     one = ["--set", "trainer.tasks_per_step=1", "--", "sh", "-c", "true --resume"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "astune", *asked, *one],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (ran.returncode == 0) == named, ran.stdout + ran.stderr
+    shown = astune(tmp_path, *asked, *one, status=0 if named else 2)
     if named:
-        assert "judge.py->J0" in ran.stdout
-        assert "true --resume" in ran.stdout
+        assert "judge.py->J0" in shown
+        assert "true --resume" in shown
     else:
-        assert f"has {classes} classes with a method compute_reward" in ran.stderr
+        assert f"has {classes} classes with a method compute_reward" in shown
