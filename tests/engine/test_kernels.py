@@ -121,6 +121,19 @@ def test_a_beginning_that_lies_in_another_slot_is_read_there(dtype: torch.dtype,
     assert torch.equal(ours, attended(q, keys, values, slots, lengths, scale=0.125, window=window))
 
 
+@pytest.mark.parametrize("cap", [2.0, 50.0])
+def test_scores_are_capped_as_gemma_2_does(dtype: torch.dtype, cap: float) -> None:
+    keys, values = torch.randn(2, 4, 3, 50, 64, dtype=dtype)
+    q = 3 * torch.randn(4, 6, 64, dtype=dtype)
+    lengths = torch.tensor([1, 17, 33, 50])
+    ours = attended(q, keys, values, torch.arange(4), lengths, scale=0.5, softcap=cap)
+    for slot, length in enumerate(lengths):
+        k, v = (x[slot, :, :length].double().repeat_interleave(2, 0) for x in (keys, values))
+        scores = (k @ q[slot].double()[..., None]).squeeze(-1) * 0.5
+        exact = torch.softmax(cap * torch.tanh(scores / cap), -1)[:, None] @ v
+        assert relative_error(ours[slot], exact[:, 0]) < PRECISION[dtype]
+
+
 def attended(
     q: Tensor,
     keys: Tensor,
@@ -132,11 +145,12 @@ def attended(
     *,
     scale: float,
     window: int = 1 << 60,
+    softcap: float | None = None,
 ) -> Tensor:
     """What the kernel computes; without `prefixes` every slot holds all of its tokens."""
     places = slots, lengths, *(torch.zeros_like(slots) if more is None else more for more in (prefixes, shared))
     room = room_for_scores(int(lengths.max()))
-    return kernels(q.dtype).attend(q, keys, values, places, scale=scale, window=window, scores=room)
+    return kernels(q.dtype).attend(q, keys, values, places, scale=scale, window=window, softcap=softcap, scores=room)
 
 
 def test_odd_heads_and_values_of_another_size_go_another_way() -> None:

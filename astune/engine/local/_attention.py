@@ -73,7 +73,9 @@ class NextTokens:
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
         window = _NO_WINDOW if rule.window is None else rule.window
         places = self._slots, self._lengths, self._prefixes, self._shared
-        return self._attend(q_NHD, keys, values, places, scale=rule.scale, window=window, scores=self._scores)
+        return self._attend(
+            q_NHD, keys, values, places, scale=rule.scale, window=window, softcap=rule.softcap, scores=self._scores
+        )
 
 
 class Alone:
@@ -218,19 +220,18 @@ class Apart:
         )
 
 
-def way_of_each(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
+def way_of_each(segments: Sequence[Segment], keys: Tensor, values: Tensor, _: Rule) -> type[Way]:
     """The fastest way that computes each segment as if it were alone; all have one new token, or none has."""
-    return NextTokens if _takes_next_tokens(segments, keys, values, rule) else Apart
+    return NextTokens if _takes_next_tokens(segments, keys, values) else Apart
 
 
-def _takes_next_tokens(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> bool:
-    next_tokens = segments[0].new == 1 and rule.softcap is None
-    return next_tokens and keys.device.type == "cpu" and can_attend(keys, values)
+def _takes_next_tokens(segments: Sequence[Segment], keys: Tensor, values: Tensor) -> bool:
+    return segments[0].new == 1 and keys.device.type == "cpu" and can_attend(keys, values)
 
 
 def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
     """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
-    if _takes_next_tokens(segments, keys, values, rule):
+    if _takes_next_tokens(segments, keys, values):
         return NextTokens
     if rule.softcap is not None:
         return Group

@@ -168,9 +168,19 @@ INLINE void score(const Element *queries, Rows keys, Rows values, float *scores,
     }
 }
 
-/* Scores [length] to weights, not yet divided by their sum, which is returned. */
-INLINE float weigh(float *scores, int64_t length) {
+/* cap * tanh(x / cap) */
+INLINE float capped(float x, float cap) {
+    const float e = exp_of_negative(-2.0f * fabsf(x) / cap);
+    return copysignf(cap * (1.0f - e) / (1.0f + e), x);
+}
+
+/* Scores [length] to weights, not yet divided by their sum, which is returned; cap is 0 where there is none. */
+INLINE float weigh(float *scores, int64_t length, float cap) {
     float top = -INFINITY, sum = 0;
+    if (cap > 0) {
+#pragma omp simd
+        for (int64_t t = 0; t < length; t++) scores[t] = capped(scores[t], cap);
+    }
 #pragma omp simd reduction(max : top)
     for (int64_t t = 0; t < length; t++) top = scores[t] > top ? scores[t] : top;
 #pragma omp simd reduction(+ : sum)
@@ -201,33 +211,34 @@ INLINE void mix(const float *weights, const float *sums, Rows values, Element *o
 }
 
 INLINE void attend_together(const Element *queries, Rows keys, Rows values, Element *out, float *scores, const int n,
-                            int64_t length, const int64_t dim, float scale) {
+                            int64_t length, const int64_t dim, float scale, float cap) {
     const int64_t width = (length + LANES - 1) / LANES * LANES;
     float sums[n];
     score(queries, keys, values, scores, n, length, width, dim, scale);
-    for (int j = 0; j < n; j++) sums[j] = weigh(scores + j * width, length);
+    for (int j = 0; j < n; j++) sums[j] = weigh(scores + j * width, length, cap);
     mix(scores, sums, values, out, n, length, width, dim);
 }
 
 /* Numbers of queries and dimensions that the compiler knows, so that what they need stays in registers. */
 INLINE void attend_by_number(const Element *queries, Rows keys, Rows values, Element *out, float *scores, int n,
-                             int64_t length, const int64_t dim, float scale) {
+                             int64_t length, const int64_t dim, float scale, float cap) {
     switch (n) {
-    case 1: attend_together(queries, keys, values, out, scores, 1, length, dim, scale); break;
-    case 2: attend_together(queries, keys, values, out, scores, 2, length, dim, scale); break;
-    case 3: attend_together(queries, keys, values, out, scores, 3, length, dim, scale); break;
-    default: attend_together(queries, keys, values, out, scores, QUERIES, length, dim, scale);
+    case 1: attend_together(queries, keys, values, out, scores, 1, length, dim, scale, cap); break;
+    case 2: attend_together(queries, keys, values, out, scores, 2, length, dim, scale, cap); break;
+    case 3: attend_together(queries, keys, values, out, scores, 3, length, dim, scale, cap); break;
+    default: attend_together(queries, keys, values, out, scores, QUERIES, length, dim, scale, cap);
     }
 }
 
-/* One query of each of several sequences: queries [sequences, heads, dim], whose rows stand query_stride apart, attend
-   to the last `window` of the lengths [sequences] of their slots, of which the first shared [sequences] tokens lie in
-   the slots prefixes [sequences]; out is [sequences, heads, dim]. scores is room for [threads, QUERIES, room], a
-   multiple of LANES, aligned like Lanes. Sequences follow each other, head by head: what they share stays near. */
+/* One query of each of several sequences: queries [sequences, heads, dim], whose rows stand query_stride apart,
+   attend to the last `window` of the lengths [sequences] of their slots, of which the first shared [sequences]
+   tokens lie in the slots prefixes [sequences]; out is [sequences, heads, dim]. scores is room for [threads,
+   QUERIES, room], a multiple of LANES, aligned like Lanes; a cap above 0 bends the scores below it. Sequences
+   follow each other, head by head: what they share stays near. */
 void attend(const Element *queries, int64_t query_stride, const Element *keys, const Element *values, Element *out,
             float *scores, const int64_t *slots, const int64_t *lengths, const int64_t *prefixes,
             const int64_t *shared, int64_t window, int64_t sequences, int64_t heads, int64_t kv_heads, int64_t dim,
-            int64_t capacity, float scale, int64_t threads, int64_t room) {
+            int64_t capacity, float scale, float cap, int64_t threads, int64_t room) {
     const int64_t group = heads / kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t item = 0; item < sequences * kv_heads; item++) {
@@ -243,11 +254,11 @@ void attend(const Element *queries, int64_t query_stride, const Element *keys, c
             Element *o = out + (sequence * heads + j) * dim;
             const int64_t left = (head + 1) * group - j;
             if (dim == 64)
-                attend_by_number(q, k, v, o, own, left, length, 64, scale);
+                attend_by_number(q, k, v, o, own, left, length, 64, scale, cap);
             else if (dim == 128)
-                attend_by_number(q, k, v, o, own, left, length, 128, scale);
+                attend_by_number(q, k, v, o, own, left, length, 128, scale, cap);
             else
-                attend_by_number(q, k, v, o, own, left, length, dim, scale);
+                attend_by_number(q, k, v, o, own, left, length, dim, scale, cap);
         }
     }
 }

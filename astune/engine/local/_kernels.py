@@ -29,7 +29,7 @@ _LANES = 16
 _SIGNATURES = {
     "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float, c_int64],
     "turn_and_store": [c_void_p] * 3 + [c_float] + [c_void_p] * 6 + [c_int64] * 6,
-    "attend": [c_void_p, c_int64] + [c_void_p] * 8 + [c_int64] * 6 + [c_float] + [c_int64] * 2,
+    "attend": [c_void_p, c_int64] + [c_void_p] * 8 + [c_int64] * 6 + [c_float] * 2 + [c_int64] * 2,
 }
 
 
@@ -123,6 +123,7 @@ class Kernels:
         *,
         scale: float,
         window: int,
+        softcap: float | None = None,
         scores: Tensor,
     ) -> Tensor:
         """Each query attends to the last `window` of its sequence's tokens: [N, heads, D].
@@ -151,6 +152,7 @@ class Kernels:
             dim,
             keys.shape[2],
             scale,
+            softcap or 0.0,
             *(scores.shape[0], scores.shape[2]),
         )
         return out
