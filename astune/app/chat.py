@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.config import AstuneConfig
+from astune.gateway.live_answers import LiveAnswers
 from astune.runs import RunDirectory
 from astune.schema import Completion, ContextOverflow, Forest, Message, SamplingParams
 
@@ -93,21 +95,18 @@ class Chat:
         self, pending: PendingCall, params: SamplingParams, on_text: Callable[[str], object]
     ) -> Completion:
         """The engine's completion, shown while it is made."""
-        loop, tokens = asyncio.get_running_loop(), asyncio.Queue[int | None]()
-
-        def feed(token: int) -> bool:
-            loop.call_soon_threadsafe(tokens.put_nowait, token)
-            return False
-
-        sampled: list[int] = []
+        live = LiveAnswers(1)
+        (answer,) = live.each
         answering = asyncio.create_task(
-            self._engine.stream(pending.prompt_ids, params, session=_SESSION, on_token=feed)
+            self._engine.stream(pending.prompt_ids, params, session=_SESSION, on_token=answer.feed)
         )
-        answering.add_done_callback(lambda _: tokens.put_nowait(None))
+        answer.begin(len(pending.prompt_ids), partial(self._tracker.settled, pending), answering.cancel)
+        answering.add_done_callback(lambda _: live.notify())
         try:
-            while (token := await tokens.get()) is not None:
-                sampled.append(token)
-                on_text(self._tracker.settled(pending, sampled).content)
+            while not answering.done():
+                seen = live.version
+                on_text(answer.settled().content)
+                await live.change(seen)
             return await answering
         finally:
             answering.cancel()
