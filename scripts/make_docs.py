@@ -11,9 +11,9 @@ from commands_page import commands_page
 from memory_page import memory_page
 from metrics_page import metrics_page
 
-from astune.config._keys import ROOT as ROOT_KEY
-from astune.config._keys import Key, all_keys, keys_of
 from astune.config.explanation import as_yaml
+from astune.config.keys import ROOT as ROOT_KEY
+from astune.config.keys import Key, all_keys, keys_of
 from astune.config.schema import AstuneConfig
 
 DOCS = Path(__file__).parent.parent / "docs" / "en"

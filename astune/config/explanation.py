@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from astune.config._keys import ROOT, Key, canonical, key_at, keys_of
+from astune.config.keys import ROOT, Key, canonical, key_at, keys_of
 from astune.config.loader import unknown_key
 from astune.config.schema import AstuneConfig, StrictModel
 from astune.schema import ConfigError

@@ -16,8 +16,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from astune.config._keys import ROOT, Key, canonical, find, key_at, keys_of, nearest
 from astune.config._yaml import Document, KeyPath, parse_value, read_document
+from astune.config.keys import ROOT, Key, canonical, find, key_at, keys_of, nearest
 from astune.config.schema import READER_ALIASES, AstuneConfig, ClusterEngine, StrictModel
 from astune.schema import ConfigError
 

@@ -32,8 +32,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from astune.sandbox._interpreter import environment, readable_folders
 from astune.sandbox.inside import confine, landlock, seccomp
+from astune.sandbox.interpreter import environment, readable_folders
 from astune.schema import EnvError
 
 APPWORLD_PATH = "APPWORLD_PATH"

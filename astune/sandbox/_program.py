@@ -13,7 +13,6 @@ from pathlib import Path
 from astune.config.schema import SandboxLimits
 from astune.processes.ending import kill_group
 from astune.processes.scratch import Scratch
-from astune.sandbox._interpreter import FOLDER, command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import EndedBy, SandboxResult, result_of
 from astune.sandbox.inside import family
@@ -21,6 +20,7 @@ from astune.sandbox.inside.confine import DEVICES, SCRATCH
 from astune.sandbox.inside.filling import MOST_FILES, Quota
 from astune.sandbox.inside.program import READY
 from astune.sandbox.inside.removal import remove_all
+from astune.sandbox.interpreter import FOLDER, command, environment, readable_folders
 from astune.schema import SandboxError, boundary
 
 _END_S = 15.0

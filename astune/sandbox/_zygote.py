@@ -18,10 +18,10 @@ from typing import Any
 from astune.config.schema import SandboxLimits
 from astune.processes.ending import wait_or_kill
 from astune.processes.scratch import Scratch
-from astune.sandbox._interpreter import command, environment, readable_folders
 from astune.sandbox._output import Output
 from astune.sandbox.base import SandboxResult, result_of
 from astune.sandbox.inside.removal import remove_all
+from astune.sandbox.interpreter import command, environment, readable_folders
 from astune.schema import SandboxError, boundary
 
 _START_S = 30.0

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from astune.config import load_config
-from astune.config._keys import all_keys
+from astune.config.keys import all_keys
 from astune.schema import ConfigError
 
 LONG_NAMES = sorted(path for path, key in all_keys().items() if len(key.name) >= 6)

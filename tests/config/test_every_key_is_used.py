@@ -14,7 +14,7 @@ from typing import get_args
 
 import astune
 from astune.config import schema
-from astune.config._keys import NAME, all_keys, keys_of
+from astune.config.keys import NAME, all_keys, keys_of
 from astune.config.schema import AstuneConfig, ClusterEngine, StrictModel
 
 PACKAGE = Path(astune.__file__).parent

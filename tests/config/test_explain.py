@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astune.config import explain
-from astune.config._keys import all_keys
+from astune.config.keys import all_keys
 from astune.schema import ConfigError
 
 

@@ -7,17 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from engine_helpers import load as as_served
 
 from astune.config.schema import ModelConfig
-from astune.engine.local._hf_model import load_transformers
 from astune.engine.tokenizer import ModelTokenizer
 from astune.schema import AstuneError
 from astune.trainer.policy_model import PolicyModel
-
-
-def as_served(folder: Path) -> object:
-    return load_transformers(folder, torch.float32, torch.device("cpu"))
 
 
 def as_trained(folder: Path) -> object:

@@ -17,7 +17,6 @@ import pytest
 from service_stage import ROOT, Service, children_of, is_running, running, wait_for, world
 
 from astune.env_service import EnvStep
-from astune.env_service._wire import ANY_ENV
 from astune.env_service.client import ServiceHandle
 from astune.schema import Task
 
@@ -226,7 +225,7 @@ class TestInstances:
 
     def test_half_a_character_of_a_models_is_no_failure(self, service):
         async def step() -> EnvStep:
-            handle = ServiceHandle(service.url, ANY_ENV, Task("a", main_query="?"), 0, timeout_s=20)
+            handle = ServiceHandle(service.url, "default", Task("a", main_query="?"), 0, timeout_s=20)
             await handle.create()
             try:
                 return await handle.step({"role": "assistant", "content": "say \ud83d"})

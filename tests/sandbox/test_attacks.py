@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.sandbox._interpreter import readable_folders
+from astune.sandbox.interpreter import readable_folders
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
