@@ -355,7 +355,7 @@ def _successes(found: Mapping[str, Mapping[str, Any]]) -> dict[str, list[bool]]:
 
 
 def _last_said(episode: Episode) -> str:
-    said = [node for node in episode.forest.nodes if node.sampled]
+    said = episode.forest.answers()
     return str(said[-1].content) if said else ""
 
 

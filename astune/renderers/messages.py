@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -238,12 +237,13 @@ def message_of(node: MessageNode) -> Message:
 
 
 def conversations(forest: Forest) -> list[list[Message]]:
-    """Every timeline as the messages that it consists of, in the order of `Forest.timelines`."""
-    parents = {node.parent for node in forest.nodes}
-    paths: list[Sequence[MessageNode]] = [
-        forest.path(node.node_id) for node in forest.nodes if node.node_id not in parents
-    ]
-    return [[message_of(node) for node in path] for path in paths if any(node.sampled for node in path)]
+    """Every timeline as the messages that it consists of, in the order in which their last answers were asked for.
+
+    The order of nodes is another one where it has to be independent of timing.
+    """
+    paths = [forest.path(leaf) for leaf in forest.leaves()]
+    paths.sort(key=lambda path: max(node.asked_after for node in path if node.sampled))
+    return [[message_of(node) for node in path] for path in paths]
 
 
 def is_plain(message: Message) -> bool:

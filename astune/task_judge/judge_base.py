@@ -35,8 +35,8 @@ class JudgeBase(ABC):
 
         `judge_input_dictionary` holds `env` (the environment's handle, or None; an `async def` awaits its methods, an
         ordinary one does not), `task_core_arg` (with `.task.metadata`), `grouped_steps` (every timeline as a list of
-        messages), and whatever the workflow registered, `final_answer` among it. A judge that cannot tell raises; it
-        does not return 0.
+        messages, the one with the newest answer last), and whatever the workflow registered, `final_answer` among it. A
+        judge that cannot tell raises; it does not return 0.
         """
 
 

@@ -51,7 +51,7 @@ def _broken_tool_call(episode: Episode) -> float | None:
 
 def _asks_back(episode: Episode) -> float | None:
     """1 where the last thing the agent wrote is a question."""
-    written = [node for node in _sampled(episode) if isinstance(node.content, str) and node.content.strip()]
+    written = [node for node in episode.forest.answers() if isinstance(node.content, str) and node.content.strip()]
     return float(written[-1].content.rstrip().endswith(("?", "？"))) if written else None
 
 

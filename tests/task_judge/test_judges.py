@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from astune.config.schema import AstuneConfig, TaskJudgeConfig
 from astune.env_service import open_environment
-from astune.schema import ConfigError, JudgeError, Task
+from astune.renderers import conversations
+from astune.schema import ConfigError, Forest, JudgeError, MessageNode, Task
 from astune.scoring.math_answer import after_marker, is_number, same_answer
 from astune.task_judge import DenseEnvServiceJudge, EnvServiceJudge, JudgeBase, MathAnswerAsJudge, load_judge
 
@@ -49,6 +51,17 @@ class TestMathAnswerAsJudge:
             {"role": "user", "content": "bye"},
         ]
         assert judge_math(inputs(grouped_steps=[conversation])) == (1.0, True)
+
+    def test_the_last_message_is_the_newest_however_a_forest_is_ordered(self):
+        def node(number: int, parent: int | None, ids: list[int], text: str, **more: Any) -> MessageNode:
+            answer = {"logprobs": [-1.0], "finish_reason": "stop", "weights_version": 0} if more else {}
+            return MessageNode(number, parent, "assistant" if more else "user", text, ids, "agent", **answer, **more)
+
+        forest = Forest([node(0, None, [9], "q"), node(1, 0, [5, 6], r"\boxed{1}", asked_after=0)])
+        forest.nodes += [node(2, None, [3], "q, in other words"), node(3, 2, [5, 6], r"\boxed{18}", asked_after=1)]
+        for ordered in (forest, forest.by_tokens()):
+            assert judge_math(inputs(grouped_steps=conversations(ordered))) == (1.0, True)
+        assert conversations(forest) == conversations(forest.by_tokens())
 
     def test_the_reference_is_the_named_field_as_text_or_number(self):
         assert judge_math(inputs({"gold": 0.5}, final_answer=r"\boxed{1/2}"), reference_field="gold") == (1.0, True)

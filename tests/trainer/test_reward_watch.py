@@ -84,6 +84,16 @@ def test_a_hack_that_spreads_slowly_is_found_by_the_runs_first_steps(caplog: pyt
     assert sum("broken_tool_call" in record.getMessage() for record in caplog.records) <= 6, "not in every step"
 
 
+def test_what_an_agent_wrote_last_does_not_depend_on_the_order_of_nodes() -> None:
+    """It asks, then edits its history and answers; by its tokens the second branch stands first."""
+    nodes = [node(0, None, [9]), node(1, 0, [7, 8], sampled=1, asked_after=0)]
+    nodes += [node(2, None, [1]), node(3, 2, [7, 8], sampled=1, asked_after=1)]
+    nodes[1].content, nodes[3].content = "Which one?", "Paris."
+    own = episode(nodes)
+    own.forest = own.forest.by_tokens()
+    assert RewardWatch().look_at(1, [group([own])])[f"{PREFIX}asks_back"] == 0.0
+
+
 def test_a_resumed_run_remembers_what_was_usual(caplog: pytest.LogCaptureFixture) -> None:
     first = RewardWatch()
     lines = [first.look_at(step, step_of(step, asks_back, 0.05)) for step in range(1, 9)]
