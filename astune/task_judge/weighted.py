@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from astune.config.schema import AstuneConfig
+from astune.helper_model import Usage
 from astune.schema import JudgeError, Reward
 from astune.task_judge.calibration import Calibration
 from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase, Verdict
@@ -80,11 +83,10 @@ async def _asked(judge: JudgeBase, inputs: Inputs) -> Verdict:
 
 
 def _sum(judged: Sequence[tuple[Part, Reward]]) -> Reward:
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = _together([reward.metrics for _, reward in judged])
     metadata: dict[str, Any] = {}
-    for part, reward in judged:
-        name = type(part.judge).__name__
-        metrics |= reward.metrics | {f"reward_{name}": reward.raw_reward}
+    for name, (_, reward) in zip(_names([part.judge for part, _ in judged]), judged, strict=True):
+        metrics[f"reward_{name}"] = reward.raw_reward
         metadata[name] = {"reward": reward.raw_reward} | reward.metadata
     return Reward(
         raw_reward=sum(part.weight * reward.raw_reward for part, reward in judged),
@@ -92,6 +94,25 @@ def _sum(judged: Sequence[tuple[Part, Reward]]) -> Reward:
         metadata=metadata,
         metrics=metrics,
     )
+
+
+def _names(judges: Sequence[JudgeBase]) -> list[str]:
+    """The name of each judge's class, numbered from the second one of a class on: LlmJudge, LlmJudge_2."""
+    seen: Counter[str] = Counter()
+    names: list[str] = []
+    for judge in judges:
+        name = type(judge).__name__
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names
+
+
+def _together(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What helper models were asked adds up; of other numbers it is the mean of the judges that have them."""
+    values: dict[str, list[float]] = {}
+    for name, value in (item for each in metrics for item in each.items()):
+        values.setdefault(name, []).append(value)
+    return {name: sum(each) if name in Usage().metrics() else fmean(each) for name, each in values.items()}
 
 
 def _as_reward(judge: JudgeBase, verdict: Verdict) -> Reward:

@@ -152,6 +152,20 @@ async def test_judges_are_added_by_weight_and_the_first_says_what_is_a_success(s
     assert rewards[0].raw_reward - rewards[1].raw_reward == pytest.approx(0.1)
 
 
+async def test_two_judges_of_one_kind_are_reported_apart_and_what_they_asked_adds_up(server: AnsweringServer) -> None:
+    scores = {"polite": 10, "short": 5}
+    server.rule = lambda instruction, question: {
+        "reason": "",
+        "score": next(score for criteria, score in scores.items() if criteria in instruction),
+    }
+    both = judge(server, [{"judge": "llm", "params": {"criteria": criteria}} for criteria in scores])
+    reward = await rewarded(both, ended("Please."))
+    assert (reward.metrics["reward_LlmJudge"], reward.metrics["reward_LlmJudge_2"]) == (1.0, 0.5)
+    assert (reward.metadata["LlmJudge"]["score"], reward.metadata["LlmJudge_2"]["score"]) == (10, 5)
+    assert reward.metrics["helper_calls"] == 2.0
+    assert reward.metrics["judge_disagreement"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("protocol", "params", "error"),
     [
