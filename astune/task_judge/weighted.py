@@ -108,7 +108,7 @@ def _names(judges: Sequence[JudgeBase]) -> list[str]:
 
 
 def _together(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What helper models were asked adds up; of other numbers it is the mean of the judges that have them."""
+    """Sum the usage of helper models; other numbers are the mean of the judges that have them."""
     values: dict[str, list[float]] = {}
     for name, value in (item for each in metrics for item in each.items()):
         values.setdefault(name, []).append(value)

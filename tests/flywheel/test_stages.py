@@ -22,7 +22,7 @@ from astune.app.flywheel_inputs import Inputs
 from astune.app.flywheel_stages import Stages
 from astune.feedback import FeedbackStore, Masker
 from astune.flywheel import History, Turn, Turns
-from astune.schema import ConfigError, Task, WorkflowError
+from astune.schema import ConfigError, Forest, Task, WorkflowError
 
 
 @pytest.fixture
@@ -51,10 +51,7 @@ def begun(conf: Path, folder: Path, **inputs: Any) -> tuple[Stages, Turn]:
 
 def measured(asked: Sequence[Task], share: float) -> Evaluation:
     done = asked[: round(share * len(asked))]
-    of = [
-        SimpleNamespace(task=task, reward=SimpleNamespace(is_success=True), forest=SimpleNamespace(nodes=[]))
-        for task in done
-    ]
+    of = [SimpleNamespace(task=task, reward=SimpleNamespace(is_success=True), forest=Forest()) for task in done]
     dropped = Counter({"the judge is down": len(asked) - len(done)})
     return Evaluation("a model", of, len(done), dropped)  # type: ignore[arg-type]
 
