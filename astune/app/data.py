@@ -14,6 +14,7 @@ from astune.app.data_report import report_html
 from astune.app.evaluation import measure
 from astune.app.experiment import Experiment
 from astune.config import AstuneConfig
+from astune.config.output_file import require_output, write_whole
 from astune.data_generator import (
     Made,
     Material,
@@ -21,7 +22,6 @@ from astune.data_generator import (
     held_out_beside,
     make_tasks,
     write_tasks,
-    write_whole,
 )
 from astune.helper_model import HelperModel
 from astune.launcher.companion import CompanionFlags
@@ -39,6 +39,16 @@ def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) ->
     if seeds is not None and not seeds.is_file():
         raise TaskReaderError(f"there is no file {seeds}", hint="name a JSONL file of example tasks")
     return material_of(config, documents, seeds)
+
+
+def require_outputs(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse, before anything is asked, an `out` whose files cannot be written or would replace an input.
+
+    Raises:
+        ConfigError: one of them is a folder or an input, or the folder cannot be written.
+    """
+    for path in (out, held_out_beside(out), report_beside(out)):
+        require_output(path, inputs)
 
 
 async def make(config: AstuneConfig, material: Material, out: Path, on_progress: OnProgress) -> Made:

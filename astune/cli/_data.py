@@ -99,6 +99,7 @@ def measure(
         from astune.app.data import SUCCESS_RATE, with_difficulty
         from astune.app.experiment import Experiment
         from astune.cli._evaluate import episodes_bar
+        from astune.config.output_file import require_output
         from astune.data_generator import write_tasks
         from astune.schema import ConfigError
         from astune.task_reader import open_task_reader
@@ -107,6 +108,7 @@ def measure(
         low, high = between
         if not 0 <= low <= high <= 1:
             raise ConfigError(f"--between is {low:g} {high:g}", hint="two rates from 0 to 1, the lower one first")
+        require_output(out, [tasks] if tasks is not None else [])
         experiment, console = Experiment.of(conf, overrides or []), Console()
         config = experiment.config
         reader = None
@@ -162,6 +164,7 @@ def _make(
 
     number = [] if num is None else [f"task_reader.data_generation.number={num}"]
     config = load_config(conf, [*overrides, *number])
+    data.require_outputs(out, [*documents, *([seeds] if seeds is not None else [])])
     material = data.read(config, documents, seeds)
     _print_material(material)
     wanted = config.task_reader.data_generation.number
@@ -170,7 +173,7 @@ def _make(
         return 0
     with progress_bars() as on_progress:
         made = asyncio.run(data.make(config, material, out, on_progress))
-    _print_made(made, out, config)
+    _print_made(made, out, config, held=bool(material.held_out))
     return 0
 
 
@@ -186,7 +189,7 @@ def _print_material(material: Material) -> None:
         print_line(f"{len(material.worlds):,} tasks whose environment is explored")
 
 
-def _print_made(made: Made, out: Path, config: AstuneConfig) -> None:
+def _print_made(made: Made, out: Path, config: AstuneConfig, *, held: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -203,7 +206,8 @@ def _print_made(made: Made, out: Path, config: AstuneConfig) -> None:
     if len(made.training) + len(made.held_out) < made.wanted:
         print_line(f"fewer than the {made.wanted:,} that were wanted: there was nothing left to ask")
     if config.task_reader.data_generation.held_out and not made.held_out:
-        print_line("nothing is held out: that takes more than one document or example")
+        why = "none is of what is held out; make more" if held else "that takes more than one document or example"
+        print_line(f"no task is held out: {why}")
     print_line(f"{len(made.training):,} training tasks   {out}")
     print_line(f"{len(made.held_out):,} held-out tasks   {held_out_beside(out)}")
     print_line(f"report   {report_beside(out)}")

@@ -53,12 +53,14 @@ def calibrate_judge_of(conf: Path, overrides: Sequence[str], labelled: Path | No
     """Write the calibration of the experiment's first judge, and print what it changes on labels it has not seen."""
     from astune.app.judge_check import labels_of
     from astune.config import load_config
+    from astune.config.output_file import require_output
     from astune.rubrics import read_examples
     from astune.schema import ConfigError
     from astune.task_judge.calibration import Calibration, errors
 
     if labelled is None:
         raise ConfigError("--calibrate needs labels", hint="name them with --labelled FILE.jsonl")
+    require_output(out, [labelled])
     config, console = load_config(conf, list(overrides)), Console()
     examples = read_examples(labelled, config.rubrics, by)
     with console.status("judging"):

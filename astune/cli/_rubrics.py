@@ -53,10 +53,12 @@ def learn(
         import asyncio
 
         from astune.app import rubrics
+        from astune.config.output_file import require_output
         from astune.rubrics import read_examples
         from astune.schema import ConfigError
 
         config = _config(conf, overrides or [])
+        require_output(out, [labelled] if labelled is not None else [])
         if labelled is None and not description:
             hint = 'name their file, or --description "what the tasks are"'
             raise ConfigError("there are no labelled answers", hint=hint)

@@ -2,7 +2,7 @@
 
 from astune.data_generator.draft import ANSWER, CHECKER, Draft
 from astune.data_generator.generation import Made, Material, OnProgress, make_tasks, read_material
-from astune.data_generator.task_files import held_out_beside, write_tasks, write_whole
+from astune.data_generator.task_files import held_out_beside, write_tasks
 from astune.data_generator.variations import Example
 
 __all__ = [
@@ -17,5 +17,4 @@ __all__ = [
     "make_tasks",
     "read_material",
     "write_tasks",
-    "write_whole",
 ]

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from httpx import ReadTimeout
+
 from astune.engine.remote.endpoint import Endpoint, Refusal, Unreachable, choice_of, key_from
 from astune.schema import EngineError, UnusableAnswer
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 _END_OF_THOUGHT = "</think>"
 _UNREACHED_TRIES = 3
 _PAUSE_S = 1.0
+_TOO_MANY = 429
+_FAILED = frozenset({408, 500, 529})
+"""Statuses that another try may change, besides those for which `Endpoint` waits."""
 _LOCAL_CONTEXT = 4_096
 _LOCAL_ANSWER = 1_024
 _LOCAL_TEXT = 300
@@ -61,10 +66,12 @@ class Chat(Protocol):
 
 
 class EndpointChat:
-    """A model behind an OpenAI-compatible endpoint; one that is not reached is tried again, a busy one waited for."""
+    """A model behind an OpenAI-compatible endpoint; one that fails or is not reached is tried again, a busy one waited
+    for."""
 
     def __init__(self, base_url: str, model: str, api_key_env: str, section: str) -> None:
         self._endpoint = Endpoint(base_url, model=model, api_key=key_from(api_key_env, section), section=section)
+        self._section = section
         self._takes_schemas = True
 
     async def name(self) -> str:
@@ -95,7 +102,14 @@ class EndpointChat:
         for number in range(1, _UNREACHED_TRIES + 1):
             try:
                 return await self._endpoint.post("/chat/completions", body, timeout_s=timeout_s)
-            except Unreachable:
+            except Refusal as failure:
+                if failure.status == _TOO_MANY:
+                    failure.hint = f"lower {self._section}.max_concurrency, or wait"
+                if number == _UNREACHED_TRIES or failure.status not in _FAILED:
+                    raise
+            except Unreachable as failure:
+                if isinstance(failure.__cause__, ReadTimeout):
+                    failure.hint = f"raise {self._section}.timeout_s, or see whether the server is stuck"
                 if number == _UNREACHED_TRIES:
                     raise
                 await asyncio.sleep(_PAUSE_S * number)
@@ -105,12 +119,13 @@ class EndpointChat:
         choice = choice_of(answer, self._endpoint.root)
         message = choice.get("message")
         content = message.get("content") if isinstance(message, dict) else None
-        text = content if isinstance(content, str) else ""
-        used = (answer.get("usage") or {}).get("total_tokens")
+        text = _storable(content) if isinstance(content, str) else ""
+        usage = answer.get("usage")
+        used = usage.get("total_tokens") if isinstance(usage, dict) else None
         asked = sum(len(each["content"]) for each in question.messages)
         visible = text.rpartition(_END_OF_THOUGHT)[2].strip()
         if choice.get("finish_reason") == "length" or not visible:
-            raise UnusableAnswer(f"{self._endpoint.root} gave no whole answer: {text[-200:]!r}")
+            raise _unfinished(self._endpoint.root, text)
         return Answered(visible, used if isinstance(used, int) else asked + len(text))
 
 
@@ -156,8 +171,20 @@ class LocalChat:
             engine.close_session(session)
         text = renderer.parse(completion.token_ids, prompt_ids, []).content.strip()
         if completion.finish_reason == "length" or not text:
-            raise UnusableAnswer(f"{self._model} gave no whole answer: {text[-200:]!r}")
+            raise _unfinished(self._model, text)
         return Answered(text, len(prompt_ids) + len(completion.token_ids))
+
+
+def _storable(text: str) -> str:
+    """The text without lone surrogates, which no file, table or request can hold."""
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _unfinished(who: str, text: str) -> UnusableAnswer:
+    return UnusableAnswer(
+        f"{who} gave no whole answer: {text[-200:]!r}",
+        hint="raise the longest answer that it gives, or choose another model with helper_model.model",
+    )
 
 
 def _bounded(schema: Any) -> Any:

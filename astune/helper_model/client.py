@@ -35,8 +35,7 @@ _LOCAL = "local"
 
 @dataclass(slots=True)
 class Usage:
-    """Usage of a helper model: `calls` that were answered, `cached` of them from disk, and `tokens` of the others.
-    `calls` that were answered, `cached` of them from disk, and `tokens` of the others."""
+    """Usage of a helper model: `calls` that were answered, `cached` of them from disk, and `tokens` of the others."""
 
     calls: float = 0
     cached: float = 0
@@ -163,7 +162,7 @@ class HelperModel:
             more = [{"role": "assistant", "content": text}, {"role": "user", "content": again}]
             asked = replace(asked, messages=asked.messages + more)
         raise UnusableAnswer(
-            f"{_JSON_TRIES} answers of the helper model were no valid {form.__name__}: {wrong}; "
+            f"{_JSON_TRIES} answers of the helper model were no valid {form.__name__.strip('_')}: {wrong}; "
             f"the last was {text[:_SHOWN]!r}",
             hint=f"choose a model that follows JSON schemas with {self._section}.model",
         )

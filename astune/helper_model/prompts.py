@@ -27,6 +27,9 @@ class Prompts:
         path = self._path(name)
         try:
             return Template(path.read_text(encoding="utf-8")).substitute(values).strip()
+        except FileNotFoundError as cause:
+            where = self.folder or "that helper_model.prompts names"
+            raise ConfigError(f"there is no prompt {path.name}", hint=f"write it into the folder {where}") from cause
         except (OSError, UnicodeError) as cause:
             raise ConfigError(f"the prompt {path} cannot be read: {cause}", hint="see helper_model.prompts") from cause
         except (KeyError, ValueError) as cause:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from astune.config.output_file import write_whole
 from astune.schema import ConfigError
 
 _HEAD = "# Rubrics. Edit, reweight or remove them as you like; `astune rubrics check` measures what comes of it.\n"
@@ -70,4 +71,4 @@ class Rubrics(BaseModel):
 
     def save(self, path: Path) -> None:
         text = yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True, width=110)
-        path.write_text(_HEAD + text, encoding="utf-8")
+        write_whole(path, _HEAD + text)

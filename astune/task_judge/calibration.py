@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from astune.config.output_file import write_whole
 from astune.schema import ConfigError, JudgeError, Task
 
 EVERY = ""
@@ -100,7 +101,7 @@ class Calibration(BaseModel):
         return found
 
     def save(self, path: Path) -> None:
-        path.write_text(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True), "utf-8")
+        write_whole(path, yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
 def errors(labels: Sequence[Label], by: str = "") -> list[tuple[float, float]]:

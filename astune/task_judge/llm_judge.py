@@ -88,6 +88,8 @@ class LlmJudge(JudgeBase):
         super().__init__(config)
         require_votes(votes)
         require_sees(sees)
+        if not criteria.strip():
+            raise ConfigError("task_judge.params.criteria is empty", hint="say what a good answer is, in words")
         self._scale = Scale(scale, success)
         self._sees: Sees = sees
         self._votes = votes

@@ -12,9 +12,10 @@ from typing import Any
 import orjson
 
 from astune.config.cache import cache_dir
+from astune.config.output_file import write_whole
 from astune.config.reader import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.config.schema import AstuneConfig
-from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks, write_whole
+from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks
 from astune.env_service.base import text_of
 from astune.env_service.built_in import NO_ENV
 from astune.env_service.handle import ENV_URL

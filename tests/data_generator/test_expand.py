@@ -135,6 +135,15 @@ def test_an_example_without_an_answer_is_named(tmp_path: Path, capsys: pytest.Ca
     assert "lonely has no metadata.answer" in " ".join(capsys.readouterr().err.split())
 
 
+def test_what_is_read_is_never_written_over(tmp_path: Path, seeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written, folder = seeds.read_text(), tmp_path / "folder"
+    folder.mkdir()
+    for out, error in ((seeds, "is read, and would be overwritten"), (folder, "is a folder")):
+        assert command(["data", "expand", str(seeds), "--out", str(out)]) == 2
+        assert error in " ".join(capsys.readouterr().err.split())
+    assert seeds.read_text() == written
+
+
 def test_without_material_or_helper_model_the_reader_says_what_is_missing(tmp_path: Path, seeds: Path) -> None:
     config = AstuneConfig.model_validate({"task_reader": {"type": "data_generation"}})
     with pytest.raises(TaskReaderError, match="nothing to make tasks of"):
@@ -153,5 +162,9 @@ async def test_the_judge_runs_the_checker_of_the_task() -> None:
     for reply, right in ((r"it is \boxed{42}", True), ("42", True), (r"\boxed{41}", False), ("no idea", False)):
         reward = await judge.compute_reward({"task_core_arg": TaskCoreArg(task), "final_answer": reply})
         assert (reward.raw_reward, reward.is_success) == (float(right), right), reply
-    with pytest.raises(JudgeError, match=r"no metadata\.checker"):
+    example = Task("e", main_query="30 and 12?", metadata={"answer": "42"})
+    for reply, right in (("the answer is 42", True), (r"\boxed{41}", False)):
+        reward = await judge.compute_reward({"task_core_arg": TaskCoreArg(example), "final_answer": reply})
+        assert reward.is_success == right
+    with pytest.raises(JudgeError, match=r"no 'answer'"):
         await judge.compute_reward({"task_core_arg": TaskCoreArg(Task("t", main_query="q")), "final_answer": "42"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from answering import AnsweringServer, answering
 from pydantic import BaseModel
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
+from token_server import listening
 
 from astune.config.helper import HelperModelConfig
 from astune.helper_model import HelperModel, Prompts, data, metered, quoted
@@ -118,6 +120,63 @@ async def test_a_busy_server_is_asked_again_and_a_wrong_key_is_not(
     kept = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert kept
     assert not any(b"sk-secret-1" in text for text in kept)
+
+
+async def test_a_failing_server_is_asked_again_and_a_limit_names_what_lowers_it(server: AnsweringServer) -> None:
+    server.refuses = [JSONResponse({}, 500)]
+    assert (await helper(server).ask_json("Add.", ADD, Sum)).sum == 3
+    server.refuses = [JSONResponse({}, 429, {"Retry-After": "0.01"}) for _ in range(5)]
+    with pytest.raises(HelperModelError, match=r"answered 429: .*; lower helper_model\.max_concurrency, or wait"):
+        await helper(server).ask_json("Add.", data(numbers=[5]), Sum)
+
+
+async def test_one_that_does_not_answer_in_time_says_what_to_raise(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astune.helper_model.chat._UNREACHED_TRIES", 1)
+    server.delay_s = 5
+    with pytest.raises(HelperModelError, match=r"ReadTimeout: .*; raise helper_model\.timeout_s"):
+        await helper(server, timeout_s=0.05).ask("Add.", ADD)
+
+
+async def test_usage_in_another_form_and_half_characters_harm_nothing(server: AnsweringServer) -> None:
+    message = {"role": "assistant", "content": "3 \ud800"}
+    body = json.dumps({"choices": [{"message": message}], "usage": [1]})
+    server.refuses = [Response(body, media_type="application/json")]
+    assert await helper(server).ask("Add.", ADD) == "3 ?"
+    assert await helper(server).ask("Add.", ADD) == "3 ?"  # as it was kept
+    assert len(server.bodies) == 1
+
+
+async def test_a_list_of_models_in_another_form_is_an_error_with_its_fix() -> None:
+    class Odd(AnsweringServer):
+        async def models(self, request: Any) -> JSONResponse:
+            return JSONResponse(["m"])
+
+    error = r"no list of models: .*set helper_model\.model"
+    with listening(Odd()) as server, pytest.raises(HelperModelError, match=error):
+        await HelperModel(HelperModelConfig(base_url=server.url)).ask("Add.", ADD)
+
+
+async def test_an_answer_that_was_cut_off_says_what_to_change(server: AnsweringServer) -> None:
+    server.refuses = [JSONResponse({"choices": [{"message": {"content": "{"}, "finish_reason": "length"}]})]
+    with pytest.raises(HelperModelError, match=r"no whole answer: '\{'; raise the longest answer"):
+        await helper(server).ask("Add.", ADD)
+
+
+async def test_a_table_of_answers_that_breaks_is_named_with_its_fix(server: AnsweringServer, tmp_path: Path) -> None:
+    model = helper(server)
+    await model.ask("Add.", ADD)
+    [table] = (tmp_path / "cache").rglob("answers.sqlite3")
+    with sqlite3.connect(table) as open_table:
+        open_table.execute("DROP TABLE answers")
+    with pytest.raises(ConfigError, match=r"keeps the helper model's answers, cannot be used: .*ASTUNE_CACHE"):
+        await model.ask("Add.", data(numbers=[4]))
+
+
+def test_a_prompt_that_is_nowhere_is_named_with_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no prompt vary_odd\.txt; write it into the folder"):
+        Prompts("en", tmp_path).get("vary_odd")
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,8 @@ def test_the_second_time_nothing_is_asked_and_the_file_is_the_same(
     astune("rubrics", "learn", learned, "--out", str(tmp_path / "two.yaml"))
     assert len(server.bodies) == asked
     assert (tmp_path / "one.yaml").read_bytes() == (tmp_path / "two.yaml").read_bytes()
+    for out, error in ((tmp_path, "is a folder"), (Path(learned), "is read, and would be overwritten")):
+        assert error in astune("rubrics", "learn", learned, "--out", str(out), status=2)
 
 
 def test_rubrics_come_from_a_description_alone_and_judge_a_group(

@@ -72,8 +72,15 @@ class Endpoint:
 
     async def models(self) -> list[str]:
         """The names of the models that it serves."""
-        answer = await self._ask("GET", f"{self._api}/models", None, _LIST_S)
-        return [str(model["id"]) for model in answer.get("data") or []]
+        address = f"{self._api}/models"
+        answer = await self._ask("GET", address, None, _LIST_S)
+        try:
+            return [str(model["id"]) for model in answer["data"] or []]
+        except (KeyError, TypeError) as cause:
+            raise EngineError(
+                f"{address} answered what is no list of models: {str(answer)[:_SHOWN]}",
+                hint=f"check {self._section}.base_url, or set {self._section}.model",
+            ) from cause
 
     async def post(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> Any:
         """Return the API's response at `path`; None waits as long as the caller does."""
@@ -149,7 +156,7 @@ class Endpoint:
 
     def _unreachable(self, address: str, cause: httpx.HTTPError) -> EngineError:
         return Unreachable(
-            f"{address}: {type(cause).__name__}: {cause or 'no answer'}",
+            f"{address}: {type(cause).__name__}: {str(cause) or 'no answer'}",
             hint=f"check that the server runs and that {self._section}.base_url is its address",
         )
 
@@ -185,6 +192,7 @@ _HINTS = {
     403: "{section}.api_key_env names the environment variable that holds the key; check its value",
     404: "check {section}.base_url and {section}.model",
     429: "lower rollout.max_env_worker, or wait",
+    500: "see the log of the server",
 }
 
 
