@@ -310,7 +310,8 @@ def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:
     )
     reference = episode.task.metadata.get(reference_field)
     known = "" if reference is None else f" A correct answer is: {reference}."
-    ended = "a success" if episode.status == "success" else "no success"
+    succeeded = episode.reward is not None and episode.reward.is_success  # also where it was truncated
+    ended = "a success" if succeeded else "no success"
     return {
         "Inputs": {"task": problem_of(episode.task)[:_SHOWN]},
         "Generated Outputs": written[-_SHOWN:],

@@ -14,7 +14,7 @@ from astune.backbone import prompt_search
 from astune.backbone.search_journal import SearchJournal
 from astune.config.schema import AstuneConfig
 from astune.helper_model import Usage
-from astune.schema import BudgetSpent, Task
+from astune.schema import BudgetSpent, Episode, Forest, Reward, Task
 
 TASKS = [Task(f"t{number}", main_query="Order tea.") for number in range(12)]
 
@@ -42,10 +42,11 @@ class Player:
 
     async def try_out(self, prompts: dict[str, str], tasks: list[Task], more: Any) -> list[Any]:
         self.tried += 1
-        return [SimpleNamespace(task=each, raw_reward=0.0, status="failure", forest=NOTHING) for each in tasks]
+        return [ended(each, Reward(raw_reward=0.0, is_success=False)) for each in tasks]
 
 
-NOTHING = SimpleNamespace(nodes=[])
+def ended(task: Task, reward: Reward, status: Any = "failed") -> Episode:
+    return Episode(task.task_id, task, "train", 1, 0, 0, 0, Forest(), status, reward)
 
 
 def optimize(*, adapter: Any, seed_candidate: dict[str, str], reflection_lm: Any, valset: Any, **more: Any) -> Any:
@@ -77,3 +78,11 @@ async def test_a_search_whose_helper_model_fails_is_no_finished_search(
     assert player.tried <= 2
     with pytest.raises(BudgetSpent):
         search.evaluate(TASKS, {"system_prompt": "Order tea."})
+
+
+async def test_a_reflection_reads_of_a_success_that_ran_out_of_turns_as_one(tmp_path: Path) -> None:
+    search = prompt_search._Search(Player(), SearchJournal(tmp_path), None, Spent())  # type: ignore[arg-type]
+    episodes = [ended(TASKS[0], Reward(raw_reward=1.0, is_success=right), "truncated") for right in (True, False)]
+    found = search.make_reflective_dataset({}, SimpleNamespace(trajectories=episodes), ["system_prompt"])
+    told = [each["Feedback"] for each in found["system_prompt"]]
+    assert [text.split(", ")[1].rstrip(".") for text in told] == ["a success", "no success"]
