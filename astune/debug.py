@@ -30,8 +30,8 @@ from astune.schema import ConfigError, start_in_thread
 VARIABLE = "ASTUNE_DB"
 _LOOKS_S = 0.05
 _gave_up: list[bool] = []
-"""Not empty once waiting for a debugger is over. No event: a signal's handler that sets one waits for ever for the lock
-that the thread it interrupted holds in `wait`."""
+"""Not empty once waiting for a debugger is over. An event would deadlock: a signal handler that sets one waits for the
+lock that the interrupted thread holds in `wait`."""
 
 
 def arm(tags: str) -> None:
@@ -62,9 +62,8 @@ def is_at_prompt(frame: FrameType) -> bool:
 
 
 def detach() -> None:
-    """Let a debugger go, if there is one: threads that it has stopped go on, and one that waits for it gives up.
-
-    Giving up is a flag and no exception out of a signal's handler: pydevd's trace function would swallow that one.
+    """Detach a debugger, if there is one: threads that it has stopped continue, and one that waits for it gives up.
+    Giving up is a flag and not an exception from a signal handler, which pydevd's trace function would swallow.
     """
     _gave_up.append(True)
     pydevd = sys.modules.get("pydevd")
@@ -78,7 +77,7 @@ def _parsed(tags: str) -> frozenset[str]:
 
 
 def split_at_bars(text: str) -> list[str]:
-    """The words of `A|B`; a bar may be escaped as in tables of Markdown, where people copy such a line from."""
+    """The words of `A|B`; a bar may be escaped, as in a line copied from a Markdown table."""
     return [word for word in map(str.strip, re.split(r"\\?\|", text)) if word]
 
 

@@ -1,7 +1,8 @@
 """The interface of an algorithm, and the trained tokens that it is asked about.
 
 An algorithm knows rewards and log-probabilities. It knows neither how tokens are packed nor what the engine sampled
-with: KL and entropy terms, the correction for the engine's arithmetic and the sum over tokens are everybody's.
+with: KL and entropy terms, the correction for the engine's arithmetic and the sum over tokens are shared by all
+algorithms.
 """
 
 from __future__ import annotations

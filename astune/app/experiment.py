@@ -164,7 +164,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "astune.") -> dict[str, object]
 
 
 def plain(value: Any) -> Any:
-    """A value of Python as YAML would have it: a path is text, a class or function is the reference that names it.
+    """A Python value as YAML would have it: a path is text, a class or function is the reference that names it.
 
     Raises:
         ConfigError: a class or function that no reference can name, since it is defined in a function.

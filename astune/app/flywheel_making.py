@@ -114,7 +114,7 @@ def task_line(task: Task) -> str:
 
 
 def _finished(work: Any) -> Any:
-    """The result of `work`, which runs an event loop of its own; the caller may be inside of another one."""
+    """The result of `work`, which runs its own event loop; the caller may be inside another one."""
     return start_in_thread(work, name="astune-flywheel").result()
 
 

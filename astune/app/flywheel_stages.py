@@ -191,7 +191,7 @@ class Stages:
         return splits.training, splits.validation
 
     def _replay(self, compared_on: Collection[str]) -> tuple[list[Task], Counter[str]]:
-        """The original tasks that may be trained, and how many may not, by the reason.
+        """The original tasks that may be trained, and how many may not, by reason.
 
         Args:
             compared_on: questions, made `plain`, of the sets that models are compared on.

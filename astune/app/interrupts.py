@@ -37,7 +37,7 @@ class Interrupts:
         self._former: dict[signal.Signals, Any] = {}
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run to the end, or cancel on the first signal and wait for what the work does then.
+        """Run to the end, or cancel on the first signal and wait for its cleanup.
 
         Raises:
             KeyboardInterrupt: a signal came, and the work ended because of it; or a debugger was quit.

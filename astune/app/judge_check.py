@@ -82,7 +82,7 @@ async def check_judge(
 
 
 async def labels_of(config: AstuneConfig, base_dir: Path | None, labelled: Sequence[Example]) -> list[Label]:
-    """The rewards of the experiment's first judge, as it is without a calibration, beside people's labels.
+    """The rewards of the experiment's first judge, without a calibration, beside people's labels.
 
     Raises:
         ConfigError: there is no judge, or the labels are ranks.

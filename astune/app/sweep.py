@@ -179,10 +179,10 @@ def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[T
 
 
 def _require_listener(address: str) -> None:
-    """Connect to `host:port` once, for Ray itself tries for minutes where nobody listens.
+    """Connect to `host:port` once; Ray itself retries for minutes if nothing listens.
 
     Raises:
-        ConnectionError: nobody listens there.
+        ConnectionError: nothing listens there.
     """
     place = address.rpartition("://")[2]
     if ":" not in place:  # "auto" and "local" are found, or not, at once

@@ -119,7 +119,7 @@ class _Lease:
         self._ends = time.monotonic() + claim["lease_s"]
 
     async def play(self) -> None:
-        """Run the command, and say how it ended; a lease that is lost ends the command."""
+        """Run the command and return how it ended; losing the lease ends the command."""
         name = self._claim["episode_id"]
         running = asyncio.ensure_future(self._run())
         beating = asyncio.ensure_future(self._keep())
@@ -158,7 +158,7 @@ class _Lease:
         return await run_once(worker.command, claim["task"], variables, memory=worker.memory)
 
     async def _keep(self) -> None:
-        """Prolong the lease; returns when it is lost."""
+        """Renew the lease; returns when it is lost."""
         while time.monotonic() < self._ends:
             await asyncio.sleep(self._claim["lease_s"] / _HEARTBEATS)
             with contextlib.suppress(httpx.HTTPError):
@@ -169,7 +169,7 @@ class _Lease:
                     self._ends = time.monotonic() + self._claim["lease_s"]
 
     async def _say(self, path: str, body: dict[str, Any]) -> int:
-        """The status of the answer, 0 without one; tried again over broken connections while the lease holds."""
+        """The status of the answer, 0 without one; retried over broken connections while the lease holds."""
         while time.monotonic() < self._ends:
             with contextlib.suppress(httpx.HTTPError):
                 answer = await self._post(path, body)

@@ -54,7 +54,7 @@ class RunObserver(RolloutObserver, Protocol):
 
 
 class Backbone(ABC):
-    """Who runs the episodes of an experiment, and trains on them. Holds no state between calls."""
+    """Runs the episodes of an experiment, and trains on them; holds no state between calls."""
 
     trains: ClassVar[bool] = True
     """Whether weights change. A run of a backbone that does not train is recorded as a debug run and never resumed."""

@@ -1,8 +1,8 @@
 """The debug backbone: a few episodes in one plain process, and nothing is trained.
 
 All user code runs in the thread that started the process, so that a debugger steps through it as through any program;
-only an ordinary (not async) `execute` has a thread of its own, and then one episode runs at a time. Whoever stands at
-a breakpoint takes their time, so deadlines are a day.
+only an ordinary (not async) `execute` has a thread of its own, and then one episode runs at a time. Deadlines are a
+day, so that a breakpoint does not end an episode.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ async def debug(
 
 
 def unhurried(config: AstuneConfig, parts: UserParts) -> AstuneConfig:
-    """The same, run as debugging needs it: every failure is shown at once, and nobody at a breakpoint is hurried."""
+    """The same, run as debugging needs it: every failure is shown at once, and no deadline ends an episode at a
+    breakpoint."""
     rollout = config.rollout.model_copy(
         update={
             "max_env_worker": config.debug.debug_max_parallel if parts.workflow.is_async() else 1,

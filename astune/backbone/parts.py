@@ -23,7 +23,7 @@ from astune.workflow.loading import load_workflow
 class UserParts:
     """Parts of an experiment that the user provides. `judge` is None where the workflow returns its own reward.
 
-    There is always a training task, except in a plan made before there is anybody to ask for tasks.
+    There is always a training task, except in a plan made before the tasks are known.
     """
 
     training_tasks: list[Task]

@@ -81,7 +81,7 @@ def _outside(agent: ProgramConfig) -> str:
 
 
 def known_when_asked(config: AstuneConfig) -> str:
-    """Tasks that nobody has yet: a companion brings them, or the helper model makes them."""
+    """Tasks that are not known yet: a companion brings them, or the helper model makes them."""
     reader = config.task_reader
     if reader.type == "data_generation":
         return f"tasks: {reader.data_generation.number} that the helper model makes, unless it has made them before"

@@ -1,4 +1,4 @@
-"""The observer that keeps every episode: it stands between the rollouts and whoever shows them."""
+"""The observer that records every episode and passes it on to the display."""
 
 from __future__ import annotations
 

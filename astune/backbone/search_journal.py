@@ -1,7 +1,7 @@
 """The journal of a search for prompts: what was tried and what the helper model wrote, in `search.jsonl` of the run.
 
-A search is a function of its tasks, its seed and these lines. One that was killed is run again from its beginning, and
-what stands in the journal is read in place of being played or asked, so it ends as if nothing had happened.
+A search is a function of its tasks, its seed and these lines. A killed search is run again from its beginning; what the
+journal holds is read instead of played or asked, so the result is the same.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def vllm_server(
     For a few episodes nothing is compiled, which would outlast them.
 
     Its log-probabilities have the temperature applied, as the contract of engines asks, and nothing of the model's own
-    generation_config.json changes what is sampled from. One that takes weights can be made to do anything by whoever
-    reaches its port, which is why it listens to this machine alone.
+    generation_config.json changes what is sampled from. Whoever reaches the port of a server that accepts weights can
+    make it do anything, so it listens to this machine alone.
     """
     if not is_managed(config):
         return None

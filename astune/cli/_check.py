@@ -1,4 +1,4 @@
-"""The `astune check` commands: is what training relies on true here?"""
+"""The `astune check` commands: whether what training relies on holds here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Software checks of `astune doctor`: Python, packages against their supported ranges, engines and services. Python,
-packages against their supported ranges, engines and services."""
+"""Software checks of `astune doctor`: Python, packages against their supported ranges, engines and services."""
 
 from __future__ import annotations
 

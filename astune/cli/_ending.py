@@ -1,5 +1,4 @@
-"""End of the command's process, which only the command decides: an agent can neither end it early nor keep it alive. An
-agent can neither end it before nor keep it alive after."""
+"""End of the command's process: an agent can neither end it early nor keep it alive."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence
     """Answer requests for `model`, or for the best model of a run, until Ctrl-C.
 
     Args:
-        answers: the file that answers are kept in, to be given again to who asks again after a restart.
+        answers: the file that stores answers, for requests that are repeated after a restart.
     """
     key = os.environ.get(KEY_VARIABLE) or None
     if answers is not None and key is None:

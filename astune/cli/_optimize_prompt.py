@@ -1,4 +1,4 @@
-"""`astune optimize-prompt CONF`: a search for prompts as a run, and what it came to."""
+"""`astune optimize-prompt CONF`: a search for prompts as a run, and its result."""
 
 from __future__ import annotations
 

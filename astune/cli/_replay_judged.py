@@ -1,4 +1,4 @@
-"""`astune replay RUN`: judge, merging and advantages again on stored episodes, and what comes out differently."""
+"""`astune replay RUN`: recompute judge, merging and advantages on stored episodes, and show what differs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Outcome:
 
 
 def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
-    """Print what judge and policy make of the run's episodes now; 0 whatever that is.
+    """Print rewards and advantages of the run's episodes as computed now; returns 0 whatever they are.
 
     Args:
         trust_code: import code inside of the run's folder without asking.
@@ -99,7 +99,7 @@ _READ_IT = "read it first: imported, it can do whatever you can. Then allow it w
 
 
 def _allowed(file: Path, console: Console) -> bool:
-    """Ask whoever sits at the terminal; without one, no."""
+    """Ask on the terminal; without one, no."""
     if not (console.is_terminal and sys.stdin.isatty()):
         return False
     console.print(

@@ -1,4 +1,4 @@
-"""`astune report --html`: what a run came to as one page that holds everything, needs no script and can be printed."""
+"""`astune report --html`: the result of a run as one page without scripts, which can be printed."""
 
 from __future__ import annotations
 

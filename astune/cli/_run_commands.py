@@ -180,7 +180,7 @@ def view(
         typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
     ] = None,
 ) -> None:
-    """See everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
+    """Show everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
     if export is None and len(episodes or ()) > 1:
         raise typer.BadParameter("several --episode go with --export")
 

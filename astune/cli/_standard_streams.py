@@ -9,9 +9,8 @@ from typing import Any, TextIO
 
 
 def outlive_readers() -> None:
-    """Have `sys.stdout` and `sys.stderr` written to nowhere once nobody reads them, as behind `| head -1`.
-
-    They write to descriptors of their own: an agent that closes 1 or 2 has whatever is opened next take the number.
+    """Discard `sys.stdout` and `sys.stderr` once nobody reads them, as behind `| head -1`. They get their own
+    descriptors: where an agent closes 1 or 2, the next file that is opened gets that number.
     """
     sys.stdout, sys.stderr = _Outliving(_copy(sys.stdout)), _Outliving(_copy(sys.stderr))
 

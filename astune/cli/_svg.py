@@ -25,7 +25,7 @@ class Line:
 
 
 def svg_chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
-    """The picture; what is not finite is left out. Empty where nothing is left."""
+    """The picture, without points that are not finite; empty where none is left."""
     finite = (Line(each.label, each.style, _finite(each.points), each.band) for each in lines)
     lines = [each for each in finite if each.points]
     points = [point for each in lines for point in each.points]

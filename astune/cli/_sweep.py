@@ -1,4 +1,4 @@
-"""`astune sweep`: trials one after another or on a Ray cluster, and what they came to as a table and as a page."""
+"""`astune sweep`: trials one after another or on a Ray cluster, and their results as a table and a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of a run: its flags become an experiment, and what is printed around it is printed here."""
+"""The command line of a run: turns its flags into an experiment, and prints what surrounds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands and their flags. What they do is in the modules that they import when they are called."""
+"""The commands and their flags. Each imports the module that does the work when it is called."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def with_values(arguments: Sequence[str]) -> list[str]:
-    """`--resume` and `--dry-run` may stand without a value, which the parser cannot express: it gets what is meant."""
+    """Give `--resume` and `--dry-run` their default values where they have none, which the parser cannot express."""
     written: list[str] = []
     for position, argument in enumerate(arguments):
         if argument == "--":  # an agent's own command follows

@@ -1,8 +1,8 @@
 """Settings of the league: training groups in which one side is played by an earlier version of itself.
 
-Versions are kept of every policy that trains, every few steps; the newest few are the pool. Who is replaced by what is
-a function of the configuration, the step and the task, so that all episodes of a group meet the same opponent, a
-resumed run meets the opponents that it would have met, and no state has to be shared.
+Versions are kept of every policy that trains, every few steps; the newest few are the pool. The configuration, the step
+and the task decide who is replaced by what: all episodes of a group meet the same opponent, a resumed run meets the
+same opponents, and no state is shared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def slot_of(league: LeagueConfig, kept_at: int) -> int:
 
 
 class PastPlayer(NamedTuple):
-    """Who is played by an earlier version in a group: the policy, or one target of it where `target` is not None."""
+    """The policy that an earlier version plays in a group, or one of its targets where `target` is not None."""
 
     policy: str
     target: str | None
@@ -70,7 +70,7 @@ def adapter_in(policy: str, slot: int) -> str:
 def past_player(
     league: LeagueConfig, models: Mapping[str, PolicyConfig], *, seed: int, step: int, task_id: str
 ) -> PastPlayer | None:
-    """The earlier version that plays in a training group; None where all play as they are."""
+    """The earlier version that plays in a training group; None where only the present ones play."""
     rng = Random(stable_seed(seed, "league", step, task_id))
     if step < 1 or rng.random() >= league.share:
         return None

@@ -145,7 +145,8 @@ class ContextTracker:
             self._read_all(pending)
 
     def _require_short(self, new: Sequence[Message]) -> None:
-        """Raise ContextOverflow at once for a message that is megabytes long: its tokens would hold up all episodes."""
+        """Raise ContextOverflow at once for a message that is megabytes long: tokenising it would block all
+        episodes."""
         for message in new:
             content = message["content"]
             if message["role"] != "assistant" and self._renderer.is_longer(content, self._max_model_len):

@@ -1,8 +1,8 @@
 """Executable checkers: Python that says whether an answer is right, written from the question alone and run in the
 sandbox.
 
-A checker is believed when it was tested: several are written without seeing the answer, and most of them have to
-accept the answer that the task came with and refuse others.
+A checker is trusted only once tested: several are written without seeing the answer, and most of them have to accept
+the task's answer and refuse others.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def wrong_answers(answer: str, others: Sequence[str]) -> list[str]:
 
 
 async def judged(source: str, answers: Sequence[str], sandbox: SandboxConfig) -> list[bool] | None:
-    """Run the checker on each answer; None if the checker does not run. One that fails on an answer refuses it.
+    """Run the checker on each answer; None if the checker does not run. A checker that raises on an answer refuses it.
 
     Raises:
         SandboxError: the sandbox itself failed.

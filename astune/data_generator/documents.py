@@ -119,7 +119,7 @@ def _text_of(path: Path) -> str:
 
 
 def decoded(content: bytes) -> str:
-    """The text of a file in whatever encoding it has: its byte order mark says, it is UTF-8, or the likeliest one."""
+    """The text of a file, by its byte order mark, as UTF-8, or in the likeliest encoding."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return content.decode(encoding, errors="replace")

@@ -18,9 +18,9 @@ class Draft:
     """A question with its answer.
 
     Args:
-        group: the document or example that it was made of; what is held out is decided by it.
+        group: the document or example that it was made of; the split into training and validation is by group.
         made_of: provenance, for the task's metadata.
-        passages: what it is about; empty for variations.
+        passages: the passages that it is about; empty for variations.
         evidence: sentences of the passages that give the answer, word for word.
         checker: Python that says whether an answer is right, once one has been verified.
     """

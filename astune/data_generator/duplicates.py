@@ -1,4 +1,4 @@
-"""Questions that were asked already, word for word or nearly: MinHash over pairs of words.
+"""Detection of questions that were already asked, exactly or nearly: MinHash over pairs of words.
 
 Two questions with different numbers are different, however alike their words are.
 """

@@ -1,4 +1,4 @@
-"""Tasks of an environment: it is explored first, and what was reached on the way becomes an objective."""
+"""Tasks of an environment: it is explored first, and states reached on the way become objectives."""
 
 from __future__ import annotations
 

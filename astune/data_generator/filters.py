@@ -1,4 +1,4 @@
-"""The filters of drafts: what can be seen without a model first, then what has to be asked again."""
+"""The filters of drafts: checks without a model first, then those that ask it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WellFormed:
 
 
 class NoLeak:
-    """The answer does not stand in the question. A number may, where no passage gave it: it is mere chance."""
+    """The answer does not stand in the question. A number may, where no passage gave it: that is chance."""
 
     name: ClassVar[str] = "leak"
 

@@ -15,7 +15,7 @@ NOT_IN_FORM = "the helper model did not keep to the form"
 
 
 class Filter(Protocol):
-    """A check. Where it is passed, it returns the draft, perhaps with what it found; else why not, in words."""
+    """A check. It returns the draft, perhaps with what it found, or the reason for rejecting it."""
 
     name: ClassVar[str]
 

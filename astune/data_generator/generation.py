@@ -115,7 +115,7 @@ async def make_tasks(
     sandbox: SandboxConfig,
     on_progress: OnProgress = lambda *_: None,
 ) -> Made:
-    """Ask, verify and divide until there are `config.number` tasks, or there is nothing left to ask.
+    """Ask, verify and divide until there are `config.number` tasks, or no request is left.
 
     Raises:
         HelperModelError: the helper model does not answer, or its budget is used up. What it answered is kept.

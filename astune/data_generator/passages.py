@@ -117,7 +117,7 @@ def _pieces(block: _Block, tokens: int, count: Count) -> Iterator[str]:
 
 
 def _packed(parts: list[str], between: str, tokens: int, count: Count, head: str = "") -> Iterator[str]:
-    """The parts side by side, as many as fit; one that is too long by itself is cut between words."""
+    """The parts joined, as many as fit; one that is too long by itself is cut between words."""
     held: list[str] = []
     for part in parts:
         if held and count(head + between.join([*held, part])) > tokens:

@@ -37,7 +37,7 @@ class _Questions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AboutPassages:
-    """Asks for questions about these passages; `number` tells a second time from the first."""
+    """Asks for questions about these passages; `number` counts the requests for the same passages."""
 
     passages: tuple[Passage, ...]
     number: int
@@ -48,7 +48,7 @@ class QuestionSource:
 
     Args:
         examples: questions with answers that show what is wanted.
-        seed: draws the order of the passages, and which are asked about together.
+        seed: draws the order of the passages and their pairs.
     """
 
     def __init__(

@@ -38,8 +38,8 @@ class Solver:
         self._tries = tries
 
     async def answers(self, question: str, passages: Sequence[Passage], *, tries: int | None = None) -> list[str]:
-        """The answers from the passages, or from what the model knows where there are none. A try that finds that the
-        question cannot be answered is missing."""
+        """The answers from the passages, or from what the model knows where there are none. Tries that find the
+        question unanswerable are left out."""
         n = tries or self._tries
         instruction = self._model.prompts.get("data_answer" if passages else "data_answer_closed")
         shown = {"passages": [each.text for each in passages]} if passages else {}
@@ -54,7 +54,7 @@ class Solver:
         return sum(await gathered(*(self._same(each, answer, question) for each in answers)))
 
     def majority(self) -> int:
-        """Tries that are enough: more than half, and all of two."""
+        """The number of tries that have to agree: more than half, and all of two."""
         return self._tries // 2 + 1
 
     async def _same(self, one: str, other: str, question: str) -> bool:
@@ -74,12 +74,12 @@ def plainly_same(one: str, other: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """The words of a text alone, in lower case, without articles and marks: for finding it in another text."""
+    """The bare words of a text, in lower case, without articles and punctuation, to find it in another text."""
     text = unicodedata.normalize("NFKC", text).lower()
     return " ".join(word for word in re.findall(r"\w+", text) if word not in _ARTICLES)
 
 
 def _plain(text: str) -> str:
-    """Marks within stay: `a < b` is not `a > b`, and C is not C++."""
+    """Punctuation inside stays: `a < b` is not `a > b`, and C is not C++."""
     words = (word.strip(_QUOTES) for word in unicodedata.normalize("NFKC", text).lower().rstrip(".!。 ").split())
     return " ".join(word for word in words if word and word not in _ARTICLES)

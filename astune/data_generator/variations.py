@@ -34,7 +34,7 @@ class _Varied(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Vary:
-    """Asks for one variation; `number` tells the second of a kind from the first."""
+    """Asks for one variation; `number` counts the variations of a kind."""
 
     example: Example
     other: Example | None

@@ -1,4 +1,4 @@
-"""Adapters of several policies on one model: what an engine takes of them, and their files.
+"""Adapters of several policies on one model: the engine's view of them, and their files.
 
     adapter_config.json           peft's: rank `r`, `lora_alpha`, the layers
     adapter_model.safetensors     base_model.model.LAYER.lora_A.weight [rank, in], ...lora_B.weight [out, rank]
@@ -39,8 +39,7 @@ _PREFIX, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class Factors(NamedTuple):
-    """Contribution of an adapter to a linear layer: `x -> (x down^T) up^T scale`, down [rank, in], up [out, rank]. `x
-    -> (x down^T) up^T scale`, down [rank, in], up [out, rank]."""
+    """Contribution of an adapter to a linear layer: `x -> (x down^T) up^T scale`, down [rank, in], up [out, rank]."""
 
     down: Tensor
     up: Tensor

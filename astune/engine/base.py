@@ -1,4 +1,4 @@
-"""The engine contract: tokens in, tokens out. Who computes them is the implementation's business."""
+"""The engine contract: tokens in, tokens out. The implementation decides how they are computed."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class EngineStats:
     """Counters since the engine started, and what it holds now.
 
     `prompt_tokens` is what callers sent, `prefilled_tokens` what had to be computed of it; the rest came
-    from the key-value cache. `sampled_tokens` counts every token drawn, also those of calls that were
-    cancelled (`cancelled_tokens`) and therefore reached nobody.
+    from the key-value cache. `sampled_tokens` counts every token drawn, also those of cancelled calls
+    (`cancelled_tokens`), whose completions were not delivered.
     """
 
     prompt_tokens: int = 0

@@ -25,7 +25,7 @@ _TIMEOUT_S = 120
 
 
 def compiled(source: Path, *flags: str, doing: str, library: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL | None:
-    """The source as a loaded library; None where it cannot be had, and the log says why.
+    """The source as a loaded library; None where it cannot be compiled; the log says why.
 
     Args:
         doing: what is slower without it, for the log.

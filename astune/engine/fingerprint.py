@@ -9,7 +9,7 @@ from statistics import fmean
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The trainer's word on its own weights.
+    """The trainer's log-probabilities of a fixed text.
 
     `logprobs[i]` is the log-probability of `token_ids[i + 1]` after the tokens before it, at temperature 1. An engine
     with the same weights differs by rounding, which is at most `limit` in the mean.

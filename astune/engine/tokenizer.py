@@ -1,9 +1,9 @@
 """A model's tokenizer: its tokens, the names of special ones and its chat templates, without transformers.
 
 transformers decides what the files in a model's folder mean: which class reads them, and which of their known mistakes
-are fixed. It takes seconds to be imported, so it is asked once for each model. What it made of the files is kept under
-the hash of the files and of the versions that read them, and is what every start works with, the first one too. Nothing
-here renders messages.
+are fixed. It takes seconds to be imported, so it is asked once for each model. Its result is cached under the hash of
+the files and of the versions that read them, and is what every start uses, the first one too. Nothing here renders
+messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES = "names.json"
 
 
 class ModelTokenizer:
-    """Tokens of a model. What `renderers` asks of a tokenizer is called as it is in transformers.
+    """Tokens of a model. Methods that `renderers` uses have the names of transformers.
 
     Args:
         backend: what turns text into tokens.
@@ -65,7 +65,7 @@ class ModelTokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any) -> ModelTokenizer:
-        """The same of a tokenizer of transformers; what is done to that one later has no effect here.
+        """Create one from a tokenizer of transformers; later changes of that one have no effect here.
 
         Raises:
             ConfigError: it is none that `tokenizers` computes.
@@ -81,7 +81,7 @@ class ModelTokenizer:
         return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def convert_tokens_to_ids(self, tokens: str) -> int | None:
-        """The id of one token; the unknown token's where there is none such, None where there is none of these."""
+        """The id of one token, else that of the unknown token, else None."""
         found = self.backend.token_to_id(tokens)
         return self.unk_token_id if found is None else found
 

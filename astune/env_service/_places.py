@@ -165,7 +165,7 @@ class Places:
         await self._pool.give_back(worker)
 
     async def end(self, instance: Instance, reason: str) -> None:
-        """Kill its process; again, or after `close`, it does nothing."""
+        """Kill its process; no-op if repeated, or after `close`."""
         worker, instance.worker = instance.worker, None
         self._forget(instance, reason)
         if worker is not None:

@@ -1,7 +1,5 @@
-"""Process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL CONTROL ENV`. `python
--m ..._worker CHANNEL CONTROL ENV`.
-
-The server starts it as a `Worker`. It is independent of HTTP.
+"""Process that hosts instances of one environment, one at a time: `python -m ..._worker CHANNEL CONTROL ENV`. The
+server starts it as a `Worker`. It is independent of HTTP.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class EnvironmentHandle(ABC):
 
     @abstractmethod
     async def create(self) -> EnvState:
-        """Make the instance; the first call on a handle."""
+        """Create the instance; the first call on a handle."""
 
     @abstractmethod
     async def step(self, action: Message) -> EnvStep: ...

@@ -33,7 +33,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def new_app(service: Service, *, loopback: bool, token: str | None) -> Starlette:
-    """The application; who starts it opens and closes the service. For `loopback` and `token` see `Guard`."""
+    """The application; its caller opens and closes the service. For `loopback` and `token` see `Guard`."""
     guard = Middleware(Guard, loopback=loopback, token=token, max_body_bytes=MAX_BODY_BYTES, refuse=_refused)
     return Starlette(
         routes=[

@@ -45,7 +45,7 @@ VARIABLES = frozenset(
 PAGE = "docs/en/appworld.md"
 
 MEMORY_MB = 2048
-"""Addresses that a world may use, and the size of each file; AppWorld itself uses a quarter of it."""
+"""Limit of a world's address space and of each file; AppWorld itself uses a quarter of it."""
 CPU_S = 3600
 """CPU time of a world in seconds, in total."""
 CODE_S = 100
@@ -183,8 +183,7 @@ def can_confine() -> bool:
 
 
 class World:
-    """World of one task. This process creates its root and removes it; all else is done in a forked process. This
-    process makes its root and removes it; all else is done in one that was forked for it.
+    """World of one task. This process creates its root and removes it; all else is done in a forked process.
 
     Args:
         settings: of the shell, as `prepare` returned them.

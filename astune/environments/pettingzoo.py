@@ -1,4 +1,4 @@
-"""PettingZoo's turn-based games (its AEC API) with text for eyes: `pettingzoo:classic.tictactoe_v3` and others.
+"""PettingZoo's turn-based games (its AEC API) as text: `pettingzoo:classic.tictactoe_v3` and others.
 
 Games and rules are PettingZoo's own code; this file only translates. A player reads the board as the game prints it
 (`render_mode="ansi"`), or else the observation's numbers, and the moves that it may make, and answers with the number

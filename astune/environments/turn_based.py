@@ -1,4 +1,4 @@
-"""Games of several players in one environment, of whom one moves at a time; a turn says whose it is.
+"""Games of several players in one environment, who move in turn; each state names the player.
 
     get_init_state()   the first player's view, and info {"player": "player 0", "roles": {"player 0": "Mafia", ...}}
     step(move)         the next player's view and info {"player": "player 3"}, or the end and info {"rewards": {...}}
@@ -28,8 +28,8 @@ class TurnBased(Environment):
     """A game in progress. A library's player is a number or a name; outside of it a player is `player 0`, `player 1`,
     ...
 
-    Rewards are the library's, mostly 1 for who wins, -1 for who loses and 0 for a draw. A game that fails on a player's
-    move, by a fault of its own, ends without a winner: what a model writes is no failure of the run.
+    Rewards are the library's, mostly 1 for a win, -1 for a loss and 0 for a draw. A game that raises on a player's move
+    ends without a winner: what a model writes is no failure of the run.
     """
 
     def __init__(self, task: Task, seed: int) -> None:
@@ -51,7 +51,7 @@ class TurnBased(Environment):
 
     @abstractmethod
     def move(self, text: str) -> Mapping[str, float] | None:
-        """Take the move of the player whose turn it is; the rewards where that was the end."""
+        """Make the move of the player whose turn it is; returns the rewards if that ended the game."""
 
     @abstractmethod
     def roles(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ class TurnBased(Environment):
 
     @contextmanager
     def _own_chance(self) -> Iterator[None]:
-        """Let the game draw from a generator of its own: the same seed and moves are the same game."""
+        """Give the game its own random generator: the same seed and moves are the same game."""
         with _chance:
             outside = random.getstate()
             random.setstate(self._random)

@@ -3,11 +3,11 @@
 interaction.py   one answer with its whole conversation, and one opinion of it
 masking.py       personal data, taken out before anything is written
 store.py         both in SQLite, each once by its content; what belongs to a user can be deleted
-sessions.py      sessions of the store as people look through them
+sessions.py      sessions of the store, for browsing
 spans.py         interactions from traces: AgentScope, OpenTelemetry's GenAI conventions, OpenInference
 trace_files.py   files that hold traces: AgentScope Studio's database, OTLP JSON, exports of Langfuse and MLflow
 rating_files.py  ratings in CSV or JSON lines
-implicit.py      opinions that nobody wrote down: named rules over sessions
+implicit.py      implicit opinions: named rules over sessions
 """
 
 from astune.feedback.implicit import implicit_ratings

@@ -1,4 +1,4 @@
-"""Opinions that nobody wrote down, derived from sessions by named rules. They have less weight than explicit ratings.
+"""Implicit opinions, derived from sessions by named rules. They have less weight than explicit ratings.
 
 repeated_question   the same was asked again                                  -1, weight 0.3
 reworded_question   nearly the same was asked again, in other words           -0.5, weight 0.3
@@ -65,7 +65,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _kept_answer(turn: Interaction, following: Interaction) -> str | None:
-    """The answer that the following turn has in the place of this one's; None where it does not go on from it."""
+    """The answer that the following turn has in place of this one; None where it does not continue from it."""
     place = len(turn.messages) - 1
     if len(following.messages) <= place or not _same(turn.messages[:place], following.messages[:place]):
         return None

@@ -18,7 +18,7 @@ class Interaction:
     """The last of `messages` is the answer, in the OpenAI shape as all others.
 
     `interaction_id` is what ratings name: the answer's id, or the trace's. `created_at` is in seconds since 1970.
-    Tokens that were read and sampled are None where nobody counted them.
+    Tokens read and sampled are None where they were not counted.
     """
 
     interaction_id: str

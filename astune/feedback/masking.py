@@ -15,8 +15,8 @@ PATTERNS = {
     r"|\d{2,4}[ -]\d{3,4}[ -]\d{4}|1[3-9]\d{9})(?!\w|\.\d)",
 }
 """Kinds of personal data masked by default. A telephone number has a plus, parentheses or two separators, or is a
-Chinese mobile one; other digits are ordinary numbers. The time grows with the text and no faster: a message may be a
-picture in base64."""
+Chinese mobile one; other digits are ordinary numbers. The time is linear in the text: a message may be a picture in
+base64."""
 
 
 class Masker:

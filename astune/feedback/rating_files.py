@@ -26,10 +26,11 @@ _LABELS |= {"down": -1.0, "thumbs_down": -1.0, "bad": -1.0, "rejected": -1.0, "n
 
 
 def read_ratings(path: Path) -> Iterator[Rating]:
-    """The ratings of a file whose suffix is .csv or .jsonl, in its order.
+    """The ratings of a .csv or .jsonl file, in its order.
 
     Raises:
-        TaskReaderError: the file cannot be read, or a row names nothing or says nothing; names the file and the row.
+        TaskReaderError: the file cannot be read, or a row names no answer or holds no opinion; names the file and the
+            row.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -61,7 +62,7 @@ def rating_of(row: Mapping[str, Any], where: str) -> Rating:
     """A row as a rating.
 
     Raises:
-        TaskReaderError: it names nothing, or says nothing; begins with `where`.
+        TaskReaderError: it names no answer, or holds no opinion; begins with `where`.
     """
     identity = _first(row, _IDS)
     if identity is None:

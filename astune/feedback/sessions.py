@@ -1,6 +1,6 @@
-"""Sessions of a store as people look through them: a page of those that a filter leaves, and one with its feedback.
+"""Sessions of a store, for browsing: a page of those that a filter matches, and one with its feedback.
 
-A session is what one user and a model said to each other. Its answers come in order, and each has the messages that are
+A session is a conversation of one user with a model. Its answers come in order, and each has the messages that are
 new since the answer before. The store is only read; an interaction without a session is a session of its own.
 """
 

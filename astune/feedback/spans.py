@@ -1,4 +1,4 @@
-"""Interactions from the spans of one trace, whoever wrote them. What cannot be read is an error, never guessed at.
+"""Interactions from the spans of one trace, in any known format. What cannot be read is an error, never guessed.
 
 AgentScope 1.0.7, 1.0.8   `input` and `output` in JSON; `Msg` objects in them as Python writes them
 AgentScope from 1.0.9 on, OpenTelemetry's GenAI conventions   `gen_ai.input.messages`, `gen_ai.output.messages`

@@ -60,7 +60,7 @@ class Opinion:
     """Aggregate of the opinions on one interaction: the weighted mean of its ratings, and the better answer with the
     most weight.
 
-    `weight` is the sum of the ratings' weights; `rating` is None where nobody gave a number.
+    `weight` is the sum of the ratings' weights; `rating` is None where there is no number.
     """
 
     rating: float | None
@@ -95,7 +95,7 @@ class FeedbackStore:
             raise RunStoreError(f"{path} is no store of feedback: {cause}", hint="name another file") from cause
 
     def add(self, interaction: Interaction) -> bool:
-        """Keep an interaction; False where an equal one is there, which ratings of this one then belong to."""
+        """Store an interaction; False where an equal one exists, to which its ratings then belong."""
         with self._writing():
             masked = replace(
                 interaction,
@@ -126,7 +126,7 @@ class FeedbackStore:
             return new.rowcount > 0
 
     def rate(self, rating: Rating) -> bool:
-        """Keep a rating; False where an equal one is there.
+        """Store a rating; False where an equal one exists.
 
         Raises:
             KeyError: no interaction has its id.
@@ -209,7 +209,7 @@ class FeedbackStore:
         return {identity: _opinion(ratings) for identity, ratings in of_each.items()}
 
     def forget(self, user: str) -> tuple[int, int]:
-        """Delete what a user said and thought, and all that was derived from it; the numbers of both that are gone."""
+        """Delete a user's conversations and ratings, and all that was derived from them; returns how many of each."""
         known = known_user(user)
         with self._writing():
             ratings = self._file.execute("DELETE FROM ratings WHERE user = ?", (known,)).rowcount

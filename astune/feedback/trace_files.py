@@ -47,7 +47,7 @@ def is_trace_file(path: Path) -> bool:
 def read_traces(path: Path) -> TraceFile:
     """
     Raises:
-        TaskReaderError: the file cannot be read, or holds no traces that are known here.
+        TaskReaderError: the file cannot be read, or holds no traces in a known format.
     """
     try:
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
 """Flywheel: from users' feedback to a promoted model, by filtering the feedback and proving the model better.
 
-evidence.py    conversations and ratings of one turn, and what the filters took out of them
-filters.py     named rules that take feedback out: duplicates, spam, floods, disagreement, outliers, orders to a judge
+evidence.py    conversations and ratings of one turn, and what the filters removed
+filters.py     named rules that remove feedback: duplicates, spam, floods, disagreement, outliers, orders to a judge
 instructions.py  texts that instruct a judge
 decision.py    old and new compared task by task, and whether the new one is promoted
 history.py     which model is promoted, and all promotions and rollbacks before

@@ -20,8 +20,8 @@ MEASURED = 0.95
 class Comparison:
     """A set of tasks. Success rates are means over tasks; `low` and `high` bound new - old, each with `confidence`.
 
-    `low` counts what was lost and no gain, and `high` the other way: they hold whatever the models are, and are wide.
-    `n_lost` of the `n_compared` tasks could be measured of the old model alone, and count as failed by the new one.
+    `low` counts losses and no gains, `high` the reverse: they hold for any two models, and are wide.
+    `n_lost` of the `n_compared` tasks could be measured with the old model alone, and count as failed by the new one.
     `p_better` is the probability of a difference as large as this one or larger, if the models were equally good.
     """
 

@@ -1,4 +1,4 @@
-"""The feedback of one turn: conversations and ratings, each once, and what was taken out of them by which rule."""
+"""The feedback of one turn: conversations and ratings, each once, and what was removed by which rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from astune.feedback.interaction import EXPLICIT, Interaction, Rating
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A rating, or a conversation with all its ratings, that a rule took out.
+    """A rating, or a conversation with all its ratings, that a rule removed.
 
     `interaction` is the conversation's id, `rater` a digest or a client's name, `why` a person's words.
     """
@@ -62,7 +62,7 @@ class Evidence:
         return [each for each in self._ratings.values() if each.kind == EXPLICIT]
 
     def rater(self, rating: Rating) -> str:
-        """Who is behind a rating: the user who gave it, else whose conversation it is, else the client."""
+        """The source of a rating: the user who gave it, else the conversation's user, else the client."""
         of = self.interactions[rating.interaction_id]
         return rating.user or of.user or f"client {of.client or 'unknown'}"
 
@@ -103,5 +103,5 @@ def question_of(interaction: Interaction) -> str:
 
 
 def plain(text: str) -> str:
-    """A text as it is compared: one case, one form of each character, single blanks."""
+    """A text normalised for comparison: lower case, one form of each character, single blanks."""
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().casefold()

@@ -9,7 +9,7 @@ outlier               a rater who contradicts the others where they can be compa
 disagreement          raters contradict each other, and no clear majority is right
 
 Contradictions are known only where several raters say something of one question. A forged correction to a question that
-nobody else rated looks like a true one; that it harms nobody is for the gate to see to.
+nobody else rated looks like a true one; the gate has to catch its harm.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOT = "\0"
 
 
 def filtered(evidence: Evidence, *, max_ratings: int, held_out: Collection[str] = ()) -> Evidence:
-    """The evidence without what the rules take out; it is changed in place.
+    """The evidence without what the rules reject; it is changed in place.
 
     Args:
         max_ratings: of one user that came in one turn, and of one client in a minute.
@@ -223,7 +223,8 @@ def _votes(evidence: Evidence) -> list[list[_Vote]]:
 
 
 def _majority(words: Sequence[str], share: float) -> str | None:
-    """The word that more than half of them, and at least `share`, say or do not contradict; None where none is."""
+    """The word that more than half of the votes, and at least `share` of them, give or do not contradict; None if there
+    is none."""
     said = Counter(word for word in words if not word.startswith(_NOT)).most_common(1)
     if not said:
         return None

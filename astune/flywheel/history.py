@@ -1,5 +1,4 @@
-"""History of promotions and rollbacks, append-only; its last entry is the promoted model. Nothing is ever taken out of
-it."""
+"""History of promotions and rollbacks, append-only; its last entry is the promoted model."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ PROMOTED = "promoted"
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Change from one model to another. `turn` names the turn that was promoted, or taken back."""
+    """Change from one model to another. `turn` names the turn that was promoted, or rolled back."""
 
     action: Literal["promoted", "rolled back"]
     turn: str
@@ -33,7 +32,7 @@ class History:
     """The promotions in a flywheel's folder.
 
     Args:
-        first: the model that nobody promoted, the experiment's own.
+        first: the model before any promotion, the experiment's own.
 
     Raises:
         RunStoreError: the file is there and cannot be read.
@@ -59,7 +58,7 @@ class History:
         self.relink()
 
     def roll_back(self) -> Promotion:
-        """Return to the model before the newest promotion that was not taken back yet.
+        """Return to the model before the newest promotion that was not rolled back yet.
 
         Where a rollback was killed before the link had followed it, the link follows, and that rollback is returned.
 
@@ -86,7 +85,7 @@ class History:
         write_atomic(self._path, json.dumps(rows, indent=1, ensure_ascii=False).encode())
 
     def relink(self) -> None:
-        """Let the link point to the promoted model; a kill may have come between the entry and its link."""
+        """Point the link to the promoted model; a kill may have come between the entry and its link."""
         if self._linked():
             return
         new = self._link.with_name(f".{PROMOTED}.new")

@@ -1,6 +1,5 @@
-"""Texts that instruct a judge, a grader or the next model rather than saying what they think of an answer.
-
-Patterns find what is written as such orders usually are. Others get through: what they do is for the gate to find.
+"""Texts that instruct a judge, a grader or the next model rather than comment on an answer. Patterns find the usual
+wording. Others get through: the gate has to catch their effect.
 """
 
 from __future__ import annotations

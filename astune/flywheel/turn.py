@@ -64,7 +64,7 @@ class Turn:
         return self._read(stage)
 
     def once(self, stage: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The stage's result, which is made where it is not there; what `work` wrote before that is on disk then."""
+        """The stage's result, computed unless it exists; whatever `work` wrote is on disk first."""
         if not self.has(stage):
             self.write(f"{stage}.json", json.dumps(work(), indent=1, ensure_ascii=False, sort_keys=True) + "\n")
         return self._read(stage)

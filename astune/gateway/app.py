@@ -31,7 +31,7 @@ from astune.serving import Guard
 MAX_BODY_BYTES = 32 * 2**20
 OVERRIDDEN_HEADER = "x-astune-overridden"
 _NO_RETRY = {"x-should-retry": "false"}
-"""OpenAI's SDKs repeat what failed in the server; the episode has failed with it."""
+"""Tells OpenAI's SDKs not to retry: the episode has failed with the request."""
 _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class EventStream(Protocol):
         ...
 
     def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
-        """All else: what is not sent yet, and how the answers ended."""
+        """The rest: what is not sent yet, and how the answers ended."""
         ...
 
     def broken(self, failure: Exception) -> str:
@@ -87,7 +87,7 @@ def new_app(
 
     Args:
         workers: the episodes for workers on other machines, where there may be any.
-        loopback: whether this machine alone reaches it, and by no other name.
+        loopback: whether only this machine reaches it, and only by a loopback name.
         more: routes beside these.
     """
 
@@ -155,7 +155,7 @@ def new_app(
 
 
 async def _begun(answers: asyncio.Future[list[Sampled]], live: LiveAnswers) -> None:
-    """Wait until a token is there: what fails before is answered with a status of its own."""
+    """Wait for the first token: earlier failures are answered with their own status."""
     seen = live.version
     while not answers.done() and not any(answer.begun for answer in live.each):
         await live.change(seen)
@@ -224,7 +224,7 @@ async def body_of(http: Request) -> bytes:
 
 
 def json_of(body: bytes) -> object:
-    """Strict: no NaN, no depth that nobody reads. Half a character becomes �."""
+    """Strict JSON: no NaN and limited depth. Half a character becomes �."""
     try:
         return orjson.loads(body)
     except ValueError as cause:
@@ -235,7 +235,7 @@ def json_of(body: bytes) -> object:
 
 
 def _with_halves(body: bytes) -> Any:
-    """The value of a body that holds half a character, as where an agent cuts a text within an emoji; else None."""
+    """The value of a body that holds half a character, such as a cut emoji; else None."""
     if b"\\ud" not in body.lower():
         return None
     try:
@@ -263,7 +263,7 @@ def _refusal(status: int, detail: str) -> ASGIApp:
 
 
 async def _failed(http: Request, failure: Exception) -> Response:
-    """An error of ours: what the request is to blame for is a 400, and all else is not worth a repetition."""
+    """An error of astune's: 400 if the request caused it; otherwise a status that is not retried."""
     blamed = isinstance(failure, EpisodeCut | WorkflowError)
     status = 400 if blamed else 503
     body = _dialect_of(http).error_of(failure, status)
@@ -271,7 +271,7 @@ async def _failed(http: Request, failure: Exception) -> Response:
 
 
 async def _broken(http: Request, failure: Exception) -> Response:
-    """A defect of ours: its traceback goes into the log, and its kind alone to the agent."""
+    """A defect of astune's: its traceback goes into the log, and only its kind to the agent."""
     _log.error("the gateway failed", exc_info=failure)
     body = _dialect_of(http).error_of(RuntimeError(f"{type(failure).__name__} in the gateway"), 500)
     return JSONResponse(body, status_code=500, headers=_NO_RETRY)

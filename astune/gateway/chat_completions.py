@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions, read and written: https://platform.openai.com/docs/api-reference/chat.
 
-What the dialect has and we do not is refused by its key. How to sample is the run's business: a temperature and the
-like are accepted and overridden, since agents send them by habit, and the answer's header names them.
+Unsupported keys are refused by name. The run decides how to sample: a temperature and the like are accepted and
+overridden, since agents send them by habit, and the answer's header names them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _MESSAGES = TypeAdapter(list[_Message])
 
 
 def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages without what SDKs add: keys that say nothing, a stream's numbering, and what they parsed."""
+    """The messages without what SDKs add: empty keys, a stream's numbering, and parsed values."""
     plain = [
         {key: message[key] for key in message if (message[key] not in _NOTHING or key == "content") and key != "parsed"}
         for message in messages
@@ -140,7 +140,7 @@ class ChatRequest(_Body):
 
     @property
     def conversation(self) -> list[Message] | None:
-        """The messages that a later request may go on from by the answer's id; None where they are not kept."""
+        """The messages that a later request may continue from by the answer's id; None where they are not kept."""
         return None
 
     @property
@@ -175,7 +175,7 @@ class Sampled:
 
 
 class Refused(WorkflowError):
-    """A request that cannot be answered as it is. `key` is what of it."""
+    """A request that cannot be answered as it is; `key` is the part at fault."""
 
     def __init__(self, message: str, *, key: str | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)

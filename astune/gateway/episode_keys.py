@@ -19,7 +19,7 @@ from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.schema import Message, WorkflowError
 
 Sample = Callable[[ChatRequest, LiveAnswer | None], Awaitable[Sampled]]
-"""Asks the episode's model once; shows the answer while it is sampled where the model's engine can."""
+"""Calls the episode's model once; streams the answer where the model's engine can."""
 
 
 class Sender(NamedTuple):
@@ -138,7 +138,7 @@ class OpenKey:
         return given
 
     def _forget_oldest(self) -> None:
-        """Keep what lately came: a key of an episode never has so much, one that is served for months has."""
+        """Keep the latest requests: only a key that is served for months has more."""
         if len(self._given) <= _MOST_KEPT:
             return
         del self._given[: _MOST_KEPT // 2]
@@ -215,7 +215,7 @@ def _failed(answers: asyncio.Future[list[Sampled]]) -> bool:
 
 
 class EpisodeKeys:
-    """The keys that are open now. Looked up by a digest, so that the time says nothing of a key.
+    """The keys that are open now. They are looked up by digest, so that timing reveals nothing about a key.
 
     Args:
         store: where answers are kept for a gateway that is killed and comes back.

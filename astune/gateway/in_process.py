@@ -2,7 +2,7 @@
 
 httpx's own `ASGITransport` collects a whole answer before it returns; this one passes on what the application sends as
 it is sent, and cancels the application when the answer is closed. The clients are httpx's or those of its successor
-httpx2, whichever the SDK is made with: the two differ in name alone.
+httpx2, whichever the SDK uses: the two differ only in name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class InProcessGateway:
     """Open keys, and clients that ask with them on their own event loop."""
 
     base_url = "http://127.0.0.1/v1"
-    """Names the requests; nothing listens there."""
+    """Base URL of the requests; nothing listens there."""
 
     def __init__(self) -> None:
         self.keys = EpisodeKeys()
@@ -80,7 +80,7 @@ class AppExchange:
         self._task = asyncio.ensure_future(self._run(app, _scope_of(request)))
 
     async def next(self) -> Message:
-        """The next message of the application, which is waited for as long as the client's timeout for reading allows.
+        """The next message of the application, waited for up to the client's read timeout.
 
         Raises:
             ReadTimeout, RemoteProtocolError of the module: none came; the application ended without one.

@@ -4,7 +4,7 @@
     leased     a worker has it, and has to say so again before the lease ends
     over       ended or aborted by its worker, withdrawn since nobody waits for it, or lost: the lease ended
 
-Whoever comes with a lease that is over is refused. Episodes are offered on one event loop and claimed on another.
+An expired lease is refused. Episodes are offered on one event loop and claimed on another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from astune.schema import LeaseLost, Split, WorkflowError
 
 LEASE_S = 20.0
-"""Seconds in which a worker has to be heard of; three of its heartbeats."""
+"""Seconds after which a worker without a heartbeat is given up; three heartbeats."""
 _LONELY_S = 30.0
 _REMEMBERED = 10_000
 LANES: tuple[Split, ...] = ("train", "validation")
@@ -64,14 +64,14 @@ class LeaseBoard:
         self._changed: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     async def play(self, offer: Offer, where: str) -> dict[str, Any]:
-        """Offer an episode, and wait for what a worker ends it with. A cancellation withdraws it.
+        """Offer an episode, and wait for a worker's result. A cancellation withdraws it.
 
         Args:
             where: how workers come here, for the warning that none does.
 
         Raises:
-            LeaseLost: its worker was not heard of any more, or gave it back.
-            WorkflowError: its worker says that it failed.
+            LeaseLost: its worker sent no more heartbeats, or gave it back.
+            WorkflowError: its worker reports that it failed.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -108,12 +108,12 @@ class LeaseBoard:
         return offer
 
     def heartbeat(self, episode_id: str, lease: str) -> None:
-        """Prolong a lease. Raises StaleLeaseError where it is over."""
+        """Renew a lease. Raises StaleLeaseError where it is over."""
         with self._lock:
             self._leased_offer(episode_id, lease).lease_ends = time.monotonic() + self.lease_s
 
     def end(self, episode_id: str, lease: str, result: dict[str, Any]) -> None:
-        """Give an episode's result; said twice, it counts once. Raises StaleLeaseError where the lease is over."""
+        """Deliver an episode's result; repeated, it counts once. Raises StaleLeaseError where the lease is over."""
         with self._lock:
             if secrets.compare_digest(self._ended.get(episode_id, ""), lease) and lease:
                 return
@@ -122,7 +122,7 @@ class LeaseBoard:
         _settle(offer, result)
 
     def abort(self, episode_id: str, lease: str, failure: WorkflowError) -> None:
-        """Say why an episode cannot be played to its end. Raises StaleLeaseError where the lease is over."""
+        """Report why an episode cannot be finished. Raises StaleLeaseError where the lease is over."""
         with self._lock:
             if secrets.compare_digest(self._ended.get(episode_id, ""), lease) and lease:
                 return
@@ -137,7 +137,7 @@ class LeaseBoard:
             return {lane: {"waiting": len(self._waiting[lane]), "running": running[lane]} for lane in LANES}
 
     def _next(self) -> Offer | None:
-        """Lease the oldest episode of the lane of which fewer run: neither lane waits for the end of the other."""
+        """Lease the oldest episode of the lane with fewer running, so that neither lane waits for the other."""
         with self._lock:
             running = Counter(offer.lane for offer in self._leased.values())
             heads = [waiting[0] for waiting in self._waiting.values() if waiting]
@@ -151,7 +151,7 @@ class LeaseBoard:
             return offer
 
     def _look_after(self, loop: asyncio.AbstractEventLoop, offer: Offer) -> None:
-        """Give an episode up when its lease has ended; look again where it was prolonged."""
+        """Give up an episode when its lease has ended; check again where it was renewed."""
         with self._lock:
             if self._leased.get(offer.episode_id) is not offer:
                 return

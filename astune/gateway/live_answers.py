@@ -9,7 +9,7 @@ from astune.renderers.settled import Settled
 
 
 class LiveAnswer:
-    """An answer on its way.
+    """An answer that is being sampled.
 
     Args:
         on_change: called, on any thread, when there is more of it.
@@ -27,14 +27,14 @@ class LiveAnswer:
         """The prompt is accepted.
 
         Args:
-            read: tells what is settled of tokens that were sampled.
+            read: returns the settled part of sampled tokens.
             cancel: ends the sampling; called on any thread.
         """
         self.read_tokens = read_tokens
         self._read, self._cancel = read, cancel
 
     def feed(self, token: int) -> bool:
-        """Take the next token, on any thread; be an `OnToken` that lets the answer go on."""
+        """Record the next token, on any thread; an `OnToken` that never ends the answer."""
         self._token_ids.append(token)
         self._on_change()
         return False

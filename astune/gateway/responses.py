@@ -275,7 +275,7 @@ def _answer_part(item: dict[str, Any], place: str) -> Message | None:
 
 
 def _goes_on(answer: Message, part: Message) -> bool:
-    """Whether an answer may still get this part: thought, text and calls come in this order."""
+    """Whether this part can belong to the answer: thought, text and calls come in this order."""
     if "tool_calls" in part or not part:
         return True
     return not answer.get("tool_calls") and not answer["content"] and "reasoning_content" not in part

@@ -1,7 +1,7 @@
-"""A model beside the one that is trained: judges ask it for opinions, and tasks are made with it.
+"""A model beside the one that is trained: judges ask it for verdicts, and the data generator for tasks.
 
 client.py    `HelperModel`: limits, budget, cache, JSON by schema
-chat.py      who answers: any OpenAI-compatible endpoint, or our engine with a second model
+chat.py      any OpenAI-compatible endpoint, or the in-process engine with a second model
 answers.py   answers of earlier runs on disk
 prompts.py   the instructions, English and Chinese, which a user may replace
 quoting.py   text of others as data

@@ -1,4 +1,4 @@
-"""Who answers for a helper model: any OpenAI-compatible endpoint, or our engine with a second model."""
+"""Implementations of a helper model: any OpenAI-compatible endpoint, or the in-process engine with a second model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer without its thoughts, and the tokens of question and answer; in characters where nobody counts."""
+    """An answer without its thoughts, and the tokens of question and answer; in characters where they are not
+    counted."""
 
     text: str
     tokens: int
@@ -54,7 +55,7 @@ class Chat(Protocol):
     """A model that answers."""
 
     async def name(self) -> str:
-        """Who it is: the address, and the model there."""
+        """Address, and name of the model there."""
         ...
 
     async def answer(self, question: Question, timeout_s: float) -> Answered:
@@ -66,8 +67,7 @@ class Chat(Protocol):
 
 
 class EndpointChat:
-    """A model behind an OpenAI-compatible endpoint; one that fails or is not reached is tried again, a busy one waited
-    for."""
+    """A model behind an OpenAI-compatible endpoint; a failing or unreachable one is retried, a busy one waited for."""
 
     def __init__(self, base_url: str, model: str, api_key_env: str, section: str) -> None:
         self._endpoint = Endpoint(base_url, model=model, api_key=key_from(api_key_env, section), section=section)
@@ -130,7 +130,7 @@ class EndpointChat:
 
 
 class LocalChat:
-    """A second model in this process, on our own engine. It is loaded when it is first asked."""
+    """A second model in this process, on the in-process engine; loaded at the first question."""
 
     def __init__(self, model: str) -> None:
         self._model = model

@@ -1,6 +1,6 @@
 """A model beside the one that is trained, which answers questions within limits and a budget.
 
-What it answers is text; whoever asks decides what that is worth. No answer is a HelperModelError, never an opinion.
+Answers are text, and the caller judges them. A missing answer is a HelperModelError, never a verdict.
 """
 
 from __future__ import annotations

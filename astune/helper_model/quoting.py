@@ -1,4 +1,4 @@
-"""Text that a model or a user wrote, as data in a question: what cannot be seen is spelled out, what is long is cut."""
+"""Text that a model or a user wrote, as data in a question: invisible characters are escaped, and long texts cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 _LONGEST = 16_000
 _INVISIBLE = frozenset({"Cf", "Cc", "Co", "Cs", "Cn"})
-"""Unicode categories of characters that are not seen: formats, controls, private use, surrogates, unassigned."""
+"""Unicode categories of invisible characters: formats, controls, private use, surrogates, unassigned."""
 
 
 def quoted(text: str, longest: int = _LONGEST) -> str:

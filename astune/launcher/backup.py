@@ -1,4 +1,4 @@
-"""Backup of a start: everything needed to know later what exactly ran.
+"""Backup of a start: everything needed to reconstruct what exactly ran.
 
     backup/manifest.json     when, where and how it was started; `config_path` is the original file
     backup/<name>.yaml       the configuration as it was written

@@ -1,4 +1,4 @@
-"""Were tokens drawn from the distributions whose probabilities were recorded?
+"""Test of whether tokens were drawn from the distributions whose probabilities were recorded.
 
 Log-probabilities alone cannot tell: an engine that cuts off the tail and records what tokens had before the cut
 agrees with the trainer on every number, and still samples from something else than what is trained.

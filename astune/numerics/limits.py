@@ -11,8 +11,8 @@ from astune.trainer.mismatch import Mismatch
 class Limits:
     """Upper bounds: of the mean absolute difference, of its 99 % quantile, and of the KL divergence (k3).
 
-    `evidence` is that of `Draws.evidence` above which draws are not taken for honest ones: at most one false alarm in a
-    million steps.
+    `evidence` is that of `Draws.evidence` above which draws count as biased: at most one false alarm in a million
+    steps.
     """
 
     mean: float

@@ -1,4 +1,4 @@
-"""Recorded tokens as a model of the trainer reads them: its last hidden states, from which any head can go on.
+"""Recorded tokens as read by a model of the trainer: its last hidden states, to which any head can be applied.
 
 The forward pass is done once; temperatures, cut-off tails and other heads are then tried on what it left.
 """

@@ -1,6 +1,6 @@
-"""Why engine and trainer differ: each suspect is tried, by computing the recorded tokens again as if it were so.
+"""Causes of a difference between engine and trainer: each is tried by recomputing the recorded tokens under it.
 
-A suspect that brings the differences below the limit is the cause. Nothing is concluded from how a difference looks.
+A suspect that brings the differences below the limit is the cause. The look of a difference proves nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An assumption about the engine, and what became of the measure under it.
+    """An assumption about the engine, and the measure under it.
 
     `measure` names it: the mean absolute difference, or the evidence against honest draws; less is better.
     """
@@ -191,9 +191,8 @@ class Suspects:
             )
 
     def _other_dtype(self) -> Trial:
-        """Rounding cannot be computed again: two sides that round alike are further apart than one is from the truth.
-
-        So the engine's differences are compared with what that rounding does to the trainer itself.
+        """Rounding cannot be reproduced: two sides that round alike differ more than one differs from the exact value.
+        So the engine's differences are compared with the effect of that rounding on the trainer.
         """
         own = self._model.dtype
         other = torch.bfloat16 if own == torch.float32 else torch.float32

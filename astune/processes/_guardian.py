@@ -3,11 +3,13 @@
 Run as `python -I -S _guardian.py ORDERS COMMAND...`, with the standard library alone, so that it starts within some
 tens of milliseconds. It is independent of the command. The orders are a JSON object:
 
-    launcher the process that started this one: when it is gone, everything ends grace_s seconds between SIGTERM and
-    SIGKILL log the file that the command's output is appended to; without one the command has this process's stdout
-    input the file that the command reads as standard input; without one it reads nothing report the file descriptor for
-    reports memory memory limit in bytes of the command and its descendants; 0 is no limit alone whether its children
-    end with it, even after success
+    launcher  the process that started this one: when it is gone, everything ends
+    grace_s   seconds between SIGTERM and SIGKILL
+    log       the file that the command's output is appended to; without one the command has this process's stdout
+    input     the file that the command reads as standard input; without one it reads nothing
+    report    the file descriptor for reports
+    memory    memory limit in bytes of the command and its descendants; 0 is no limit
+    alone     whether its children end with it, even after success
 
     stdin     nothing is ever written: closing it ends everything, as do SIGTERM and the launcher's end
     report    one JSON object a line: {"pid"} the command runs, {"status"} it ended, {"memory"} it held that many bytes
@@ -15,8 +17,8 @@ tens of milliseconds. It is independent of the command. The orders are a JSON ob
 
 It leads its own session, and so does the command: a Ctrl-C at the terminal reaches neither. Under Linux, orphans below
 it become its children (PR_SET_CHILD_SUBREAPER), so that a process that went into the background, or into yet another
-session, is still found. A command that succeeds and leaves processes is an example, and these continue unless `alone`
-is set.
+session, is still found. The processes that a successful command leaves, such as a daemon, continue unless `alone` is
+set.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Forked:
         return answer["data"]
 
     def end(self) -> None:
-        """Kill it; again, it does nothing."""
+        """Kill it; no-op if repeated."""
         self._link.close()
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)

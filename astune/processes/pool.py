@@ -23,8 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerPool:
-    """Processes of one kind: `warm` of them are ready in addition to those in use. `warm` of them wait ready beside
-    those in use.
+    """Processes of one kind: `warm` of them are ready in addition to those in use.
 
     Args:
         start: starts a process that answers calls, or that `forks` others that do.

@@ -1,4 +1,4 @@
-"""Running a program once: start, read, and end it with its descendants, however it or this process ends.
+"""Run of a program: start it, read its output, and end it with its descendants, however it or this process ends.
 
 It runs under the guardian of `_guardian.py`, as in `guarded.py`.
 """

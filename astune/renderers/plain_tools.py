@@ -85,7 +85,7 @@ def read(text: str) -> Reply:
 
         I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>
 
-    is the text "I add." and a call. What begins as a call and is none stays in the text, and is reported.
+    is the text "I add." and a call. A malformed call stays in the text, and is reported.
     """
     calls: list[tuple[str, str]] = []
     malformed: list[str] = []

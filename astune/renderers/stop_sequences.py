@@ -1,4 +1,4 @@
-"""Stop sequences: texts at which an agent wants an answer to end, and that it is not sent.
+"""Stop sequences: texts at which an agent wants an answer to end; they are not sent to it.
 
     sampled   "Thought: add them.\nObserv" "ation: 6"     stop   "Observation:"
     sent      "Thought: add them.\n"
@@ -20,7 +20,7 @@ _MORE_TOKENS = 8
 _LOOKS = 16
 """An answer of n tokens is looked at again after n / 16 more at the latest."""
 _CLOSINGS = ("</", "|>", "｜>")
-"""Parts of the texts that end a thought or a call. Before one, a look at every sequence could take seconds."""
+"""Parts of the texts that end a thought or a call. Before one, checking at every sequence could take seconds."""
 
 
 class StopWatch:

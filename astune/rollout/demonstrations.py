@@ -98,7 +98,7 @@ def demonstration(request: EpisodeRequest, renderer: Renderer, config: AstuneCon
 
     Raises:
         TaskReaderError: the task has neither a conversation nor a reference answer.
-        WorkflowError: the chat template cannot express it, or writes answers otherwise than it lets a model begin them.
+        WorkflowError: the chat template cannot express it, or its answers begin differently from its generation prompt.
         ContextOverflow: it is longer than `rollout.max_model_len`.
     """
     messages, n_read = messages_of(request.task, config.task_judge.reference_field)
@@ -159,7 +159,7 @@ PREFERENCES = GivenEpisodes("preference", preference)
 def messages_of(task: Task, reference_field: str) -> tuple[list[Message], int]:
     """The conversation that a task demonstrates, and how many messages of it are only read.
 
-    Those are the opening's, where only the answer to it is given.
+    These are the opening's, where only the answer is given.
 
     Raises:
         TaskReaderError: there is none, or it has no answer of an assistant.

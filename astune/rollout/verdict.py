@@ -30,7 +30,7 @@ from astune.task_judge import GroupJudgeBase
 from astune.workflow import WorkflowOutput
 
 _MOST = 1e6
-"""Rewards are within plus and minus this; advantages of larger ones overflow in float32."""
+"""Largest absolute reward; advantages of larger ones overflow in float32."""
 
 _HINT = f"return (raw_reward, is_success) or a Reward, with a number between -{_MOST:g} and {_MOST:g} as raw_reward"
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from astune.helper_model import HelperModel, data
 
 _TOGETHER = 8
-"""Rubrics in one question: more are marked with less care."""
+"""Maximum rubrics in one question: more are marked with less care."""
 _VALUE = {"yes": 1.0, "partly": 0.5, "no": 0.0}
 
 

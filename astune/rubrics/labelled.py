@@ -26,7 +26,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Two answers of which the labels prefer one; the queries differ where nobody labelled two answers to one."""
+    """Two answers of which the labels prefer one; the queries differ where no query has two labelled answers."""
 
     better: tuple[Example, int]
     worse: tuple[Example, int]

@@ -1,6 +1,6 @@
 """Rubrics from labelled answers: proposed from contrasts, tested, revised, selected and grouped.
 
-The way of Auto-Rubric (arXiv 2510.17314), with information gain on the labels in place of embeddings. All questions go
+After Auto-Rubric (arXiv 2510.17314), with information gain on the labels in place of embeddings. All questions go
 through one helper model, whose answers are kept: a killed run resumes.
 """
 
@@ -68,7 +68,7 @@ class RubricLearner:
         """Rubrics that order the answers of `examples` as their labels do.
 
         Raises:
-            TaskReaderError: there is nothing to contrast, or no rubric tells anything about the labels.
+            TaskReaderError: there is nothing to contrast, or no rubric predicts the labels.
         """
         pairs = contrasts(list(examples))
         if not pairs:
@@ -94,7 +94,7 @@ class RubricLearner:
         return await self._themed(rubrics, source)
 
     async def from_description(self, description: str) -> Rubrics:
-        """Rubrics from a description of the task alone: nobody labelled anything, so they all have the same weight."""
+        """Rubrics from a description of the task alone, without labels: all have the same weight."""
         n = self._config.query_specific_generate_number * self._config.categories_number
         instruction = self._model.prompts.get("rubric_describe", number=n)
         found = await self._model.ask_json(instruction, data(task=description), _Texts)

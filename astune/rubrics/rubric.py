@@ -33,10 +33,7 @@ class Theme(BaseModel):
 
 
 class Rubrics(BaseModel):
-    """All that an answer is graded by.
-
-    `learned_from` says what they were learned from, for people; nothing reads it.
-    """
+    """Rubrics that answers are graded by. `learned_from` is provenance for people; no code reads it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

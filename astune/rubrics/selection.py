@@ -16,8 +16,7 @@ Floats = NDArray[np.float64]
 
 _ROUNDS = 200
 _SHRINKAGE = 0.02
-"""Price of a weight, so that a rubric which is right in every pair does not get an infinite one, and that the same
-rubric twice is worth no more than once."""
+"""Penalty on weights: a rubric that is right in every pair gets a finite one, and a duplicate adds nothing."""
 
 
 @dataclass(frozen=True, slots=True)

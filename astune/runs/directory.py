@@ -216,8 +216,7 @@ class RunDirectory:
         self._write_info(replace(self.info(), status=status, message=message, ended_at=time.time()))
 
     def rewind(self, step: int) -> Superseded | None:
-        """Discard everything recorded after `step`, before stores are opened, by moving it to `superseded/`. What came
-        later moves to `superseded/`.
+        """Discard everything recorded after `step`, before stores are opened, by moving it to `superseded/`.
 
         An incomplete validation measurement of `step` itself is moved too.
 

@@ -40,7 +40,7 @@ _SORTED_BY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFilter:
-    """Conditions on an episode; None is no condition. Bounds are inclusive. Bounds are included.
+    """Conditions on an episode; None is no condition. Bounds are inclusive.
 
     `task` is a part of the task's id, in upper or lower case; `agent` one of its agents; `seqs` restricts the search to
     these episodes.

@@ -1,4 +1,4 @@
-"""Episodes counted: how many of them have each value, and what became of each task from step to step."""
+"""Counts of episodes by value, and the success of each task from step to step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Success on the held-out tasks over a run: what of its measurements a list of runs and a sweep show."""
+"""Success on the held-out tasks over a run, as shown in lists of runs and in sweeps."""
 
 from __future__ import annotations
 

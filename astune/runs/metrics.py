@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, one line per step and kind. `metrics.jsonl`, one line a step and kind.
+"""A run's metrics: `metrics.jsonl`, one line per step and kind.
 
     {"step": 3, "kind": "train", "time": 1790000000.0, "elapsed_s": 41.8, "metrics": {"reward/mean": 0.25, ...}}
 

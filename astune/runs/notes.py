@@ -29,10 +29,10 @@ class RunNotes(BaseModel):
 
     @classmethod
     def read(cls, run: Path) -> Self:
-        """The notes of the run in the folder `run`; empty ones where nobody wrote any.
+        """The notes of the run in the folder `run`; empty if there are none.
 
         Raises:
-            RunStoreError: the file cannot be read, or says something else.
+            RunStoreError: the file cannot be read, or is of another form.
         """
         path = run / FILE
         try:
@@ -43,7 +43,7 @@ class RunNotes(BaseModel):
             raise RunStoreError(f"{path} cannot be read", hint="correct it, or remove it") from cause
 
     def write(self, run: Path) -> None:
-        """Keep them in the folder of a run, also while it is being written by training.
+        """Write them into the folder of a run, also while training writes it.
 
         Raises:
             RunStoreError: the folder cannot be written.

@@ -15,8 +15,7 @@ EndedBy = Literal["exit", "timeout", "memory", "output", "killed"]
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """Result of running the code; that it failed or had to be stopped is not an error. That it failed, or had to be
-    stopped, is a result and no error.
+    """Result of running the code; that it failed or had to be stopped is not an error.
 
     Args:
         returncode: exit status; below 0 the number of the signal that ended it, -9 where it was stopped.

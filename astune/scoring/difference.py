@@ -1,4 +1,4 @@
-"""Difference rewards: what an agent of a team added, found by playing the episode again without it."""
+"""Difference rewards: the contribution of each agent of a team, found by replaying the episode without it."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _with_plain_minus(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what carries no value: mathematical delimiters, spacing, currency, emphasis, a final stop."""
+    """Remove what carries no value: mathematical delimiters, spacing, currency, emphasis, a final stop."""
     text = _with_plain_minus(text.strip().strip("*"))
     text = _WRAPPED.sub(r" \1", text)
     text = re.sub(r"\\[()\[\]!,;: ]|\\(?:left|right|quad|displaystyle)\b", " ", text.replace("{,}", ","))

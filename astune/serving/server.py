@@ -1,8 +1,8 @@
 """Connection handling of our HTTP servers: one protocol, with a timeout for incomplete requests.
 
-    head a request's line and headers must arrive within `HEAD_S` of the connection, or of the previous response body
-    and its body `BODY_S` later many above `most_connections()`, the connection that has waited longest for a request is
-    closed
+    head    a request's line and headers must arrive within `HEAD_S` of the connection, or of the previous response
+    body    and its body `BODY_S` later
+    many    above `most_connections()`, the connection that has waited longest for a request is closed
 
 A response may take any time: only waiting for a client is limited.
 """

@@ -1,4 +1,4 @@
-"""Judges: what an episode was worth. A judge is written against `JudgeBase`."""
+"""Judges: rewards of episodes. A judge derives from `JudgeBase`."""
 
 from astune.task_judge.env_service_as_judge import DenseEnvServiceJudge, EnvServiceJudge
 from astune.task_judge.group_judge import GroupJudge

@@ -32,11 +32,10 @@ class _Ranking(BaseModel):
 
 
 class GroupJudge(GroupJudgeBase):
-    """Scores from 0 to 1 that a helper model gives to the episodes of a group when it has seen them all.
-
-    A model tells better which of two answers is the better one than how good one is. What all attempts have in common,
-    the task, is shown once. Attempts come in another order for each vote, so that none gains by its place; equal scores
-    are a tie, and a group of equal ones teaches nothing.
+    """Scores from 0 to 1 that a helper model gives to all episodes of a group together. A model ranks two answers more
+    reliably than it rates one. What all attempts have in common, the task, is shown once. Attempts come in another
+    order for each vote, so that none gains by its place; equal scores are a tie, and a group of equal ones teaches
+    nothing.
 
     Args:
         criteria: what a good answer is, in words; empty asks how well it does what the task asks.

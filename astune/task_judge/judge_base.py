@@ -1,4 +1,4 @@
-"""Interface of a judge. Calling one, and handling its result, is `astune.rollout.verdict`'s business."""
+"""Interface of a judge. `astune.rollout.verdict` calls it and handles its result."""
 
 from __future__ import annotations
 

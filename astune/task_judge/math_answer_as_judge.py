@@ -120,7 +120,7 @@ def _by_rules(answer: str | None, reply: str, reference: str) -> bool | None:
 
 
 async def _found(model: HelperModel, reply: str) -> str | None:
-    """The answer that a reply commits to, in whatever words; None for none."""
+    """The answer that a reply commits to; None if there is none."""
     answer_text = await model.ask(model.prompts.get("math_find"), data(solution=reply[-_LONGEST_REPLY:]))
     return None if answer_text.strip(" .").upper() == "NONE" else stated_answer(answer_text) or answer_text
 

@@ -1,4 +1,4 @@
-"""Small judges to be added to another one: they reward how an answer is given, never whether it is right."""
+"""Small judges to be added to another one: they reward the form of an answer, never its correctness."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Part:
 
 
 class WeightedJudges(JudgeBase):
-    """The weighted sum of what its judges say; the first one says what is a success.
+    """The weighted sum of its judges' rewards; the first judge decides on success.
 
     The reward's metadata and metrics have each judge's own reward, under its class's name.
     """

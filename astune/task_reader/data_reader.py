@@ -1,4 +1,4 @@
-"""Tasks that are made when they are first read, and kept: from documents, from examples, or from both."""
+"""Tasks generated at the first reading and cached: from documents, from examples, or from both."""
 
 from __future__ import annotations
 

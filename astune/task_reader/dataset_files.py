@@ -1,8 +1,7 @@
-"""The files of a data set, wherever it is: a folder, one file, a download, the hub, or what was kept of the hub's.
-
-What `scripts/download_dataset.py` has downloaded is read where it was put, and nobody is asked. Any other hub id is
-fetched into the user's cache, file by file and only what is read. Where the hub cannot be reached, the cache counts:
-ours, then the one that Hugging Face's own programs share.
+"""The files of a data set, in a folder, one file, a download, on the hub, or in a cache of it. Downloads of
+`scripts/download_dataset.py` are read in place, without asking the hub. Any other hub id is fetched into the user's
+cache, file by file and only what is read. Where the hub cannot be reached, the cache counts: ours, then the one that
+Hugging Face's own programs share.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fetching the files of a data set so that an interruption costs nothing: a file has its name only when it is whole.
+"""Resumable download of a data set's files: a file has its name only when it is whole.
 
 Until then its bytes are in `NAME.part` beside it, and the next attempt resumes after them (`Range`). A file is whole
 when its size and, where the hub tells one, its checksum are right; one that is, is not fetched again.

@@ -1,4 +1,4 @@
-"""The folders that data sets were downloaded to: a folder of their own each, which their hub id finds from then on.
+"""The folders that data sets were downloaded to: one folder each, found by the hub id from then on.
 
     DATA_PATH/openai/gsm8k/main/train-00000-of-00001.parquet
 

@@ -1,6 +1,6 @@
 """Tasks that an environment brings: one for each id that it lists for a split.
 
-What such a task asks is the environment's to say, when an episode begins; until then its id stands for it.
+The environment states what such a task asks when an episode begins; until then its id stands for it.
 """
 
 from __future__ import annotations

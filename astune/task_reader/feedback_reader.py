@@ -39,8 +39,9 @@ class TaskReaderFeedback(TaskReaderBase):
     An answer that was corrected or rated below 0 is `metadata.rejected`, where it is not the reference.
 
     Where tools were called between the question and the answer, `metadata.messages` is the whole conversation, so that
-    nobody learns to answer at once. Calls that led to an accepted answer are learned; those before a corrected one are
-    read, for nobody said that they were right. Pairs are `metadata.chosen` and `rejected`, each with its calls.
+    the model does not learn to answer without them. Calls that led to an accepted answer are learned; those before a
+    corrected one are only read, since they may be wrong. Pairs are `metadata.chosen` and `rejected`, each with its
+    calls.
 
     Of several references to one question the one with the most weight is taken. What is held out is decided by session,
     so that no conversation is on both sides, and stays as it is when more feedback comes.

@@ -2,7 +2,7 @@
 
 Two interfaces are spoken: that of the Hugging Face hub, which its mirrors have as well (`/api/datasets/ID/tree/main`,
 `/datasets/ID/resolve/main/FILE`), and ModelScope's (`/api/v1/datasets/ID/repo/tree`, `.../repo?FilePath=FILE`).
-Fetching is `download`'s business.
+`download` fetches them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Interface of a task reader: two lists of tasks, one to train on and one held out, and the checks that both pass.
 
-Reading happens once, when a run starts; the order of training is `TaskOrder`'s. Where tasks come from is the business
-of the readers beside this file.
+Reading happens once, when a run starts; the order of training is `TaskOrder`'s. The readers beside this file know where
+tasks come from.
 """
 
 from __future__ import annotations

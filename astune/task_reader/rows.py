@@ -1,4 +1,4 @@
-"""The rows of a data file, one at a time: parquet, JSON lines, JSON and CSV. What a row means is not looked at.
+"""The rows of a data file, one at a time: parquet, JSON lines, JSON and CSV. The meaning of a row is not interpreted.
 
 Values are what the file says: JSON's and parquet's own types, and text in CSV, where `007` stays `007`. Only a JSON
 list is read as a whole, for there is no other way to read one.

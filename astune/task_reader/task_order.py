@@ -69,7 +69,7 @@ class TaskOrder:
         return {"epoch": self._epoch, "position": self._position, "seed": self._seed, "tasks": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Continue where `state` was taken.
 
         Raises:
             TaskReaderError: it was taken with other tasks or another seed or field, so that the order is another.

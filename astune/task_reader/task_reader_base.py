@@ -1,4 +1,5 @@
-"""The door to the readers: every class that a configuration or a user's file may name, and the one that opens them."""
+"""Public module of the readers: every class that a configuration or a user's file may name, and the function that opens
+them."""
 
 from __future__ import annotations
 

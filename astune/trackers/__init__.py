@@ -1,5 +1,4 @@
-"""Trackers of a run's metrics: TensorBoard, Weights & Biases, SwanLab, MLflow, or a user's own class. TensorBoard,
-Weights & Biases, SwanLab, MLflow, or a class of the user's own.
+"""Trackers of a run's metrics: TensorBoard, Weights & Biases, SwanLab, MLflow, or a user's own class.
 
 `metrics.jsonl` in the run's folder is the record; a tracker shows the same elsewhere, and never fails a run.
 """

@@ -1,4 +1,4 @@
-"""Hands a run's metrics to its trackers, each in a thread of its own: what one does neither fails nor delays a run."""
+"""Passes a run's metrics to its trackers, each in its own thread: no tracker fails or delays a run."""
 
 from __future__ import annotations
 

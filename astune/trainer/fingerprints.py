@@ -1,4 +1,4 @@
-"""Fingerprints of a model's weights: what it says of a fixed text, and how far an engine may be from that."""
+"""Fingerprints of a model's weights: its log-probabilities of a fixed text, and how far an engine may differ."""
 
 from __future__ import annotations
 
@@ -55,9 +55,8 @@ class Fingerprints:
         return Fingerprint(self._token_ids, said_E.tolist(), self._limit)
 
     def far_from(self, model: PolicyModel) -> PolicyModel:
-        """A copy with weights moved by noise until nobody can take what it says for what `model` says.
-
-        Nor for what a mixture of both would say: the head of one on the layers of the other.
+        """A copy with weights moved by noise until its log-probabilities differ clearly from `model`'s, and from those
+        of a mixture: the head of one on the layers of the other.
 
         Raises:
             TrainerError: no noise moves it.

@@ -40,7 +40,7 @@ class MovedWeights:
 
 
 async def prove_handover(engine: InferenceEngine, policy: PolicyTrainer) -> None:
-    """Leaves the engine with the policy's weights; it compares itself with what they say.
+    """Leaves the engine with the policy's weights; the engine checks itself against their fingerprint.
 
     Raises:
         EngineError: it computes with others, or does not take them.

@@ -45,7 +45,8 @@ class League:
         return self._kept
 
     async def enter(self, step: int, engine: AdapterEngine) -> None:
-        """Before the rollouts of a step: keep the present version where it is due, and let the engine have the pool."""
+        """Prepare the rollouts of a step: keep the present version where it is due, and load the pool into the
+        engine."""
         league = self._config.trainer.league
         for kept_at in pool_of(league, step):
             slot = slot_of(league, kept_at)

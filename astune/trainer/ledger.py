@@ -1,4 +1,4 @@
-"""The ledger of a run's training steps: what every backbone decides and records of a step, written once.
+"""The ledger of a run's training steps: what every backbone decides and records of a step.
 
 A backbone rolls out and updates weights. Which groups are trained and with which advantages, where each sampled token
 went, metrics, annotations, the best model, when the run is over and where it resumes are decided here:

@@ -1,7 +1,7 @@
 """The training loop of one machine: roll out, judge, learn, publish the weights, record.
 
 `_train_step` is the whole of GRPO, top to bottom. The loop knows neither which agent produced the tokens
-nor how gradients are computed; it owns the order of things and the clock. What is recorded is the ledger's.
+nor how gradients are computed; it owns the order of phases and the clock. The ledger records.
 """
 
 from __future__ import annotations

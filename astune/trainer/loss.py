@@ -1,7 +1,7 @@
 """The policy loss, defined once: a weighted sum over trained tokens, however they were computed (law 4).
 
-The loss of a token is the algorithm's. What every algorithm shares is added here: the correction for what the engine
-sampled with, the KL term and the entropy bonus.
+The loss of a token is the algorithm's. The parts shared by all algorithms are added here: the correction for what the
+engine sampled with, the KL term and the entropy bonus.
 """
 
 from __future__ import annotations

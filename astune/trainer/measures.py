@@ -75,7 +75,7 @@ def engine_metrics(before: EngineStats, after: EngineStats, seconds: float) -> d
 
 
 class PhaseClock:
-    """Seconds a phase since the last restart; says aloud which phase begins."""
+    """Seconds a phase since the last restart; reports which phase begins."""
 
     def __init__(self, on_phase: Callable[[str], None]) -> None:
         self._on_phase = on_phase

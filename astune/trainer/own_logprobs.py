@@ -1,4 +1,4 @@
-"""The trainer's own log-probabilities, back with the messages whose tokens they are: the record's view of a step.
+"""The trainer's own log-probabilities, by message, for the record of a step.
 
 A step computes them for its loss in the order of its micro-batches. Nothing is computed again here.
 """

@@ -139,7 +139,7 @@ class Policies:
             self._league.load(folder / _POOL)
 
     def _part(self, batch: TrainingBatch, policy: str) -> TrainingBatch:
-        """The batch as it is for one policy: what the others wrote is read, and masked."""
+        """The batch as it is for one policy: the others' messages are read, and masked."""
         groups = [
             EpisodeGroup(group.task, [self._own(episode, policy) for episode in group.episodes])
             for group in batch.groups

@@ -1,7 +1,7 @@
 """The policy trainer: one batch of judged episodes in, new weights and their metrics out.
 
-`PolicyTrainer.step` is one optimiser step, top to bottom. It knows tokens, weights and advantages, and neither
-where episodes come from nor who samples with the new weights.
+`PolicyTrainer.step` is one optimiser step, top to bottom. It knows tokens, weights and advantages, but neither the
+source of episodes nor the engine that samples with the new weights.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class PolicyTrainer:
         return microbatches
 
     def _with_old_logprobs(self, updates: list[list[MicroBatch]]) -> list[list[MicroBatch]]:
-        """Before the first of several updates, note what the policy that the batch came from says of it.
+        """Before the first of several updates, record the log-probabilities of the policy that the batch came from.
 
         With a single update the policy and the old policy are the same, and the loss needs no note of it.
         """

@@ -1,8 +1,8 @@
 """Signs that a reward is earned without doing the task, measured in each training step; a jump is a warning.
 
 Each sign is a number of an episode, and its mean over the step is a metric: `watch/<name>`. Rises are compared with the
-run's first steps and with its last ones. Both hacks that others met in production show here: tool calls that are broken
-so that no bad score can follow, and questions that nobody needs in place of work.
+run's first steps and with its last ones. Both hacks known from production show here: tool calls broken to avoid a bad
+score, and needless questions in place of work.
 """
 
 from __future__ import annotations

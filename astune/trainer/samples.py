@@ -1,4 +1,4 @@
-"""Weighted timelines: a training batch as the loss sees it, whatever way it is computed.
+"""Weighted timelines: a training batch as the loss sees it, however it is computed.
 
 The loss of a batch is a weighted sum over trained tokens (law 4). This file alone decides the weights;
 packing and micro-batching below it may reorder and share, and never weigh.

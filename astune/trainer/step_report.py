@@ -1,4 +1,4 @@
-"""The report of an update: what one step of any trainer learnt from, under the names that every backbone reports."""
+"""The report of an update: the metrics of one step of any trainer, under the names that all backbones share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The prefix tree of a micro-batch: every shared beginning once, laid out flat without padding.
 
 A segment is an edge of the tree. Segments lie in depth-first order, so that what descends from a segment
-follows it without a gap. The tree knows token ids only; what is lost or won on them is the loss's affair.
+follows it without a gap. The tree knows token ids only, and nothing of the loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Who may ask, and what a browser may do with the answers.
-
-`Guard` refuses whom no server of ours answers. Every answer forbids scripts, styles, frames and connections that are
-not the viewer's own, and none allows other origins.
+"""Access control: who may send requests, and what a browser may do with the responses. `Guard` refuses what no astune
+server accepts. Every answer forbids scripts, styles, frames and connections that are not the viewer's own, and none
+allows other origins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Responses of the server: JSON, and of an error one line with its fix."""
+"""Responses of the server: JSON; an error is one line with its fix."""
 
 from __future__ import annotations
 

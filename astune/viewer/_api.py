@@ -81,7 +81,7 @@ class Api:
         }
 
     def note(self, name: str, body: bytes) -> dict[str, Any]:
-        """Keep what a reader says of a run, as JSON of `RunNotes`, in its folder.
+        """Store a reader's notes on a run, as JSON of `RunNotes`, in its folder.
 
         Raises:
             Refusal: it is none of these, or the folder cannot be written.

@@ -1,4 +1,4 @@
-"""The viewer's addresses over HTTP: questions are read, `Api` answers, and the page itself is handed out."""
+"""The viewer's addresses over HTTP: requests are parsed, `Api` answers, and the page itself is served."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NOTES_BYTES = 2**16
 def new_app(
     library: Library, conversations: Conversations, pulse: Pulse, *, loopback: bool, token: str | None
 ) -> ASGIApp:
-    """The application; who starts it closes `pulse`.
+    """The application; its caller closes `pulse`.
 
     Args:
         loopback, token: see `guarded`, which stands around it also where it fails.

@@ -33,7 +33,7 @@ FOLDER_TICK_S = 2.0
 HEARTBEAT_S = 15.0
 _RETRY = b"retry: 2000\n\n"
 _WAITING = 2000
-"""Events that a client may leave unread; one that leaves more is let go, and comes back for what it missed."""
+"""Events that a client may leave unread; one that leaves more is disconnected, and reconnects for what it missed."""
 
 
 @dataclass(frozen=True, slots=True)

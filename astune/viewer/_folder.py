@@ -1,7 +1,7 @@
 """The folder that was opened: which runs lie in it, and that nothing else is ever read.
 
 It may be the record of all experiments, one experiment, one run, or a run's `rollout` folder. A run is called by its
-path relative to the folder; a link that leads out of the folder is as if it were not there.
+path relative to the folder; links that lead out of the folder are ignored.
 """
 
 from __future__ import annotations

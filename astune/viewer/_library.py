@@ -23,7 +23,7 @@ class Library:
     def runs(self) -> dict[str, ViewedRun]:
         """Every run by its name, newest first.
 
-        Who asks while they are listed the first time waits for that, which has read most of what is asked next.
+        Callers during the first listing wait for it, since it reads most of what they need.
         """
         with self._listing:
             found = self.folder.runs()

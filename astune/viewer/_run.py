@@ -111,7 +111,7 @@ class ViewedRun:
     def info(self) -> dict[str, Any]:
         """Return the entry in a list of runs; each file is read again only when it has changed.
 
-        Of a run that makes the viewer fail it has the name alone: it must not hide the others.
+        A run that makes the viewer fail has only its name, so that it does not hide the others.
         """
         try:
             return self._read()

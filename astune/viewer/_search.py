@@ -1,4 +1,4 @@
-"""Full-text search that remembers: what was looked through once is not looked through again."""
+"""Full-text search with a cache: an episode is searched once for each text."""
 
 from __future__ import annotations
 

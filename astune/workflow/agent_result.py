@@ -26,7 +26,7 @@ def given_task(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[st
 
 
 def warn_of_failure(failure: str, said: str) -> None:
-    """Say that an agent failed after it asked the model; every time in the debug log, and the first times aloud."""
+    """Report that an agent failed after it called the model: always in the debug log, the first times as a warning."""
     level = logging.WARNING if next(_count) < _SHOWN_FAILURES else logging.DEBUG
     _log.log(
         level, "%s: %s. It had asked the model, so this is judged and no error (metric agent_failed)", failure, said

@@ -317,7 +317,8 @@ class EpisodeModel:
         return await streaming.stream(pending.prompt_ids, params, session=self.session, on_token=shown)
 
     async def _note(self, overflow: ContextOverflow) -> None:
-        """Count a prompt that did not fit, and let the event loop run: an agent may ask for ever without waiting."""
+        """Count a prompt that did not fit, and let the event loop run: an agent may repeat it for ever without
+        waiting."""
         self.cut = self.cut or overflow
         self.n_overflows += 1
         await asyncio.sleep(0)

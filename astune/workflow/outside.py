@@ -1,6 +1,6 @@
 """A model behind an endpoint that answers for an agent which is not trained: an opponent, a user, a stronger helper.
 
-Its tokens are not ours: what it answers is recorded as text that was read, and is no sample of the trained model.
+Its answers are recorded as text that was read, not as samples of the trained model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evidence that an engine did what it says: that weights moved where they should have."""
+"""Evidence that an engine moved the weights as it reports."""
 
 from __future__ import annotations
 

@@ -132,7 +132,6 @@ def _has_gpu() -> bool:
 
 
 def _first_cause(failure: Exception) -> str:
-    """Find the root cause: Ray's errors quote whole tracebacks, of which the last error is the cause. Ray's errors
-    quote whole tracebacks, of which the last error is the cause."""
+    """Find the root cause: Ray's errors quote whole tracebacks, of which the last error is the cause."""
     errors = [line.strip() for line in str(failure).splitlines() if _ERROR.match(line.strip())]
     return errors[-1] if errors else f"{type(failure).__name__}: {failure}"

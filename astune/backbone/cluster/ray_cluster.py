@@ -1,7 +1,7 @@
 """Ray cluster of a run: a local one started for it, or an existing one.
 
-`RAY_ADDRESS` names one that is there, as everywhere in Ray; `--with-ray` sets it. Processes of a Ray of one's own
-inherit the environment; on another they are given what they need of it as the job's runtime environment.
+`RAY_ADDRESS` names one that is there, as everywhere in Ray; `--with-ray` sets it. Processes of a local Ray inherit the
+environment; on an existing one they get what they need of it as the job's runtime environment.
 """
 
 # pyright: reportMissingImports=false
@@ -42,7 +42,7 @@ def resources(*, on_cpu: bool) -> dict[str, Any]:
 def prepare(needed: Iterable[str]) -> None:
     """Set this process's environment for Ray, which reads it when it is imported.
 
-    A Ray of one's own answers nobody who lacks its token; on another, processes get the variables `needed`.
+    A local Ray answers only callers with its token; on an existing one, processes get the variables `needed`.
     """
     if address() == OWN:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -40,7 +40,7 @@ class Reports:
         )
 
     def job(self) -> dict[str, Any]:
-        """Request the work order: `Job.payload`. `Job.payload`."""
+        """Request the work order: `Job.payload`."""
         return _content(self._client.get("/job"))
 
     def send(self, message: Message) -> Answer:

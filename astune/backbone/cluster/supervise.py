@@ -44,10 +44,10 @@ async def train(
     *,
     base_dir: Path | None,
 ) -> None:
-    """Train until the end, going on from the run's newest checkpoint where it has one.
+    """Train until the end, from the run's newest checkpoint if it has one.
 
     Raises:
-        AstuneError: the run cannot go on, with the cause; everything up to the last whole step is on disk.
+        AstuneError: the run cannot continue, with the cause; everything up to the last whole step is on disk.
     """
     observer.on_phase("loading the model")
     checkpoint = run.checkpoints.resume_point(observer.on_note)

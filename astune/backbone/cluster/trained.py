@@ -1,4 +1,5 @@
-"""The report of a step that an engine trained: its values of each trained token, under the names of every backbone.
+"""The report of a step that an engine trained: its values of each trained token, under the names that all backbones
+share.
 
 Advantages and weights are made from the episodes as for the local trainer, and its loss is computed of the engine's
 values, so the metrics are the local trainer's own.

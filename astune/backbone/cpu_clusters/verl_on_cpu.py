@@ -27,7 +27,7 @@ _NOTHING = ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "synchroniz
 _NOTHING_EITHER = ("manual_seed_all", "set_rng_state", "reset_max_memory_allocated")
 _ZERO = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
 _MEMORY = (8 << 30, 16 << 30)
-"""Free and in all, for code that asks: nothing depends on it."""
+"""Free and total memory, for code that asks; nothing depends on it."""
 
 
 class _Device(types.ModuleType):
@@ -149,7 +149,7 @@ def _without_pinning(module: Any) -> None:
 
 
 def _log_as_printed(module: Any) -> None:
-    """verl says with `flush`, as of `print`, that there are no servers beside the trainer; no logger takes that."""
+    """Drop the `flush` that verl passes to a logger as if it were `print`; no logger accepts it."""
     info = module.logger.info
     module.logger.info = lambda message, flush=False: info(message)
 

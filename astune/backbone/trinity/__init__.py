@@ -7,6 +7,6 @@ What runs beside it is in `../cluster`; these modules run on Ray, in Trinity's e
     workflow.py    a group of episodes, on engine.py, as a workflow of Trinity's
     samples.py     groups as experiences, and the strategy that reads whole ones
     algorithm.py   the loss, and advantages that are there already
-    explorer.py    trainer.py   Trinity's own, with our books; verl_0_9.py  what the trainer's verl refuses
+    explorer.py    trainer.py   Trinity's own, reporting to the run server; verl_0_9.py  what the trainer's verl refuses
     coordinator.py Trinity's own, which replaces runners that died
 """

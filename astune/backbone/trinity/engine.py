@@ -10,7 +10,8 @@ from astune.schema import Completion, EngineError, SamplingParams
 
 
 class TrinityEngine(BorrowedEngine):
-    """Over Trinity's `ModelWrapper`: prompts reach the model's Ray actor as token ids, and no text is read again.
+    """Engine over Trinity's `ModelWrapper`: prompts reach the model's Ray actor as token ids, and no text is read
+    again.
 
     The version of an answer is the older one where the model got other weights meanwhile.
     """

@@ -78,7 +78,7 @@ class ReportingExplorer(theirs.Explorer):
         await self._finish_eval_step(step=self.explore_step_num)
 
     async def _wait_for_trainer(self, *, at_least: int) -> None:
-        """Until the models have the weights of a step; Trinity's own pace leaves nothing to wait for but at the end."""
+        """Wait until the models have the weights of a step; at Trinity's own pace that is only at the end."""
         within = self.config.synchronizer.sync_timeout
         try:
             async with asyncio.timeout(within):
@@ -96,7 +96,7 @@ class ReportingExplorer(theirs.Explorer):
     @hook
     @reporting_failures
     async def sync_weight(self) -> None:
-        """Have the models take the newest weights; where they are given them as they come, wait for the first ones."""
+        """Load the newest weights into the models; where weights are pushed to them, wait for the first ones."""
         if self.sync_style == SyncStyle.FULLY_ASYNC:
             await self._wait_for_trainer(at_least=self._done)
             return

@@ -42,7 +42,7 @@ class KeepingEngine(VERLTrainer):
         return self._get_dp_size()
 
     def skip(self) -> None:
-        """A step of which nothing can be learnt: gradients of zero would still move weights, by their momentum."""
+        """Skip a step that teaches nothing: with gradients of zero, momentum would still move the weights."""
         self.global_steps += 1
         self.values = {}
 
@@ -130,7 +130,7 @@ class ReportingTrainer(theirs.Trainer):
     @hook
     @reporting_failures
     async def save_checkpoint(self, block_until_saved: bool = False, save_as_hf: bool = False) -> dict[str, Any]:
-        """Whole, and in Hugging Face's format, so that `export`, `chat` and `eval` understand it.
+        """Save the whole model in Hugging Face format, which `export`, `chat` and `eval` read.
 
         Trinity's models would take these files, in the precision that the model was published in; so they are given
         the weights themselves first, as at every other step, and once: a second writer breaks the first one's file.

@@ -1,7 +1,7 @@
 """A workflow of Trinity's that runs one group of episodes, as every backbone runs them.
 
 Trinity calls it once for a task, however often the task is repeated: episodes are run, judged and compared here. An
-episode that raises is begun again here, and a group that cannot be completed is still an experience, so that Trinity
+episode that raises is retried here, and a group that cannot be completed is still an experience, so that Trinity
 neither runs finished episodes again nor waits for ones that will not come.
 """
 

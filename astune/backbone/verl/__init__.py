@@ -6,5 +6,5 @@ What runs beside it is in `../cluster`; these modules run on Ray, in verl's envi
     settings.py    verl's configuration, with megatron.py
     workers.py     groups of episodes, on engine.py, as verl's agent loops
     estimator.py   advantages, which ../cluster/rows.py has made; loss.py  terms that verl does not weigh by token
-    trainer.py     verl's trainers, with our books, and sampler.py, which gives a step its own groups
+    trainer.py     verl's trainers, which report to the run server; sampler.py gives a step its own groups
 """

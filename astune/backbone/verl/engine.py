@@ -21,9 +21,9 @@ _BEFORE_GOING_ON_S = 0.2
 class VerlEngine(BorrowedEngine):
     """Engine over verl's `LLMServerClient`: a request id stays on one server, where an episode's prefix cache is warm.
 
-    A server that gets other weights breaks answers off. Each is gone on with where it ended, and its version is that
-    of the weights which began it. verl's own client would go on with the same seed, so with the random numbers that
-    the first tokens were drawn with. A constrained one is restarted: the server would expect the form's beginning.
+    A server that gets other weights breaks answers off. Each is continued where it ended, and its version is that of
+    the weights that began it. verl's own client would continue with the same seed, and so with the random numbers of
+    the first tokens. A constrained one is restarted: the server would expect the form's beginning.
     """
 
     OWNER, SERVER = "verl", "server"

@@ -24,7 +24,7 @@ SCALE = "token_scale"
 
 
 def loss_of(actor: Any, loss: LossConfig) -> Any:
-    """The loss as verl's workers take it, where there is more to it than verl's own; None where there is not.
+    """The loss for verl's workers; None if verl's own is all of it.
 
     Args:
         actor: verl's configuration of the actor.

@@ -147,7 +147,7 @@ class ReportingTrainer(PPOTrainer):
 
     @hook
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """A update takes the whole batch, however many timelines it has: law 4's sum is over all of it."""
+        """An update uses the whole batch, however many timelines it has: law 4's sum is over all of it."""
         return dp_size
 
     @hook

@@ -1,4 +1,4 @@
-"""Attention of several sequences over their slots; a class for each way that is fastest for some of them.
+"""Attention of several sequences over their slots; one class for each implementation that is fastest for some of them.
 
 Keys and values are in the slots already. Every class has `attend(keys, values, q, rule)`: keys and values [slots,
 kv heads, capacity, dim] of one layer, and the queries [tokens, heads, dim] of its segments in order.

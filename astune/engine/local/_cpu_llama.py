@@ -1,4 +1,4 @@
-"""The Llama family's decoder written out for a CPU, where a small model's time goes into starting operators.
+"""The Llama family's decoder written out for a CPU, where a small model spends its time on starting operators.
 
 Same mathematics and weights as transformers' modules (Llama, Mistral, Qwen2, Qwen3), in linear layers of oneDNN and
 compiled kernels. Everything else runs through `HfModel`.

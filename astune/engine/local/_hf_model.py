@@ -1,7 +1,7 @@
 """Any causal language model of transformers over our slot cache, through transformers' attention interface.
 
-The model's own code runs unchanged; only its attention function is ours. Whether that is right for an
-architecture is not guessed but checked when it is loaded, against the model's own forward.
+The model's own code runs unchanged; only its attention function is ours. Each architecture is checked against the
+model's own forward when it is loaded.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class HfModel:
         copy_weights(self.model.state_dict(), named_tensors)  # with what is saved and not trained
 
     def drop(self) -> None:
-        """Keep them: the model's own modules are what a load is copied into."""
+        """No-op: a load copies into the model's own modules."""
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         head = self.model.get_output_embeddings()
@@ -171,7 +171,7 @@ def _size(linear: Any) -> tuple[int, int]:
 
 
 class _Probe:
-    """Stands in for a batch: notes what each layer would cache, and attends without a cache."""
+    """Stand-in for a batch: records what each layer would cache, and attends without a cache."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}

@@ -46,7 +46,7 @@ def kernels(dtype: torch.dtype) -> Kernels:
 
 
 def are_available(dtype: torch.dtype) -> bool:
-    """Whether there are kernels for tensors of this dtype; where they cannot be had, the log says why, once."""
+    """Whether there are kernels for tensors of this dtype; where there are none, the log says why, once."""
     return _kernels(dtype) is not None
 
 
@@ -59,7 +59,7 @@ def _kernels(dtype: torch.dtype) -> Kernels | None:
 
 
 class Kernels:
-    """Row-major tensors on the CPU, all of one dtype; see the source for what is computed."""
+    """Row-major tensors on the CPU, all of one dtype; the source describes what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
         for name, arguments in _SIGNATURES.items():

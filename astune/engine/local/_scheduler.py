@@ -111,7 +111,7 @@ class Scheduler:
         return replace(self._stats, running=len(self.running), waiting=len(self.waiting))
 
     def deliver(self) -> None:
-        """Tell those whose requests are done; after the counters were published, so that these include them."""
+        """Deliver finished requests, after the counters were published, so that these include them."""
         for waiter, outcome in self._outcomes:
             waiter.finish(outcome)
         self._outcomes = []
@@ -189,7 +189,7 @@ class Scheduler:
             self._forward(next_tokens[first : first + rows], rows)
 
     def _forward(self, work: list[_Work], rows: int | None = None) -> None:
-        """A forward pass; of exactly so many rows, if said."""
+        """A forward pass; of exactly `rows` rows, if given."""
         sampling = [item for item in work if item.samples]
         ends = np.cumsum([len(item.tokens) for item in work]).tolist()
         logit_rows = [end - 1 for end, item in zip(ends, work, strict=True) if item.samples]

@@ -2,9 +2,9 @@
 
 The buffers have no unused columns beyond that, because matrix products over them would have to copy the used
 part first (measured: half the time of a decoding step). A slot remembers which tokens its keys and values
-belong to. A new prompt takes over the slot that begins with the most of its tokens, or shares that beginning: where
-compiled kernels attend, it is read where it lies, once for a whole group; elsewhere it is copied. The cache knows
-nothing of requests or sampling.
+belong to. A new prompt takes over the slot that begins with the most of its tokens, or shares that beginning: compiled
+kernels read it in place, once for a whole group; elsewhere it is copied. The cache knows nothing of requests or
+sampling.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SlotCache:
         max_slots: int,
         shares: bool = False,
     ) -> None:
-        """`shares`: beginnings are read where they lie."""
+        """`shares`: shared beginnings are read in place."""
         self._shapes = shapes
         self._shares = shares
         self._dtype = dtype

@@ -21,7 +21,7 @@ from torch import Tensor
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Numbers of kernels that oneDNN, and torch around it, keep compiled; 1,024 by default."""
+"""Limits of compiled kernels that oneDNN and torch keep; 1,024 by default."""
 _KERNELS_KEPT = 64
 """A forward pass has some ten, each for its number of rows. A kernel takes a millisecond to make and half a MiB, and
 1,024 of them lie between the heap's other blocks: of 256 numbers of rows, 1.3 GiB were left over, with 64 kept 0.01."""
@@ -30,7 +30,7 @@ _LEAST_MAPPED = 1 << 16
 
 
 def set_up_cpu_memory() -> None:
-    """Have freed blocks stay in the process, and few of oneDNN's kernels, for all of its life.
+    """Keep freed blocks in the process, and few of oneDNN's kernels, for its whole life.
 
     Blocks of other arenas than the first are given back whatever the threshold says, hence one arena for the
     threads that start from now on.

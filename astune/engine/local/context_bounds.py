@@ -32,7 +32,7 @@ def require_within_bounds(config: Any, max_model_len: int, *, windows: bool) -> 
         windows: whether windows of attention have to hold the whole context.
 
     Raises:
-        ConfigError: one may become longer than the model bears, with the length that it does.
+        ConfigError: a context may become longer than the model supports; names the length.
     """
     bounds = [*_position_bounds(config), *(_window_bounds(config) if windows else ())]
     least = min(bounds, key=lambda bound: bound.tokens, default=None)

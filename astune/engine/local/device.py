@@ -11,7 +11,7 @@ from astune.schema import ConfigError
 
 
 def pick_device(name: Literal["auto", "cuda", "mps", "cpu"]) -> torch.device:
-    """The device of `model.device`; `auto` takes the first of cuda, mps and cpu that is there."""
+    """The device of `model.device`; `auto` uses the first available of cuda, mps and cpu."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     device = next(device for device in present if present[device]) if name == "auto" else name
     if not present[device]:

@@ -1,7 +1,7 @@
 """Grammars over tokens: which of them may come next, so that a text belongs to its grammar.
 
 llguidance computes the masks. It is imported, and a tokenizer made for it, when the first grammar is asked for:
-who asks for none pays nothing. The engine samples within the masks, and the trainer computes the same ones again.
+without grammars it costs nothing. The engine samples within the masks, and the trainer computes the same ones again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Matcher:
         return bits
 
     def accept(self, token: int) -> None:
-        """Go on with a token; one that is not allowed shows in the next call of `allowed`."""
+        """Advance by a token; one that is not allowed shows in the next call of `allowed`."""
         self._matcher.consume_token(token)
 
 
@@ -208,7 +208,7 @@ def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
 
 
 def _does_not_compile(grammar: Grammar, told: str) -> GrammarError:
-    """llguidance quotes regular expressions over several lines and points into them; its last word is the reason."""
+    """The error for a grammar that does not compile; the last line of llguidance's message is the reason."""
     reason = told.rsplit("error: ", 1)[-1].split("\n", 1)[0].strip() if "error: " in told else _plain(told)
     return GrammarError(f"{_named(grammar)} does not compile: {reason}", reason=reason, hint=_HINT)
 

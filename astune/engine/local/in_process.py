@@ -181,7 +181,7 @@ class InProcessEngine:
         return completion
 
     async def load_weights(self, source: WeightsSource) -> int:
-        """Waits until nothing runs; requests that come meanwhile wait for the new weights."""
+        """Wait until nothing runs; requests that come meanwhile wait for the new weights."""
 
         def take() -> None:
             self._model.load(source.named_tensors())
@@ -225,7 +225,7 @@ class InProcessEngine:
         await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
-        """Close it from a thread that may wait: requests end in an error, and the worker's thread ends."""
+        """Close the engine from a thread that may block: requests end in an error, and the worker's thread ends."""
         with self._changed:
             if self._end is None:
                 self._end = EngineError("the engine is closed")
@@ -349,8 +349,7 @@ class _Waiter:
         self.future: asyncio.Future[Completion | None] = self._loop.create_future()
 
     def finish(self, result: Completion | EngineError | None) -> None:
-        """Schedule a call from the worker thread; a closed loop has no waiting requests. A loop that is closed has
-        nobody left who waits."""
+        """Schedule a call from the worker thread; a closed loop has no waiting requests."""
         try:
             self._loop.call_soon_threadsafe(self._settle, result)
         except RuntimeError:
@@ -358,7 +357,7 @@ class _Waiter:
                 self._engine.count_unread(result)
 
     def discard(self) -> None:
-        """The caller was cancelled: a completion that had just come reaches nobody."""
+        """Discard a completion whose caller was cancelled."""
         if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
             result = self.future.result()
             if result is not None:

@@ -20,7 +20,7 @@ class CountedEngine:
     def close_session(self, session: str) -> None: ...
 
     def stats(self) -> EngineStats:
-        """Counters of answered calls; a call that is cancelled ends elsewhere, and nobody learns how far it came."""
+        """Counters of answered calls; tokens of cancelled ones are unknown."""
         return self._stats
 
     async def aclose(self) -> None: ...

@@ -38,7 +38,7 @@ class Unreachable(EngineError):
 class Endpoint:
     """Talks to `base_url`: a bare host, whose API lies below `/v1`, or the API's own root, as https://host/api/v3.
 
-    A busy server is asked again a few times. How long an answer may take is the caller's business. Hints name the keys
+    A busy server is asked again a few times. The caller limits how long an answer may take. Hints name the keys
     of `section`, the part of the configuration that names the server.
     """
 

@@ -38,7 +38,7 @@ class Gate:
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """An at a time; a second one waits for the first."""
+        """Exclusive: a second caller waits for the first."""
         while not self._open.is_set():
             await self._open.wait()
         self._open.clear()

@@ -1,7 +1,7 @@
-"""Giving a vLLM server new weights: it reads them, forgets what it cached with old ones, and shows that it has them.
+"""Giving a vLLM server new weights: it reads them, drops what it cached with old ones, and proves that it has them.
 
-The server was started with `vllm_worker/astune_weights.py` as its worker extension. Nothing is believed: vLLM answers
-that all is well where an output head stayed old. So it has to say of a fixed text what the trainer says of it.
+The server was started with `vllm_worker/astune_weights.py` as its worker extension. vLLM reports success even where an
+output head stayed old. So its log-probabilities of a fixed text have to be the trainer's.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Handover:
         return "it does not say whether it forgot what it cached" if forgot is None else ""
 
     async def holds(self) -> str:
-        """The name of the publication that it was given last, by whomever; empty where it has its first weights."""
+        """The name of the publication that it loaded last; empty where it has its first weights."""
         names = {str(state.get("holds", "")) for state in await self._states()}
         return names.pop() if len(names) == 1 else ""
 
     async def give(self, publication: Publication) -> None:
-        """Make it compute with these weights.
+        """Load these weights into the server.
 
         Raises:
             EngineError: it does not take them, or computes with others.
@@ -140,6 +140,6 @@ class Handover:
         return [dict(worker) for worker in answer["results"]]
 
     async def _forget(self) -> bool | None:
-        """Whether it has forgotten all keys and values; None where it does not say."""
+        """Whether it has dropped all keys and values; None where it does not say."""
         answer = await self._endpoint.control("/reset_prefix_cache", {}, timeout_s=FORGETS_WITHIN_S)
         return None if answer is None else bool(answer["success"])

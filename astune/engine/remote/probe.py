@@ -57,7 +57,7 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]], *, weigh
     """Ask for one token, twice, and where `weights` are to be given, whether they are taken.
 
     Raises:
-        EngineError: the server cannot be reached, or refuses for a reason that says nothing of what it gives.
+        EngineError: the server cannot be reached, or refuses for another reason.
     """
     no_weights = await Handover(endpoint).missing() if weights else ""
     try:

@@ -1,7 +1,7 @@
 """Weights on their way to servers: a folder that they read, and the fingerprint that they must then have.
 
-A folder is written whole under another name and then renamed, so that nobody reads half of one; the newest is kept, for
-a server that comes back later.
+A folder is written whole under another name and then renamed, so that no server reads half of one; the newest is kept,
+for a server that returns later.
 """
 
 from __future__ import annotations

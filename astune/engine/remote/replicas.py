@@ -1,7 +1,7 @@
 """Servers of one model as one engine: each episode stays on the server where its prefix cache is warm.
 
 A server that does not answer is left out; its episodes fail, are run again by the pool, and open their new session
-elsewhere. It is asked from time to time, and is back as soon as it answers and has taken the weights of the day. While
+elsewhere. It is asked from time to time, and is used again once it answers and has loaded the current weights. While
 all are away, calls wait for one.
 """
 
@@ -20,7 +20,7 @@ from astune.schema import Completion, DeadlineExceeded, EngineError, SamplingPar
 
 _log = logging.getLogger(__name__)
 BETWEEN_VISITS_S = 2.0
-"""Much less than a server needs to start: one that is started again is seen to be away."""
+"""Much less than a server needs to start, so that a restart is noticed."""
 BACK_WITHIN_S = 600.0
 """A server that is started again reads a large model and compiles it in minutes."""
 _FAILURES = (EngineError, DeadlineExceeded)
@@ -45,7 +45,7 @@ class Replicas:
         self._all_away_since: float | None = None
 
     def open_session(self, session: str) -> None:
-        """On the server with the fewest open ones; where none is usable, on any."""
+        """Open a session on the server with the fewest; where none is usable, on any."""
         load = Counter(self._home.values())
         self._home[session] = min(self._usable() or self._engines, key=lambda engine: load[engine])
 
@@ -119,7 +119,7 @@ class Replicas:
         """Wait while all are away.
 
         Raises:
-            EngineError: nothing is asked any more, or none came back in time.
+            EngineError: the engine was closed, or none returned in time.
         """
         while not self._usable():
             now = asyncio.get_running_loop().time()
@@ -180,7 +180,7 @@ class Replicas:
             self._leave_out(engine, "was started again")
 
     async def _bring_back(self, engine: ServedEngine) -> str:
-        """Use it again if it answers and takes the present weights; why it did not take them, where it did not."""
+        """Use the server again if it answers and loads the current weights; returns why it did not."""
         if not await engine.answers():
             return ""
         publication = self._publication

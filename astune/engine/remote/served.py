@@ -21,11 +21,11 @@ from astune.engine.remote.publication import Publication
 from astune.schema import Completion, EngineError, Grammar, SamplingParams
 
 NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-"""Said at every call: what a request leaves out, a server takes from the model's generation_config.json."""
+"""Sent with every call: what a request omits, a server takes from the model's generation_config.json."""
 
 
 def _shown(new: Sequence[int], token_ids: list[int], on_token: OnToken) -> bool:
-    """Show and keep tokens, up to the one with which the completion ends; whether there was one."""
+    """Pass on and record tokens up to the one that ends the completion; returns whether one did."""
     for token in new:
         token_ids.append(token)
         if on_token(token):
@@ -64,7 +64,7 @@ class ServedEngine(RemoteEngine):
         self.holds: Publication | None = None
         """The weights that it was given; None while it has its own, or is being given others."""
         self.usable = True
-        """Whether it may be asked. One that does not answer, or computes with nobody knows which weights, may not."""
+        """Whether it may be asked. A server that does not answer, or whose weights are unknown, may not."""
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str) -> Completion:
         return await self.stream(prompt_ids, params, session=session)
@@ -111,10 +111,10 @@ class ServedEngine(RemoteEngine):
         return {"choices": [whole], "usage": usage}
 
     async def take(self, publication: Publication) -> None:
-        """Have the server compute with other weights; waits until nothing runs, and calls that come meanwhile wait.
+        """Load other weights into the server; waits until nothing runs, and calls that come meanwhile wait.
 
         Raises:
-            EngineError, DeadlineExceeded: it does not; what it computes with is then not known.
+            EngineError, DeadlineExceeded: it does not; its weights are then unknown.
         """
         async with self._gate.closed():
             self.holds = None

@@ -1,6 +1,6 @@
 """A model behind any OpenAI-compatible chat endpoint: messages in, text out. For debugging and data, not for training.
 
-Its ids are characters (`written.py`), and log-probabilities are NaN, since nobody knows them.
+Its ids are characters (`written.py`), and log-probabilities are NaN, since they are unknown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TextEndpointEngine(RemoteEngine):
         """Endpoint's name for the limit of an answer; newer OpenAI models use another one."""
 
     async def prove(self) -> None:
-        """Ask for a short answer: whether the endpoint has this model, and how it wants to be asked.
+        """Ask for a short answer: whether the endpoint has this model, and which parameters it accepts.
 
         Raises:
             EngineError: it does not answer; names its models where it has none of that name.

@@ -15,7 +15,7 @@ _TOOLS = "offered_tools"
 
 
 def written(content: dict[str, Any]) -> list[int]:
-    """A message as ids; `END` is its last one, and stands nowhere else in it."""
+    """A message as ids; `END` is the last one, and occurs nowhere else."""
     return [ord(character) for character in json.dumps(content, ensure_ascii=False)] + [END]
 
 

@@ -15,7 +15,7 @@ FILE_NAME = "main.py"
 """File name of the code in tracebacks."""
 
 OUT_OF_MEMORY = 137
-"""Exit status of code that ran out of memory: what containers say of a process that the kernel ended for that."""
+"""Exit status of code that ran out of memory: as containers report a process that the kernel ended for that."""
 
 
 def run(source: str) -> NoReturn:

@@ -1,8 +1,6 @@
-"""Landlock: restricts which files can be opened. Reference: landlock(7) and `linux/landlock.h`. Reference: landlock(7)
-and `linux/landlock.h`.
-
-It checks opening, creating, renaming and removing. It does not check changes of a file's mode, owner or times, nor
-queries such as stat(2): those are left to the mounts, or to the system call filter.
+"""Landlock: restricts which files can be opened. Reference: landlock(7) and `linux/landlock.h`. It checks opening,
+creating, renaming and removing. It does not check changes of a file's mode, owner or times, nor queries such as
+stat(2): those are left to the mounts, or to the system call filter.
 """
 
 from __future__ import annotations

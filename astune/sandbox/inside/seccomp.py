@@ -1,5 +1,4 @@
-"""A seccomp filter: the list of system calls allowed inside; everything else is refused. It is a list of what is
-allowed, and everything else is not.
+"""A seccomp filter: the list of system calls allowed inside; everything else is refused.
 
     load the architecture     another one: the process is killed
     load the number           a search through the sorted ranges of numbers
