@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from talk_stage import BEGAN, DAY, write_store
 from viewer_stage import get, serving
 
 from astune.feedback import FeedbackStore, Interaction
+from astune.feedback.sessions import SessionFilter, SessionReader
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +119,19 @@ def test_a_store_of_before_tokens_were_counted_is_read_and_written(tmp_path):
         assert [each.completion_tokens for each in store.interactions() if each.session == "new"] == [7]
         store.close()
         assert get(client, "conversation", id="new")[0]["completion_tokens"] == 7
+
+
+def test_a_page_asks_once_which_columns_the_store_has(tmp_path, monkeypatch):
+    asked: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*args: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*args, **named)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    store = write_store(tmp_path / "feedback.sqlite3")
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    _, rows = SessionReader(store).page(SessionFilter(), "newest", offset=0, limit=10)
+    assert len(rows) == 3
+    assert sum("table_info" in sql for sql in asked) == 1
