@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn, Self
 
 from astune.debug import detach, is_at_prompt
@@ -73,9 +73,7 @@ class Interrupts:
         self._former = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         for number, handler in self._former.items():
             signal.signal(number, handler)

@@ -26,7 +26,6 @@ import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 import orjson
@@ -299,9 +298,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _must_be_writer(self) -> None:

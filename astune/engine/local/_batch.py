@@ -75,21 +75,11 @@ class PackedBatch:
             self._parts = [part for _, alike in groupby(segments, key=_size) for part in parts_of(list(alike))]
         self._ways: dict[tuple[int, type[Way]], Way] = {}
 
-    def attend(
-        self,
-        layer: int,
-        q_NHD: Tensor,
-        k_NHD: Tensor,
-        v_NHD: Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, rule: Rule) -> Tensor:
         """Store the new keys and values and attend: [rows, heads, value dim]."""
         n = self.n_tokens
         self.cache.write(layer, self._rows_of(k_NHD.shape[1]), k_NHD[:n], v_NHD[:n])
-        return self.attend_to_stored(layer, q_NHD, Rule(scale, window, softcap))
+        return self.attend_to_stored(layer, q_NHD, rule)
 
     def attend_to_stored(self, layer: int, q_NHD: Tensor, rule: Rule) -> Tensor:
         """[rows, heads, value dim]; the new tokens' keys and values are in their slots already."""

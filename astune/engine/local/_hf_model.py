@@ -19,6 +19,7 @@ from torch import Tensor
 
 from astune.engine.adapters import Adapter
 from astune.engine.local._adapters import Adapters, require_known
+from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._slots import LayerShape
 from astune.engine.local.own_attention import without_gaps
@@ -63,17 +64,7 @@ class TokenModel(Protocol):
 
 
 class _Attention(Protocol):
-    def attend(
-        self,
-        layer: int,
-        q_NHD: Tensor,
-        k_NHD: Tensor,
-        v_NHD: Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> Tensor: ...
+    def attend(self, layer: int, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, rule: Rule) -> Tensor: ...
 
 
 _ATTENDING: ContextVar[_Attention] = ContextVar("attending")
@@ -177,24 +168,14 @@ class _Probe:
         self.shapes: dict[int, LayerShape] = {}
         self.windowed = False
 
-    def attend(
-        self,
-        layer: int,
-        q_NHD: Tensor,
-        k_NHD: Tensor,
-        v_NHD: Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, rule: Rule) -> Tensor:
         self.shapes[layer] = LayerShape(k_NHD.shape[1], k_NHD.shape[2], v_NHD.shape[2])
-        self.windowed |= window is not None
+        self.windowed |= rule.window is not None
         q, k, v = (x.transpose(0, 1) for x in (q_NHD, k_NHD, v_NHD))
         k, v = (x.repeat_interleave(q.shape[0] // k.shape[0], 0) for x in (k, v))
-        scores = q @ k.transpose(1, 2) * scale
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
+        scores = q @ k.transpose(1, 2) * rule.scale
+        if rule.softcap is not None:
+            scores = torch.tanh(scores / rule.softcap) * rule.softcap
         future = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu(1)
         weights = F.softmax(scores.float().masked_fill(future, float("-inf")), dim=-1)
         return (weights.to(v.dtype) @ v).transpose(0, 1)
@@ -216,15 +197,9 @@ def _slot_attention(
     """transformers' attention interface: [1, heads, tokens, dim] in, [1, tokens, heads, dim] out."""
     if s_aux is not None:
         raise EngineError("attention sinks are not supported by the in-process engine")
-    out = _ATTENDING.get().attend(
-        module.layer_idx,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
-        softcap=softcap,
-    )
+    rule = Rule(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
+    q_NHD, k_NHD, v_NHD = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = _ATTENDING.get().attend(module.layer_idx, q_NHD, k_NHD, v_NHD, rule)
     return out[None], None
 
 
