@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from astune.config.output_file import write_whole
 from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Masker, TraceFile, implicit_ratings, read_ratings, read_traces
 from astune.feedback.trace_files import is_trace_file
@@ -63,7 +64,8 @@ def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
 def _read(path: Path) -> TraceFile:
     """Read a file; a file of ratings has no conversations."""
     if path.suffix == ".csv" or (path.suffix == ".jsonl" and not is_trace_file(path)):
-        return TraceFile("ratings", ratings=list(read_ratings(path)))
+        ratings, broken = read_ratings(path)
+        return TraceFile("ratings", ratings=ratings, broken=broken)
     found = read_traces(path)
     found.broken = [f"{path}: {each}" for each in found.broken]
     return found
@@ -99,9 +101,13 @@ def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
 
 
 def exported(store: FeedbackStore, path: Path, what: What) -> int:
-    """Write the requested records as JSON lines and return their number."""
+    """Write the requested records as JSON lines and return their number.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     rows = [json.dumps(row, ensure_ascii=False) for row in _rows(store, what)]
-    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    write_whole(path, "".join(f"{row}\n" for row in rows))
     return len(rows)
 
 

@@ -85,7 +85,9 @@ def export(
 
     def work() -> int:
         from astune.app.feedback import exported
+        from astune.config.output_file import require_output
 
+        require_output(to, [store])
         n = exported(_opened(store), to, what)
         _print(f"{n:,} lines in {to}")
         return 0

@@ -8,6 +8,7 @@ number, where `label` may stand instead (up, good, accepted, down, bad, rejected
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -19,43 +20,63 @@ from astune.feedback.interaction import Rating, check_text
 from astune.schema import TaskReaderError
 
 _IDS = ("interaction_id", "conversation_id", "trace_id", "traceId", "span_id")
+_SHOWN = 80
 _NUMBERS = ("rating", "score", "value")
 _COMMENTS = ("comment", "explanation", "rationale")
 _LABELS = {"up": 1.0, "thumbs_up": 1.0, "good": 1.0, "accepted": 1.0, "positive": 1.0, "true": 1.0}
 _LABELS |= {"down": -1.0, "thumbs_down": -1.0, "bad": -1.0, "rejected": -1.0, "negative": -1.0, "false": -1.0}
 
 
-def read_ratings(path: Path) -> Iterator[Rating]:
-    """The ratings of a .csv or .jsonl file, in its order.
+def read_ratings(path: Path) -> tuple[list[Rating], list[str]]:
+    """The ratings of a .csv or .jsonl file, in its order; and each row that is none, with its reason.
 
     Raises:
-        TaskReaderError: the file cannot be read, or a row names no answer or holds no opinion; names the file and the
-            row.
+        TaskReaderError: the file cannot be read, or none of its rows is a rating; names the file.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as cause:
-        raise TaskReaderError(f"{path} cannot be read: {cause}", hint="a rating file is CSV or JSON lines") from cause
-    rows = _csv_rows(text) if path.suffix == ".csv" else _json_rows(text, path)
-    for number, row in rows:
-        yield rating_of(row, f"{path}, row {number}")
-
-
-def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    yield from enumerate(csv.DictReader(text.splitlines(keepends=True)), 1)
-
-
-def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
+    except UnicodeDecodeError as cause:
+        raise TaskReaderError(f"{path} is not UTF-8 (byte {cause.start})", hint="save the file as UTF-8") from cause
+    except OSError as cause:
+        raise TaskReaderError(f"{path} cannot be read: {cause.strerror or cause}", hint="check the file") from cause
+    ratings: list[Rating] = []
+    failures: list[TaskReaderError] = []
+    for where, row in _csv_rows(text, path) if path.suffix == ".csv" else _json_rows(text, path):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as cause:
-            raise TaskReaderError(f"{path}, row {number}: no JSON: {cause}", hint="one JSON object a line") from cause
-        if not isinstance(row, dict):
-            raise TaskReaderError(f"{path}, row {number}: no object", hint="one JSON object a line")
-        yield number, row
+            ratings.append(rating_of(_object(row, where), where))
+        except TaskReaderError as failure:
+            failures.append(failure)
+    if failures and not ratings:
+        raise failures[0]
+    return ratings, [failure.message for failure in failures]
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, Any]]:
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    columns = rows.fieldnames or []
+    if columns and not set(columns) & set(_IDS):
+        raise TaskReaderError(
+            f"{path} has no column that names what is rated; its first line is {','.join(columns)[:_SHOWN]!r}",
+            hint=f"begin it with the columns' names, parted by commas: one of {', '.join(_IDS)}, and rating",
+        )
+    yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def _json_rows(text: str, path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{path}, row {number}", line
+
+
+def _object(row: Any, where: str) -> Mapping[str, Any]:
+    """The row, read where it is a line of JSON."""
+    try:
+        read = json.loads(row) if isinstance(row, str) else row
+    except (ValueError, RecursionError) as cause:
+        raise TaskReaderError(f"{where}: no JSON: {cause}", hint="one JSON object a line") from cause
+    if not isinstance(read, dict):
+        raise TaskReaderError(f"{where}: no object", hint="one JSON object a line")
+    return read
 
 
 def rating_of(row: Mapping[str, Any], where: str) -> Rating:

@@ -84,9 +84,14 @@ class FeedbackStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+            tables = {
+                str(name) for (name,) in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
+            if tables and "interactions" not in tables:
+                raise sqlite3.DatabaseError(f"it holds {', '.join(sorted(tables))[:80]}")
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA foreign_keys=ON")
-            self._file.executescript(_TABLES)
+            self._file.executescript(_TABLES if tables else f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
             self._file.execute("SELECT last_message FROM interactions LIMIT 1")
             self._add_columns("prompt_tokens", "completion_tokens")
             self._masker = Masker()

@@ -119,7 +119,7 @@ def _json_file(path: Path) -> TraceFile:
         whole = json.loads(text)
         records = whole if isinstance(whole, list) else [whole]
     except ValueError:
-        records = [each for each in _read_each(filter(str.strip, text.splitlines()), json.loads, found) if each]
+        records = [each for each in _read_each(filter(str.strip, text.split("\n")), json.loads, found) if each]
     records = [each for each in records if isinstance(each, dict)]
     if any("resourceSpans" in each for each in records):
         spans = [span for each in records for span in _read_each(_otlp_records(each), _otlp_span, found)]

@@ -248,7 +248,10 @@ def test_importing_twice_changes_nothing_and_unknown_ids_are_named(astune: Calla
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("rating\n1\n", "row 1: nothing is named that is rated"),
+        ("rating\n1\n", "no column that names what is rated; its first line is 'rating'; begin it with"),
+        ("t1,1,good\n", "no column that names what is rated; its first line is 't1,1,good'"),
+        ("trace_id,rating\n,1\n", "row 1: nothing is named that is rated"),
+        ("trace_id,comment\na,sch\udcf6n\n", "is not UTF-8"),
         ("trace_id,rating\na,NaN\n", "row 1: the rating is 'NaN'"),
         ("trace_id,label\na,maybe\n", "row 1: the label is 'maybe'"),
         ("trace_id,rating\na,\n", "row 1: neither a rating"),
@@ -256,9 +259,21 @@ def test_importing_twice_changes_nothing_and_unknown_ids_are_named(astune: Calla
 )
 def test_a_rating_that_says_nothing_is_named_by_its_row(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "ratings.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(TaskReaderError, match=error):
-        list(read_ratings(path))
+        read_ratings(path)
+
+
+def test_a_broken_row_costs_no_other(astune: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "traces.json").write_text(json.dumps(otlp(GEN_AI, OPEN_INFERENCE)))
+    rows = [{"trace_id": "aa" * 16, "rating": 1, "comment": "one\u2028two"}, {"trace_id": "aa" * 16, "rating": "?"}]
+    lines = [json.dumps(each, ensure_ascii=False) for each in rows]
+    (tmp_path / "ratings.jsonl").write_text("\n".join([*lines, lines[0][:20]]), encoding="utf-8")
+    told = astune("feedback", "import", "traces.json", "ratings.jsonl")
+    assert "2 records could not be read: ratings.jsonl, row 2: the rating is '?' ratings.jsonl, row 3: no JSON" in told
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    assert "one\u2028two" in [each.comment for each in store.ratings()]
+    store.close()
 
 
 def test_sessions_say_what_nobody_wrote_down() -> None:
@@ -487,5 +502,11 @@ def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], t
     with sqlite3.connect(tmp_path / "other.db") as database:
         database.execute("CREATE TABLE t (x)")
     assert "has no table span_table" in astune("feedback", "import", "other.db", status=1)
+    before = (tmp_path / "other.db").read_bytes()
+    assert "other.db is no store of feedback: it holds t" in astune("feedback", "show", "--store", "other.db", status=1)
+    assert (tmp_path / "other.db").read_bytes() == before
+    FeedbackStore(tmp_path / "own.sqlite3").close()
+    for to, error in (("own.sqlite3", "is read, and would be overwritten"), (".", "is a folder")):
+        assert error in astune("feedback", "export", "--to", to, "--store", "own.sqlite3", status=2)
     assert "there is no file gone.csv" in astune("feedback", "import", "gone.csv", status=1)
     assert "there is no feedback.sqlite3" in astune("feedback", "show", status=1)
