@@ -77,7 +77,8 @@ def agent(config: AstuneConfig) -> Rows:
 
 
 def _outside(agent: ProgramConfig) -> str:
-    return f"workers at {agent.workers}" if agent.workers else agent.url or shlex.join(agent.command)
+    place = ", in the sandbox" if agent.sandboxed else ""
+    return f"workers at {agent.workers}" if agent.workers else agent.url or f"{shlex.join(agent.command)}{place}"
 
 
 def known_when_asked(config: AstuneConfig) -> str:

@@ -46,12 +46,21 @@ class ProgramConfig(StrictModel):
     the reference answer."""
     memory_mb: int | None = Field(default=None, ge=1)
     """Memory limit of the program and its child processes in MiB; above it they are killed, which is a failed attempt.
-    Null is no limit."""
+    Null is no limit, and 2048 for a sandboxed program."""
+    sandboxed: bool = False
+    """Run the command in the sandbox: it reaches its episode's model and nothing else on the network, reads the system,
+    our Python and the files that it names, and writes in its own folder. Needs Linux with namespaces."""
+    readable: list[str] = Field(default_factory=list)
+    """Files and folders that a sandboxed program may read in addition, such as its modules or another Python."""
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> ProgramConfig:
         if bool(self.command) + bool(self.url) + bool(self.workers) != 1:
             raise ValueError("a workflow section must set exactly one of `command`, `url` and `workers`")
+        if self.sandboxed and not self.command:
+            raise ValueError("`sandboxed` goes with `command`; elsewhere, start the agent in a sandbox of its own")
+        if self.readable and not self.sandboxed:
+            raise ValueError("`readable` goes with `sandboxed: true`; other programs may read whatever you can")
         return self
 
 

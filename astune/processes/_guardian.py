@@ -45,6 +45,7 @@ PR_SET_CHILD_SUBREAPER = 36
 class Guardian:
     def __init__(self, orders: dict[str, Any]) -> None:
         self._orders = orders
+        os.set_inheritable(orders["report"], False)  # the command could write reports of its own
         self._leader = 0
         self._status: int | None = None
         self._told_to_end = False

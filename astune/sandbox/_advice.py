@@ -29,6 +29,12 @@ def advice(hints: Iterable[str]) -> str:
     return f"{line}; or run code without isolation: --set sandbox.allow_unsafe=true"
 
 
+def advice_on_namespaces() -> str:
+    """Return the command that lets this user make namespaces."""
+    allowed = "allow it namespaces, as `docker run --security-opt seccomp=unconfined --cap-add SYS_ADMIN` does"
+    return next(iter(_of_the_kernel()), f"where this is a container, {allowed}")
+
+
 def _of_the_kernel() -> Iterable[str]:
     if sys.platform != "linux":
         yield "code is confined on Linux alone, as in a virtual machine"

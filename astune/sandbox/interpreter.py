@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -38,9 +39,18 @@ def readable_folders() -> list[str]:
     project."""
     real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
     parts = [os.path.join(folder, part) for folder in (sys.base_prefix, sys.prefix, real) for part in _PARTS]
+    return outermost(path for path in (*_SYSTEM, *parts) if os.path.exists(path))
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Return the paths without those inside another."""
     found: list[str] = []
-    for path in (*_SYSTEM, *parts):
-        inside_another = any(path == other or path.startswith(f"{other}/") for other in found)
-        if os.path.exists(path) and not inside_another:
+    for path in sorted(paths, key=len):
+        if not is_within(path, found):
             found.append(path)
     return found
+
+
+def is_within(path: str, folders: Iterable[str]) -> bool:
+    """Return whether the path is one of `folders`, or inside one."""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

@@ -25,6 +25,7 @@ from astune.processes.ending import how_it_ended
 from astune.processes.program import ProgramEnd, run_program
 from astune.processes.scratch import Scratch
 from astune.sandbox.inside.removal import remove_all
+from astune.sandbox.jail import Jail, jailed_environment
 from astune.schema import ConfigError, Task, WorkflowError, to_the_end
 from astune.workflow.agent_result import AgentResult, given_task, warn_of_failure
 from astune.workflow.base import Workflow, WorkflowOutput
@@ -34,6 +35,7 @@ _SHOWN_CHARACTERS = 800
 _FIELD = re.compile(r"\{(\w+)\}")
 _SECRETS = re.compile(r"(API_KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 """Names of variables that the program does not inherit."""
+SANDBOXED_MEMORY_MB = 2048
 TRY_AGAIN = 75
 """Exit status that requests a retry: EX_TEMPFAIL of `sysexits.h`."""
 _NOT_STARTED = (126, 127)
@@ -47,12 +49,13 @@ class ProgramWorkflow(Workflow):
     command: Sequence[str] = ()
     memory: int = 0
     fields: Sequence[str] = ()
+    jail: Jail | None = None
 
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
         given = given_task(task, proxy, [*self.fields, *fields_of(self.command)])
         address = proxy.as_oai_baseurl_apikey()
         variables = variables_of(address.base_url, address.api_key, proxy.model_name)
-        ended = await run_once(self.command, given, variables, memory=self.memory)
+        ended = await run_once(self.command, given, variables, memory=self.memory, jail=self.jail)
         proxy.update_judge_input_dictionary(stdout=ended.stdout, stderr=ended.stderr, exit_status=ended.status)
         asked = proxy.answers > 0
         failed = proxy.cut is None and has_failed(ended, self.command, task.task_id, asked=asked)
@@ -65,14 +68,49 @@ def program_workflow(config: ProgramConfig, base_dir: Path | None = None) -> typ
 
     Raises:
         ConfigError: no such program can be started.
+        SandboxError: it is to be sandboxed, and this machine cannot do that.
     """
+    found = found_command(config.command, base_dir, key="rollout.workflow.command: ")
+    memory_mb = config.memory_mb or (SANDBOXED_MEMORY_MB if config.sandboxed else 0)
 
     class Program(ProgramWorkflow):
-        command = found_command(config.command, base_dir, key="rollout.workflow.command: ")
-        memory = (config.memory_mb or 0) * 2**20
+        command = found
+        memory = memory_mb * 2**20
         fields = config.fields
+        jail = jail_of(found, config.readable, memory_mb, base_dir) if config.sandboxed else None
 
     return Program
+
+
+def jail_of(command: list[str], readable: Sequence[str], memory_mb: int, base_dir: Path | None) -> Jail:
+    """Return a jail that works here, and shows the command's files; the command's program becomes an absolute path.
+
+    Raises:
+        ConfigError: a path is missing, or the program is not visible inside.
+        SandboxError: this machine lacks what a jail is made of.
+    """
+    folders = _folders(base_dir)
+    more = [_existing(path, folders) for path in readable]
+    jail = Jail([*(argument for argument in command if Path(argument).is_absolute()), *more], memory_mb)
+    command[0] = shutil.which(command[0]) or command[0]
+    if not jail.shows(command[0]):
+        raise ConfigError(
+            f"rollout.workflow.command: the sandbox does not show {os.path.realpath(command[0])}",
+            hint="add its folder to rollout.workflow.readable, or name a program of the system",
+        )
+    jail.try_out()
+    return jail
+
+
+def _folders(base_dir: Path | None) -> list[Path]:
+    return [Path.cwd()] if base_dir is None else [Path.cwd(), base_dir.resolve()]
+
+
+def _existing(path: str, folders: Sequence[Path]) -> str:
+    for folder in folders:
+        if (folder / path).exists():
+            return os.path.normpath(folder / path)
+    raise ConfigError(f"rollout.workflow.readable: there is no {path}", hint="name a file or a folder")
 
 
 def found_command(command: Sequence[str], base_dir: Path | None, *, key: str = "") -> list[str]:
@@ -81,7 +119,7 @@ def found_command(command: Sequence[str], base_dir: Path | None, *, key: str = "
     Raises:
         ConfigError: the program cannot be started; `key` is its configuration key.
     """
-    folders = [Path.cwd()] if base_dir is None else [Path.cwd(), base_dir.resolve()]
+    folders = _folders(base_dir)
     found = [_found(argument, folders) for argument in command]
     if shutil.which(found[0]) is None:
         raise ConfigError(
@@ -109,27 +147,36 @@ def variables_of(base_url: str, key: str, model: str) -> dict[str, str]:
 
 
 async def run_once(
-    command: Sequence[str], given: dict[str, Any], variables: Mapping[str, str], *, memory: int = 0
+    command: Sequence[str],
+    given: dict[str, Any],
+    variables: Mapping[str, str],
+    *,
+    memory: int = 0,
+    jail: Jail | None = None,
 ) -> ProgramEnd:
     """Run the command on a task in a temporary folder, which is removed afterwards.
 
     Args:
         variables: added to our own environment, from which likely secrets are removed.
         memory: limit in bytes; 0 is no limit.
+        jail: what confines it; None runs it with our rights.
 
     Raises:
         WorkflowError: it could not be started.
     """
-    kept = {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
+    filled = _filled(command, given)
+    inherited = _inherited() if jail is None else jailed_environment()
     scratch = Scratch("program")
     try:
         task_file, work = scratch.path / "task.json", scratch.path / "work"
         task_file.write_text(json.dumps(given) + "\n")
         work.mkdir()
+        if jail is not None:
+            filled = jail.command(filled, url=variables["OPENAI_BASE_URL"], scratch=work, task=task_file)
         return await run_program(
-            _filled(command, given),
+            filled,
             source=task_file,
-            environment={**kept, **variables, "ASTUNE_TASK": str(task_file)},
+            environment={**inherited, **variables, "ASTUNE_TASK": str(task_file)},
             folder=work,
             memory=memory,
         )
@@ -139,6 +186,10 @@ async def run_once(
         _, cancelled = await to_the_end(asyncio.to_thread(_removed, scratch))
         if cancelled:
             raise asyncio.CancelledError
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
 
 
 def _removed(scratch: Scratch) -> None:

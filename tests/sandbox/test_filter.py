@@ -14,7 +14,7 @@ HEADERS = {
     "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
     "aarch64": "/usr/include/asm-generic/unistd.h",
 }
-GROUPS = ("ALWAYS", "PROCESSES", "ATTRIBUTES", "EXTENDED", "NETWORK", "LOCKS", "BY_ARGUMENT")
+GROUPS = ("ALWAYS", "PROCESSES", "ATTRIBUTES", "EXTENDED", "NETWORK", "SOCKET_OPTIONS", "LOCKS", "BY_ARGUMENT")
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x50000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -34,10 +34,16 @@ def test_numbers_are_those_of_the_kernels_headers(machine):
 
 
 def _decision(
-    machine: str, walled: bool, number: int, *arguments: int, arch: int | None = None, threads: bool = False
+    machine: str,
+    walled: bool,
+    number: int,
+    *arguments: int,
+    arch: int | None = None,
+    threads: bool = False,
+    network: bool = False,
 ) -> int:
     """What the filter answers, by a small interpreter of its instructions."""
-    program = list(struct.iter_unpack("HBBI", seccomp.filter_program(machine, walled, threads)))
+    program = list(struct.iter_unpack("HBBI", seccomp.filter_program(machine, walled, threads, network)))
     padded = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number, arch or ARCHITECTURES[machine], 0, *padded)
     at, value = 0, 0
@@ -112,6 +118,21 @@ def test_calls_are_decided_by_their_arguments(machine):
     assert decided("prctl", 1) == ERRNO | 22
     assert decided("prlimit64", 0) == ALLOW
     assert decided("prlimit64", 7) == ERRNO | 1
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_a_network_of_its_own_has_sockets_of_three_families_and_two_kinds(machine):
+    network = syscalls.numbers(syscalls.NETWORK, machine) | syscalls.numbers(syscalls.SOCKET_OPTIONS, machine)
+
+    def made(family, kind):
+        return _decision(machine, True, network["socket"], family, kind, network=True)
+
+    for name in set(network) - {"socket"}:
+        assert _decision(machine, True, network[name], network=True) == ALLOW, name
+    unix, ip4, netlink, ip6, packet, close_on_exec = 1, 2, 16, 10, 17, 0o2000000
+    assert {made(family, kind | close_on_exec) for family in (unix, ip4, ip6) for kind in (1, 2)} == {ALLOW}
+    assert {made(family, kind) for family in (unix, ip4, ip6) for kind in (3, 5)} == {ERRNO | 1}
+    assert {made(family, 1) for family in (netlink, packet, 40)} == {ERRNO | 1}
 
 
 def test_a_processor_without_a_filter_is_refused():

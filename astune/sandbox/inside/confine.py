@@ -26,24 +26,37 @@ DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 NOBODY = 65534
 OPEN_FILES = 128
 """Each may hold a few hundred KiB of the kernel's memory, as sockets do."""
+PROGRAM_OPEN_FILES = 512
+PROGRAM_PROCESSES = 256
+"""Processes and threads of an agent program: Node.js alone has a dozen."""
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAP_SYS_ADMIN = 21
 
 
 def limit(timeout_s: float, memory_mb: int) -> None:
     """Bound each process. Files are as large as memory; CPU seconds only matter where the clock was not watched."""
-    memory = memory_mb << 20
     seconds = math.ceil(timeout_s) + 1
-    for name, soft, hard in (
-        ("RLIMIT_AS", memory, memory),
-        ("RLIMIT_FSIZE", memory, memory),
-        ("RLIMIT_CPU", seconds, seconds + 5),
-        ("RLIMIT_NOFILE", OPEN_FILES, OPEN_FILES),
-        ("RLIMIT_CORE", 0, 0),
-        ("RLIMIT_MSGQUEUE", 0, 0),
+    _lower(resource.RLIMIT_AS, memory_mb << 20, memory_mb << 20)
+    _lower(resource.RLIMIT_CPU, seconds, seconds + 5)
+    _limit_files(memory_mb, OPEN_FILES)
+
+
+def limit_program(memory_mb: int) -> None:
+    """Bound each process of a program, whose time and memory are watched: runtimes reserve more addresses than they
+    use."""
+    _limit_files(memory_mb, PROGRAM_OPEN_FILES)
+    limit_processes(PROGRAM_PROCESSES)
+
+
+def _limit_files(memory_mb: int, open_files: int) -> None:
+    for name, most in (
+        ("RLIMIT_FSIZE", memory_mb << 20),
+        ("RLIMIT_NOFILE", open_files),
+        ("RLIMIT_CORE", 0),
+        ("RLIMIT_MSGQUEUE", 0),
     ):
         if hasattr(resource, name):  # not every system has each
-            _lower(getattr(resource, name), soft, hard)
+            _lower(getattr(resource, name), most, most)
 
 
 def die_first(proc: int) -> None:
@@ -84,22 +97,25 @@ def enter_own_user_namespace() -> None:
     libc.unshare(libc.CLONE_NEWUSER)
 
 
-def give_up(readable: Sequence[str], scratch: str, *, walled: bool, threads: bool = False) -> None:
+def give_up(
+    readable: Sequence[str], scratch: str, *, walled: bool, threads: bool = False, network: bool = False
+) -> None:
     """Drop capabilities, and restrict files and system calls, irrevocably.
 
     Args:
         walled: whether there are namespaces, which end processes and hide files. Without them no process may be
             started, and the kernel must support Landlock.
         threads: whether threads may be started if processes may not.
+        network: whether sockets may be used, in a network namespace of its own.
     """
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     _set_capabilities(0)
     try:
-        landlock.restrict([*readable, *DEVICES], [scratch, "/dev/null"], ["/"] if walled else [])
+        landlock.restrict([*readable, *DEVICES], [scratch, "/dev/null"], ["/"] if walled else [], network=network)
     except OSError as cause:
         if not walled or cause.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-    seccomp.install(processes=walled, threads=threads)
+    seccomp.install(processes=walled, threads=threads, network=network)
 
 
 def settle(scratch: str) -> None:

@@ -1,6 +1,7 @@
-"""Landlock: restricts which files can be opened. Reference: landlock(7) and `linux/landlock.h`. It checks opening,
-creating, renaming and removing. It does not check changes of a file's mode, owner or times, nor queries such as
-stat(2): those are left to the mounts, or to the system call filter.
+"""Landlock: restricts which files can be opened. Reference: landlock(7) and `linux/landlock.h`.
+
+It checks opening, creating, renaming and removing. It does not check changes of a file's mode, owner or times, nor
+queries such as stat(2): those are left to the mounts, or to the system call filter.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ def version() -> int:
     return libc.syscall("Landlock", _CREATE_RULESET, None, 0, 1)
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
+def restrict(
+    readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = (), *, network: bool = False
+) -> None:
     """Let this thread, and whatever it starts, open only these files and folders. Needs no_new_privs.
 
-    Programs are run from `readable` only; of `listable` and its subfolders, only names can be read.
+    Programs are run from `readable` only; of `listable` and its subfolders, only names can be read. TCP is
+    refused, where the kernel can (Linux 6.7), unless `network`.
     """
     abi = version()
     rights = _RIGHTS[min(abi, 5)]
-    network, scoped = (3 if abi >= 4 else 0), (3 if abi >= 6 else 0)
-    attributes = struct.pack("QQQ", rights, network, scoped)[: 8 if abi < 4 else 16 if abi < 6 else 24]
+    refused, scoped = (3 if abi >= 4 and not network else 0), (3 if abi >= 6 else 0)
+    attributes = struct.pack("QQQ", rights, refused, scoped)[: 8 if abi < 4 else 16 if abi < 6 else 24]
     ruleset = libc.syscall("landlock_create_ruleset", _CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for path in readable:

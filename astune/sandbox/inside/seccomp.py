@@ -40,7 +40,8 @@ _NAMESPACES = (
     | libc.CLONE_NEWNET
 )
 _CLONE_THREAD = 0x00010000
-_AF_UNIX, _SOCK_STREAM = 1, 1
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+_SOCK_STREAM, _SOCK_DGRAM = 1, 2
 _FIONBIO, _FIONREAD, _FIOCLEX, _FIONCLEX = 0x5421, 0x541B, 0x5451, 0x5450
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 # F_SETOWN delivers events by any signal: a way to signal processes that kill() may not.
@@ -49,32 +50,33 @@ _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 1, 0x20, 0x40000
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 
 
-_assembled: dict[tuple[str, bool, bool], bytes] = {}
+_assembled: dict[tuple[str, bool, bool, bool], bytes] = {}
 """Cache of the assembled filter, shared by forked processes."""
 
 
-def assemble(*, processes: bool, threads: bool = False) -> bytes:
+def assemble(*, processes: bool, threads: bool = False, network: bool = False) -> bytes:
     """Return this machine's filter, the same object every time."""
-    asked = os.uname().machine, processes, threads
+    asked = os.uname().machine, processes, threads, network
     if asked not in _assembled:
         _assembled[asked] = filter_program(*asked)
     return _assembled[asked]
 
 
-def install(*, processes: bool, threads: bool = False) -> None:
+def install(*, processes: bool, threads: bool = False, network: bool = False) -> None:
     """Filter this thread's system calls from now on, and those of its children. Requires no_new_privs.
 
     Args:
         processes: whether processes may be started and file attributes changed; False if only the filter would keep
             them from doing harm.
         threads: whether threads may be started if processes may not.
+        network: whether sockets may be used, in a network namespace of its own.
     """
-    program = assemble(processes=processes, threads=threads)
+    program = assemble(processes=processes, threads=threads, network=network)
     code = ctypes.create_string_buffer(program, len(program))
     libc.prctl(libc.PR_SET_SECCOMP, 2, struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
 
 
-def filter_program(machine: str, processes: bool, threads: bool = False) -> bytes:
+def filter_program(machine: str, processes: bool, threads: bool = False, network: bool = False) -> bytes:
     """The filter's instructions as the kernel reads them.
 
     Raises:
@@ -82,7 +84,7 @@ def filter_program(machine: str, processes: bool, threads: bool = False) -> byte
     """
     if machine not in _AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"no system call filter for {machine}: it is made for {', '.join(_AUDIT_ARCH)}")
-    decided = _decisions(machine, processes, threads)
+    decided = _decisions(machine, processes, threads, network)
     program = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -93,15 +95,16 @@ def filter_program(machine: str, processes: bool, threads: bool = False) -> byte
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
-def _decisions(machine: str, processes: bool, threads: bool) -> dict[int, Program]:
+def _decisions(machine: str, processes: bool, threads: bool, network: bool) -> dict[int, Program]:
     """Return the decision on each known call, by its number."""
-    allow, refuse = [_returning(_ALLOW)], [_refusing(errno.EPERM)]
+    allow, refuse, absent = [_returning(_ALLOW)], [_refusing(errno.EPERM)], [_refusing(errno.ENOSYS)]
     groups = {
         syscalls.ALWAYS: allow,
         syscalls.PROCESSES: allow if processes else refuse,
         syscalls.ATTRIBUTES: allow if processes else refuse,
         syscalls.EXTENDED: [_refusing(errno.ENOTSUP)],
-        syscalls.NETWORK: refuse,
+        syscalls.NETWORK: allow if network else refuse,
+        syscalls.SOCKET_OPTIONS: allow if network else absent,
         syscalls.LOCKS: [_refusing(0)],
     }
     decided = {number: what for group, what in groups.items() for number in syscalls.numbers(group, machine).values()}
@@ -129,6 +132,12 @@ def _decisions(machine: str, processes: bool, threads: bool) -> dict[int, Progra
         "prlimit64": _only(0, [0], errno.EPERM),
     }
     numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    if network:
+        numbers |= syscalls.numbers(syscalls.NETWORK, machine)
+        by_argument["socket"] = [
+            *_only(0, [_AF_UNIX, _AF_INET, _AF_INET6], errno.EPERM, last=False),
+            *_only(1, [_SOCK_STREAM, _SOCK_DGRAM], errno.EPERM, mask=0xF),
+        ]
     return decided | {numbers[name]: what for name, what in by_argument.items()}
 
 

@@ -62,6 +62,11 @@ socket/41/198 connect/42/203 bind/49/200 listen/50/201 accept/43/202 accept4/288
 """
 """The network: there is none."""
 
+SOCKET_OPTIONS = """
+setsockopt/54/208 getsockopt/55/209
+"""
+"""Options of sockets: for a program with a network of its own."""
+
 BY_ARGUMENT = """
 clone/56/220 clone3/435/435 socketpair/53/199 mmap/9/222 ioctl/16/29 fcntl/72/25 prctl/157/167 prlimit64/302/261
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from . import family, libc
 from .confine import DEVICES, SCRATCH, become_nobody
@@ -41,8 +41,12 @@ class Walls:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
 
-    def close_in(self, base: str, readable: Iterable[str]) -> None:
-        """Replace the machine's files by a tree at `base`, which must be an empty folder."""
+    def close_in(self, base: str, readable: Iterable[str], *, furnish: Callable[[str], None] = lambda _: None) -> None:
+        """Replace the machine's files by a tree at `base`, which must be an empty folder.
+
+        Args:
+            furnish: adds to the tree at `base`, before it becomes read-only.
+        """
         self._processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
         libc.unshare(libc.CLONE_NEWNS | libc.CLONE_NEWNET | libc.CLONE_NEWIPC | libc.CLONE_NEWUTS)
         libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
@@ -52,6 +56,7 @@ class Walls:
         os.mkdir(base + SCRATCH)
         if not os.path.lexists(f"{base}/tmp"):  # an interpreter may live there
             os.symlink(SCRATCH, f"{base}/tmp")
+        furnish(base)
         os.chdir(base)
         libc.syscall("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
         libc.unmount(".", libc.MNT_DETACH)
