@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from astune.processes.scratch import Scratch
 from astune.sandbox._advice import advice_on_namespaces
-from astune.sandbox._interpreter import command as interpreter
-from astune.sandbox._interpreter import environment, is_within, outermost, readable_folders
 from astune.sandbox.inside.jail import FAILED
+from astune.sandbox.interpreter import command as interpreter
+from astune.sandbox.interpreter import environment, is_within, outermost, readable_folders
 from astune.schema import SandboxError
 
 _HANDED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
