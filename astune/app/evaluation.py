@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from astune.engine.adapters import base_of, policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
 from astune.runs import resolve_run
-from astune.runs.interval import wilson_interval
+from astune.runs.interval import OfTasks
 from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
 
 if TYPE_CHECKING:
@@ -50,8 +50,11 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the success rate."""
-        return wilson_interval(self.successes, len(self.episodes))
+        """The 95 % interval of the success rate on tasks like these; several episodes of a task count as fewer."""
+        of_task: defaultdict[str, list[bool]] = defaultdict(list)
+        for episode in self.episodes:
+            of_task[episode.task.task_id].append(episode.reward is not None and episode.reward.is_success)
+        return OfTasks.of((sum(each), len(each)) for each in of_task.values()).interval
 
     @property
     def mean_reward(self) -> float:

@@ -19,9 +19,7 @@ from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._train import Request, train_or_plan
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory
-from astune.runs.interval import wilson_interval
-from astune.runs.report import BEST_PROMPTS
-from astune.trainer.measures import SUCCESS
+from astune.runs.report import BEST_PROMPTS, read_report
 
 
 def search_or_plan(
@@ -52,12 +50,11 @@ def _with_steps(experiment: Experiment) -> Experiment:
 
 
 def _report(run: RunDirectory, console: Console) -> None:
-    measured = [line.metrics for line in run.metrics() if line.kind == "validation"]
+    measured = read_report(run, examples=0).validation
     table = Table("prompts", "held-out success", "95 % interval", "mean reward")
-    for name, metrics in zip(("start", "best"), (measured[0], measured[-1]) if measured else (), strict=False):
-        n = round(metrics["episodes/finished"])
-        low, high = wilson_interval(round(metrics[SUCCESS] * n), n)
-        table.add_row(name, f"{metrics[SUCCESS]:.2f}", f"{low:.2f} to {high:.2f}", f"{metrics['reward/mean']:.2f}")
+    for name, summary in zip(("start", "best"), (measured[0], measured[-1]) if measured else (), strict=False):
+        low, high = summary.interval
+        table.add_row(name, f"{summary.success_rate:.2f}", f"{low:.2f} to {high:.2f}", f"{summary.reward:.2f}")
     console.print(table)
     best = yaml.safe_load((run.path / BEST_PROMPTS).read_text(encoding="utf-8"))["astune"]["rollout"]["params"]
     for name, text in best.items():

@@ -9,7 +9,6 @@ from typing import Literal
 from rich.text import Text
 
 from astune.cli._chart import Series, draw_chart
-from astune.runs.interval import wilson_interval
 from astune.runs.report import RunReport
 
 
@@ -41,7 +40,7 @@ def reward_picture(report: RunReport, form: Literal["png", "svg"] = "png") -> by
             label="reward in training",
         )
     if report.validation:
-        intervals = [wilson_interval(each.successes, each.episodes) for each in report.validation]
+        intervals = [each.interval for each in report.validation]
         rates = [each.success_rate for each in report.validation]
         below = [max(0.0, rate - low) for rate, (low, _) in zip(rates, intervals, strict=True)]
         above = [max(0.0, high - rate) for rate, (_, high) in zip(rates, intervals, strict=True)]

@@ -21,7 +21,6 @@ from rich.text import Text
 
 from astune.cli._plots import reward_picture, terminal_curve
 from astune.runs import RunDirectory, StepSummary
-from astune.runs.interval import wilson_interval
 from astune.runs.report import Comparison, RunReport, Transcript, read_report
 from astune.schema import RunStoreError, TokenBalance, visible
 
@@ -234,7 +233,7 @@ def _balance(balance: TokenBalance) -> Table:
 
 
 def _success(summary: StepSummary) -> str:
-    low, high = wilson_interval(summary.successes, summary.episodes)
+    low, high = summary.interval
     return f"{summary.success_rate:.2f} ({low:.2f}-{high:.2f})"
 
 

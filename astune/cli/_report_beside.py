@@ -17,7 +17,6 @@ from rich.text import Text
 
 from astune.config import load_config
 from astune.runs import RunDirectory, StepSummary, resolve_run
-from astune.runs.interval import wilson_interval
 from astune.runs.report import BEST_PROMPTS, RunReport, read_report
 from astune.schema import RunStoreError, visible
 
@@ -39,7 +38,7 @@ def show_beside(runs: Sequence[str]) -> int:
     rows = _rows(directories)
     for row in rows:
         summary = row.summary
-        low, high = wilson_interval(summary.successes, summary.episodes)
+        low, high = summary.interval
         table.add_row(
             row.what,
             f"{summary.success_rate:.2f}",

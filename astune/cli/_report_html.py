@@ -10,7 +10,6 @@ from astune.app.html_page import page, table
 from astune.cli._report import measured_lines, summary_line
 from astune.cli._svg import Line, shown, svg_chart
 from astune.runs import MetricsLine, RunDirectory, StepSummary, described, read_regular
-from astune.runs.interval import wilson_interval
 from astune.runs.report import Comparison, RunReport, Transcript, read_report
 from astune.schema import TokenBalance, visible
 from astune.viewer.warnings import warnings_of
@@ -74,7 +73,7 @@ def _before_and_after(report: RunReport) -> Iterable[str]:
     ]
     yield "<h2>Before and after, on held-out tasks</h2>"
     yield table(["", f"#before (step {before.step})", f"#after (step {after.step})"], rows)
-    (_, high), (low, _) = _interval(before), _interval(after)
+    (_, high), (low, _) = before.interval, after.interval
     if low <= high and after.success_rate > before.success_rate:
         yield '<p class="faint">The intervals overlap: chance alone may explain the difference.</p>'
 
@@ -93,11 +92,11 @@ def _figure(name: str, report: RunReport, lines: Sequence[MetricsLine]) -> str:
     entry = described(name)
     if entry is None:
         return ""
-    band = [(summary.step, *_interval(summary)) for summary in report.validation]
-    curves = [
-        Line("training", "line-0", _values(lines, "train", name)),
-        Line("held-out", "line-1", _values(lines, "validation", name), band if name == "reward/success_rate" else ()),
-    ]
+    held_out, band = _values(lines, "validation", name), list[tuple[float, float, float]]()
+    if name == "reward/success_rate":
+        held_out = [(summary.step, summary.success_rate) for summary in report.validation]
+        band = [(summary.step, *summary.interval) for summary in report.validation]
+    curves = [Line("training", "line-0", _values(lines, "train", name)), Line("held-out", "line-1", held_out, band)]
     picture = svg_chart(entry.title, curves, from_zero=name != "reward/mean")
     unit = f' <span class="faint">{entry.unit}</span>' if entry.unit else ""
     caption = f'<b title="{escape(entry.meaning)}">{entry.title}</b>{unit}'
@@ -159,12 +158,8 @@ def _all_metrics(lines: Sequence[MetricsLine]) -> Iterable[str]:
         yield f"<h2>All metrics</h2><details><summary>{len(rows)} series</summary>{whole}</details>"
 
 
-def _interval(summary: StepSummary) -> tuple[float, float]:
-    return wilson_interval(summary.successes, summary.episodes)
-
-
 def _success(summary: StepSummary) -> str:
-    low, high = _interval(summary)
+    low, high = summary.interval
     return f"{summary.success_rate:.2f} ({low:.2f}–{high:.2f})"
 
 

@@ -61,6 +61,7 @@ from astune.runs._schema import (
     version_of,
 )
 from astune.runs.episode_filter import AS_RECORDED, EVERY_EPISODE, EpisodeFilter, EpisodeOrder
+from astune.runs.summaries import SUMMARIES, StepSummary, summary_of
 from astune.runs.texts import folded, forest_text
 from astune.runs.wire import main_query, unpack
 from astune.schema import Episode, EpisodeStatus, RunStoreError, Split
@@ -120,25 +121,6 @@ class EpisodeRow:
         if self.status == "error":
             return "the attempt failed"
         return "step not finished" if self.not_trained is None and self.advantages is None else self.not_trained
-
-
-@dataclass(frozen=True, slots=True)
-class StepSummary:
-    """Averages over the episodes of one step and split; errors are only counted."""
-
-    split: Split
-    step: int
-    episodes: int
-    errors: int
-    tasks: int
-    successes: int
-    reward: float
-    answer_tokens: float
-    turns: float
-
-    @property
-    def success_rate(self) -> float:
-        return self.successes / self.episodes if self.episodes else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,18 +254,9 @@ class EpisodeReader:
 
     def summaries(self, split: Split | None = None) -> list[StepSummary]:
         """Return one summary per step and split, by step. Attempts that were run again are no episodes of their own."""
-        query = """
-            SELECT split, step, SUM(status != 'error'), SUM(status = 'error'), COUNT(DISTINCT task_id),
-                   COALESCE(SUM(success), 0), AVG(reward),
-                   AVG(n_sampled) FILTER (WHERE status != 'error'),
-                   AVG(n_turns) FILTER (WHERE status != 'error')
-            FROM episodes WHERE ?1 IS NULL OR split = ?1 GROUP BY split, step ORDER BY step, split"""
         with self._asking() as connection:
-            found = connection.execute(query, (split,)).fetchall()
-        return [
-            StepSummary(*row[:6], *(float("nan") if value is None else float(value) for value in row[6:]))
-            for row in found
-        ]
+            found = connection.execute(SUMMARIES, (split,)).fetchall()
+        return [summary_of(*row) for row in found]
 
     def n_tasks(self, split: Split) -> int:
         """Return the number of different tasks of a split."""

@@ -198,7 +198,8 @@ def _of_all(summary: StepSummary, success: float) -> StepSummary:
     """The summary over all episodes of which the part `success` succeeded; as it is where that is not known."""
     if not success > 0:
         return summary
-    return replace(summary, episodes=max(summary.episodes, round(summary.successes / success)))
+    episodes = max(summary.episodes, round(summary.successes / success))
+    return replace(summary, episodes=episodes, effective=summary.effective * episodes / summary.episodes)
 
 
 def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:

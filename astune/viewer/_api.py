@@ -21,7 +21,6 @@ from astune.runs import (
     StepSummary,
     catalogue,
 )
-from astune.runs.interval import wilson_interval
 from astune.schema import RunStoreError, Vocabulary
 from astune.serving import read_json
 from astune.viewer._answers import Refusal
@@ -185,8 +184,7 @@ def _summed_up(reader: EpisodeReader) -> dict[str, Any]:
 
 
 def _step(summary: StepSummary) -> dict[str, Any]:
-    interval = wilson_interval(summary.successes, summary.episodes)
-    return {name: getattr(summary, name) for name in _STEP} | {"interval": interval}
+    return {name: getattr(summary, name) for name in _STEP} | {"interval": summary.interval}
 
 
 def _vocabulary(run: ViewedRun) -> Vocabulary | None:

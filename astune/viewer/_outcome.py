@@ -12,7 +12,6 @@ from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow, MetricsLine, StepSummary, total_balance
 from astune.runs.held_out import SUCCESS
-from astune.runs.interval import wilson_interval
 from astune.runs.report import counted, finished, transcript
 from astune.schema import RunStoreError
 from astune.viewer._answers import plain_text
@@ -78,7 +77,7 @@ def before_and_after(
 
 
 def _measured(summary: StepSummary) -> dict[str, Any]:
-    low, high = wilson_interval(summary.successes, summary.episodes)
+    low, high = summary.interval
     return asdict(summary) | {"success": summary.success_rate, "low": low, "high": high}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from astune.runs import EpisodeReader, EpisodeStore
+from astune.runs.interval import wilson_interval
 from astune.schema import EpisodeGroup, RunStoreError, TrainingBatch
 
 HERE = Path(__file__).parent
@@ -91,6 +92,19 @@ def test_a_step_is_summed_up_over_its_episodes_without_errors(tmp_path, episode)
         (summary,) = store.summaries("train")
     assert (summary.step, summary.episodes, summary.errors, summary.success_rate) == (3, 2, 1, 0.5)
     assert (summary.reward, summary.answer_tokens, summary.turns) == (0.5, 40.0, 2.0)
+
+
+def test_episodes_of_one_task_that_end_alike_count_as_one_in_an_interval(tmp_path, episode) -> None:
+    with EpisodeStore(tmp_path / "episodes.sqlite") as store:
+        for task in range(6):
+            for repeat in range(4):
+                store.append(episode(3, task, repeat, success=task % 2 == 0))
+        store.append(episode(3, 6, error="EnvError: gone"))
+        store.flush()
+        (summary,) = store.summaries("train")
+    assert (summary.episodes, summary.tasks, summary.successes) == (24, 7, 12)
+    assert summary.effective == pytest.approx(6)
+    assert summary.interval == pytest.approx(wilson_interval(3, 6))
 
 
 def test_advantages_and_the_reason_of_a_dropped_group_are_written_beside_the_record(tmp_path, episode) -> None:

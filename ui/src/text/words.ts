@@ -239,7 +239,7 @@ export const WORDS = {
   before_step: ['before · step {n}', '之前 · 第 {n} 步'],
   after_step: ['after · step {n}', '之后 · 第 {n} 步'],
   interval_of: ['{low} to {high}', '{low} 至 {high}'],
-  interval_hint: ['95 % interval (Wilson), each episode counting for itself', '95 % 区间（Wilson），每个回合独立计'],
+  interval_hint: ['95 % interval (Wilson); several episodes of a task count as fewer, as far as they are alike', '95 % 区间（Wilson）；同一任务的多个回合按其相似程度少计'],
   measured_on: ['{tasks} held-out tasks, {episodes} episodes each time; {n} {n|measurement|measurements}', '{tasks} 个验证任务，每次 {episodes} 个回合；共测量 {n} 次'],
   only_before: ['Measured once; the next measurement says what training did.', '只测量过一次；下一次测量才能说明训练的效果。'],
   overlap: ['The intervals overlap: chance alone may explain the difference.', '两个区间重叠：差异可能只是偶然。'],
