@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from astune.gateway.app import body_of, json_of, key_in
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
 from astune.gateway.episode_keys import Exchange
 from astune.gateway.live_answers import LiveAnswer
+from astune.gateway.rate_limit import RateLimit
 from astune.gateway.server import GatewayServer
 from astune.renderers import Comparison
 from astune.schema import ConfigError, SamplingParams, TaskReaderError
@@ -35,32 +35,16 @@ from astune.workflow.agent_model import DEFAULT_AGENT
 _RENEWED_AFTER = 1_000
 """Calls after which a model's cached conversations are discarded; ongoing ones are then re-read from their start."""
 _LOOKS_EVERY_S = 5.0
-_MINUTE_S = 60.0
 
 
 @dataclass
 class Client:
-    """A client with its key, its usage, and the times of its recent requests."""
+    """A client and its usage."""
 
     name: str
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    lately: deque[float] = field(default_factory=deque)
-
-    def admit(self, per_minute: int | None) -> None:
-        """
-        Raises:
-            HTTPException: 429, with the seconds after which to come back.
-        """
-        now = time.monotonic()
-        while self.lately and now - self.lately[0] > _MINUTE_S:
-            self.lately.popleft()
-        if per_minute is not None and len(self.lately) >= per_minute:
-            wait_s = _MINUTE_S - (now - self.lately[0])
-            detail = f"{self.name} may ask {per_minute} times a minute"
-            raise HTTPException(429, detail, headers={"retry-after": f"{wait_s:.0f}"})
-        self.lately.append(now)
 
     def usage(self) -> dict[str, Any]:
         """Return the client's usage since the server started."""
@@ -160,7 +144,7 @@ class ModelServer:
             streams_tokens=all(version.agent.streams_tokens for version in self.versions),
             count=count,
             on_answer=lambda exchange: self._log(client, exchange),
-            admit=lambda: client.admit(self._per_minute),
+            admit=RateLimit(name, self._per_minute).admit,
         )
         self._clients[opened] = client
         return opened

@@ -99,6 +99,9 @@ class RolloutConfig(StrictModel):
     timelines: TimelineConfig = TimelineConfig()
     call_timeout_s: float = Field(default=300.0, gt=0)
     """Timeout in seconds of one model call, environment step or judgement."""
+    calls_per_minute: int = Field(default=6000, ge=1)
+    """Requests through the gateway that one episode may make in a minute; more get status 429 with `Retry-After`. Well
+    above what agents ask, so that only one that loops without waiting meets it."""
     episode_timeout_s: float = Field(default=900.0, gt=0)
     """Timeout in seconds of one attempt at an episode."""
     step_timeout_s: float = Field(default=7200.0, gt=0)

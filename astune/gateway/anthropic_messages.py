@@ -29,7 +29,7 @@ from astune.schema import ContextOverflow, Message
 OVERRIDDEN = frozenset({"temperature", "top_p", "top_k", "thinking"})
 """Sampling parameters, which are ignored since the run's configuration decides."""
 WITHOUT_EFFECT = frozenset({"metadata", "service_tier", "betas"})
-_ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+_ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 

@@ -128,6 +128,7 @@ def new_app(
 
     async def count_tokens(http: Request) -> Response:
         key = _key_of(http, keys)
+        key.admit()
         request = anthropic_messages.read_count_request(json_of(await body_of(http)))
         return JSONResponse({"input_tokens": await key.count(request)})
 

@@ -305,7 +305,7 @@ def error_of(failure: Exception, status: int) -> dict[str, Any]:
     """The dialect's error body."""
     key = failure.key if isinstance(failure, Refused) else None
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    code = "invalid_api_key" if status == 401 else None
+    code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
     if isinstance(failure, ContextOverflow):
         code = "context_length_exceeded"
     if isinstance(failure, MalformedCall):

@@ -82,6 +82,7 @@ class Attempt:
             max_model_len=config.rollout.max_model_len,
             timeout_s=config.rollout.call_timeout_s,
             malformed=config.rollout.malformed_tool_calls,
+            calls_per_minute=config.rollout.calls_per_minute,
             on_call=lambda begins: self._wait("model" if begins else "workflow"),
         )
 

@@ -229,7 +229,9 @@ class AgentModel(ChatModel):
 
     def served_at(self, server: GatewayServer | InProcessGateway, key: str | None = None) -> OpenAIAddress:
         """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
-        key = server.keys.open(self.sample, key, streams_tokens=self._model.streams_tokens, count=self.count)
+        key = server.keys.open(
+            self.sample, key, streams_tokens=self.streams_tokens, count=self.count, admit=self._model.rate.admit
+        )
         self._model.at_close(functools.partial(server.keys.close, key))
         return OpenAIAddress(server.base_url, key)
 

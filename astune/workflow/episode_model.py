@@ -18,6 +18,7 @@ from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
 from astune.engine.base import InferenceEngine, OnToken
 from astune.gateway.live_answers import LiveAnswer
+from astune.gateway.rate_limit import RateLimit
 from astune.renderers import Tool
 from astune.renderers.stop_sequences import StopWatch
 from astune.schema import (
@@ -90,6 +91,7 @@ class EpisodeModel:
         params: sampling settings of every call; `seed` is the episode's, from which each call gets its own:
             `_seed_of` makes it.
         malformed: handling of an answer with an unparsable tool call.
+        calls_per_minute: limit of all agents together that ask by HTTP; None sets none.
         on_call: called when a call begins (True) and when it ends (False).
     """
 
@@ -103,6 +105,7 @@ class EpisodeModel:
         max_model_len: int,
         timeout_s: float,
         malformed: MalformedCalls = "as_text",
+        calls_per_minute: int | None = None,
         on_call: Callable[[bool], None],
     ) -> None:
         self._own = Route(engine, tracker, max_model_len)
@@ -114,6 +117,7 @@ class EpisodeModel:
         self._timeout_s = timeout_s
         self._malformed = malformed
         self._on_call = on_call
+        self.rate = RateLimit("an episode", calls_per_minute)
         self._home = asyncio.get_running_loop()
         self._closed: str | None = None
         self._at_close: list[Callable[[], object]] = []
