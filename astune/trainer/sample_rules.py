@@ -14,7 +14,7 @@ from math import isnan
 from random import Random
 
 from astune.config.samples import SampleRule
-from astune.schema import Advantage, Episode, EpisodeGroup, MessageNode
+from astune.schema import Advantage, Constraint, Episode, EpisodeGroup, MessageNode
 from astune.schema.forest import is_trained
 
 NAN = float("nan")
@@ -72,11 +72,15 @@ def reweight(samples: Sequence[Sample], *, weight: float) -> None:
 def deduplicate(samples: Sequence[Sample]) -> None:
     """Keep the first of those that one target wrote after reading the same, with the mean of their advantages.
 
+    Under another grammar the same tokens have other probabilities, and are no copy.
+
     "Ann" three times with advantages 1 1 -1, "Bob" once with -1   ->   "Ann" 0.33, "Bob" -1
     """
-    copies: defaultdict[tuple[str, tuple[int, ...]], list[Sample]] = defaultdict(list)
+    copies: defaultdict[tuple[str, tuple[int, ...], int, Constraint | None], list[Sample]] = defaultdict(list)
     for sample in samples:
-        copies[sample.target, tuple(sample.episode.forest.path_ids(sample.node.node_id))].append(sample)
+        node = sample.node
+        path_ids = tuple(sample.episode.forest.path_ids(node.node_id))
+        copies[sample.target, path_ids, node.n_sampled, node.constraint].append(sample)
     for first, *others in copies.values():
         first.advantage = (first.advantage + sum(one.advantage for one in others)) / (1 + len(others))
         drop(others)

@@ -19,7 +19,7 @@ from astune.config.samples import SampleRule
 from astune.engine.base import EngineStats
 from astune.rollout import token_balance
 from astune.runs import RunDirectory, balance_of
-from astune.schema import Advantage, Episode, EpisodeGroup
+from astune.schema import Advantage, Constraint, Episode, EpisodeGroup, Grammar
 from astune.trainer.ledger import NOBODY_TRAINED, RolloutResult, StepLedger, batch_of
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.sample_rules import apply_rules
@@ -136,6 +136,18 @@ def test_equal_messages_of_a_target_become_one_with_the_mean_of_their_advantages
     changed, accounts = ruled([{"do": "deduplicate"}], group(games), [1.0, 1.0, -1.0, 2.0, -1.0])
     assert same(changed, [{1: 1 / 3}, {1: NAN}, -1.0, 2.0, {1: NAN}])
     assert accounts == {"trainer.samples 1: deduplicate": 4}
+
+
+def test_the_same_tokens_are_no_copy_where_they_were_read_or_sampled_under_a_grammar() -> None:
+    plain, read, formed = (
+        game(("Ann", 5, 2), name="plain"),
+        episode([], name="read"),
+        game(("Ann", 5, 2), name="formed"),
+    )
+    read.forest.nodes += [node(0, None, [1, 2, 5], agent="Ann"), node(1, 0, [5], sampled=1, agent="Ann")]
+    formed.forest.nodes[1].constraint = Constraint(Grammar("regex", "x+"), (0,))
+    changed, accounts = ruled([{"do": "deduplicate"}], group([plain, read, formed]), [1.0, -1.0, 2.0])
+    assert (changed, accounts) == ([1.0, -1.0, 2.0], {})
 
 
 def test_rules_apply_in_their_order_and_each_has_an_account() -> None:
