@@ -103,7 +103,7 @@ class Experiment:
             found = directory.path
             experiment = cls(config, config_path_of(directory.backup), found)
         if not experiment.backbone.trains:
-            raise ConfigError("a debug run is over when its episodes are: it is not resumed", hint="start it again")
+            raise ConfigError("a debug run cannot be resumed", hint="start it again")
         RunDirectory.open(found).require_resumable()
         return experiment
 

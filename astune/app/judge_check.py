@@ -90,7 +90,7 @@ async def labels_of(config: AstuneConfig, base_dir: Path | None, labelled: Seque
     """
     named = config.task_judge.judge_protocol
     if config.rubrics.grader_mode != "pointwise":
-        raise ConfigError("ranks calibrate nothing", hint="bring scores: rubrics.grader_mode: pointwise")
+        raise ConfigError("ranks cannot calibrate a judge", hint="bring scores: rubrics.grader_mode: pointwise")
     alone = config.task_judge
     if not isinstance(named, str) and named:
         alone = alone.model_copy(update={"judge_protocol": named[0].judge, "params": named[0].params})

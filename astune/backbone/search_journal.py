@@ -55,7 +55,7 @@ class SearchJournal:
         line = self._lines[self._read]
         if line["kind"] != kind or any(line[name] != value for name, value in expected.items()):
             raise RunStoreError(
-                f"{self._path}, line {self._read + 1}: the search takes another way than it did before",
+                f"{self._path}, line {self._read + 1}: the search differs from the recorded one",
                 hint="resume it with the tasks, the seed and the settings that it had, or start a new one",
             )
         self._read += 1

@@ -34,7 +34,7 @@ def world_of(task: Task) -> Task:
         )
     except (KeyError, TypeError, ValueError) as cause:
         raise EnvError(
-            f"metadata.{OBJECTIVE} of task {task.task_id} is of no use: {cause!r}",
+            f"metadata.{OBJECTIVE} of task {task.task_id} is invalid: {cause!r}",
             hint='write {"world": {"task_id": "..."}, "reached": "..."}',
         ) from cause
 

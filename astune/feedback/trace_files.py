@@ -129,7 +129,7 @@ def _json_file(path: Path) -> TraceFile:
     if any("traceId" in each or "trace_id" in each for each in records):
         return _langfuse(records, found)
     raise TaskReaderError(
-        f"{path} holds no traces that are known here",
+        f"{path} holds no traces in a known format",
         hint="OTLP JSON, an export of Langfuse's observations, MLflow's traces, or AgentScope Studio's database",
     )
 

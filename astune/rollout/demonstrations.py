@@ -118,7 +118,7 @@ def preference(request: EpisodeRequest, renderer: Renderer, config: AstuneConfig
     chosen = chosen or _answer(task, config.task_judge.reference_field)
     if not chosen or not rejected or chosen == rejected:
         raise TaskReaderError(
-            f"task {task.task_id} prefers nothing",
+            f"task {task.task_id} has no preferred answer",
             hint="give it two different answers, metadata.chosen and metadata.rejected",
         )
     repeat = 2 * request.repeat
@@ -171,7 +171,7 @@ def messages_of(task: Task, reference_field: str) -> tuple[list[Message], int]:
         messages, n_read = [*opening, *answer], len(opening)
     if not isinstance(messages, list) or not any(map(_is_learned, messages[n_read:])):
         raise TaskReaderError(
-            f"task {task.task_id} demonstrates nothing",
+            f"task {task.task_id} has no demonstration",
             hint=f"give it metadata.messages with an answer of the assistant, or metadata.{reference_field}",
         )
     return messages, n_read
@@ -196,7 +196,7 @@ def _answer_ids(renderer: Renderer, messages: Sequence[Message], tools: Sequence
     whole_ids = renderer.render(messages, tools).token_ids  # with what follows: there the answer's turn ends
     if whole_ids[: len(prompt_ids)] != prompt_ids:
         raise WorkflowError(
-            "the chat template writes this answer otherwise than it lets a model begin one",
+            "the chat template does not begin this answer with its generation prompt",
             hint="leave out of the conversation what the template drops or adds, such as reasoning",
         )
     answer_ids = whole_ids[len(prompt_ids) :]

@@ -82,7 +82,7 @@ class RubricLearner:
         chosen = select(evidence, most=_MOST)
         if not chosen:
             raise TaskReaderError(
-                f"none of {len(candidates)} proposed rubrics tells anything about the labels",
+                f"none of {len(candidates)} proposed rubrics predicts the labels",
                 hint="more labels, or a more capable helper model",
             )
         rubrics = [Rubric(text=candidates[each.number], weight=_weight(each, chosen)) for each in chosen]

@@ -127,7 +127,7 @@ def kill_all_between_steps(name: str, process: Popen[str], folder: Path) -> None
 
 _FOUND = {
     "changed": "did not sample with the weights that are trained",
-    "same": "answers a text as it did before",
+    "same": "log-probabilities of a fixed text did not change",
 }
 
 

@@ -45,7 +45,7 @@ def test_the_users_own_keys_come_last(engine: ClusterEngine) -> None:
 )
 def test_what_the_loss_rests_on_is_not_the_users_to_say(engine: ClusterEngine, keys: dict[str, Any]) -> None:
     [[key, _]] = leaves(keys)
-    with pytest.raises(ConfigError, match=f"astune.{engine}: {key} is astune's to say"):
+    with pytest.raises(ConfigError, match=f"astune.{engine}: {key} is set by astune"):
         layers_of(engine, config(engine, **keys), {}, on_cpu=False)
 
 

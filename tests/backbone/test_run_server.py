@@ -331,7 +331,7 @@ async def test_servers_that_say_the_same_after_new_weights_are_found_out(tmp_pat
         await asyncio.to_thread(sync, 0, 1.0, -0.5)  # nothing was trained meanwhile
         episodes = await asyncio.to_thread(report_group, reports)
         await asyncio.to_thread(report_step, reports, episodes)
-        with pytest.raises(RunStoreError, match="server 0 was given the weights of step 1, and answers a text as"):
+        with pytest.raises(RunStoreError, match="server 0 was given the weights of step 1, and its log-prob"):
             await asyncio.to_thread(sync, 1, 1.0, -0.5)
 
 

@@ -262,7 +262,7 @@ def test_what_fails_after_the_end_does_not_make_a_finished_run_a_failed_one(fold
 def test_a_debug_run_is_not_resumed(folder):
     debug(folder, "--set", "debug.debug_first_n_tasks=1")
     out = debug(folder, "--resume", status=2)
-    assert "it is not resumed" in out
+    assert "a debug run cannot be resumed" in out
     path = resolved_run(folder).path
     assert f"{path} is a debug run" in astune(folder, "--conf", "talk.yaml", "--resume", status=1)
     assert f"{path} is a debug run" in astune(folder, "chat", "talk", "-m", "hello", status=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ RECORDS = {"decisions.md", "letter.md"}
 STARTS = re.compile(r"(Of|Its|Those|As|With|Where|In|By|To|At|From|What|Which|How|That|This|It|They|Whose|One)\b")
 DIALECT = re.compile(
     r"\b(keepers?|the books|told|hears?|mend(ed|s|ing)?|masters|anew|somebody|whose doing|looks away|goes on|"
-    r"be anybody's|is anybody's)\b",
+    r"be anybody's|is anybody's|everybody's|whomever|our books|is \w+'s business|weights of the day|"
+    r"go(?:es)? on with --resume)\b",
     re.IGNORECASE,
 )
 
@@ -46,6 +48,23 @@ def test_docstrings_and_messages_of_a_room_are_plain(room: str) -> None:
             if (is_docstring and STARTS.match(text)) or (" " in text and DIALECT.search(text)):  # a word alone is data
                 found.append(f"{path.relative_to(ROOT)}:{line}: {text[:100]}")
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_docstring_says_nothing_twice(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text[:100]}"
+        for path, tree in sources(room)
+        for line, text, is_docstring in texts(tree)
+        if is_docstring and _twice(re.split(r"(?<=[.:;]) ", text))
+    ]
+    assert not found, "\n".join(found)
+
+
+def _twice(sentences: list[str]) -> bool:
+    """Whether two neighbours are one sentence of several words."""
+    plain = [sentence.strip(" .:;").lower() for sentence in sentences]
+    return any(one == other and one.count(" ") > 2 for one, other in pairwise(plain))
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ async def test_a_completion_that_cannot_go_on_fails_alone_and_its_tokens_are_cou
 
     monkeypatch.setattr(tiny._grammars, "matcher", lost)
     running = asyncio.create_task(tiny.generate(PROMPTS[1], params(DATE, 1), session="kept"))
-    with pytest.raises(EngineError, match="cannot go on"):
+    with pytest.raises(EngineError, match="cannot continue"):
         await tiny.generate(PROMPTS[0], params(ORDER, 1), session="lost")
     kept = await running
     stats = tiny.stats()

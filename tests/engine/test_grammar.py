@@ -168,7 +168,7 @@ def test_a_grammar_without_stop_tokens_is_refused_since_it_could_never_end(gramm
 def test_a_token_that_was_not_allowed_stops_the_matcher_with_a_reason(grammars: Grammars, texts: list[str]) -> None:
     matcher = grammars.matcher(constraint("regex", "yes"))
     matcher.accept(texts.index("q"))
-    with pytest.raises(EngineError, match=r"cannot go on: .*doesn't satisfy the grammar"):
+    with pytest.raises(EngineError, match=r"cannot continue: .*doesn't satisfy the grammar"):
         matcher.allowed()
 
 

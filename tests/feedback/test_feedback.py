@@ -498,7 +498,7 @@ GENERATION = {
 
 def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text('{"a": 1}')
-    assert "odd.json holds no traces that are known here" in astune("feedback", "import", "odd.json", status=1)
+    assert "odd.json holds no traces in a known format" in astune("feedback", "import", "odd.json", status=1)
     with sqlite3.connect(tmp_path / "other.db") as database:
         database.execute("CREATE TABLE t (x)")
     assert "has no table span_table" in astune("feedback", "import", "other.db", status=1)

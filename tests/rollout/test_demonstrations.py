@@ -67,7 +67,7 @@ def test_an_answer_of_weight_0_is_read_and_calls_of_tools_are_learned(renderer: 
         assert len(said) == len(learned)
         assert all(one in other for one, other in zip(learned, said, strict=True))
         assert "weight" not in tokenizer.decode(timeline.token_ids)
-    with pytest.raises(TaskReaderError, match="demonstrates nothing"):
+    with pytest.raises(TaskReaderError, match="has no demonstration"):
         shown(renderer, task(messages=read))
 
 
@@ -78,7 +78,7 @@ def test_a_reference_answer_is_a_demonstration(renderer: Renderer) -> None:
 
 @pytest.mark.parametrize("metadata", [{}, {"messages": CONVERSATION[:2]}, {"messages": "hello"}])
 def test_a_task_that_demonstrates_nothing_is_named(renderer: Renderer, metadata: dict[str, Any]) -> None:
-    with pytest.raises(TaskReaderError, match=r"task t demonstrates nothing; give it metadata\.messages"):
+    with pytest.raises(TaskReaderError, match=r"task t has no demonstration; give it metadata\.messages"):
         shown(renderer, task(**metadata))
 
 

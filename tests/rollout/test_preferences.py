@@ -73,7 +73,7 @@ def test_the_chosen_answer_comes_first_and_what_was_said_before_is_not_trained(r
 
 @pytest.mark.parametrize("metadata", [{}, {"chosen": "3"}, {"rejected": "3"}, {"answer": 3, "rejected": "3"}])
 def test_a_task_without_two_different_answers_is_named(renderer: Renderer, metadata: dict[str, Any]) -> None:
-    with pytest.raises(TaskReaderError, match=r"task t prefers nothing"):
+    with pytest.raises(TaskReaderError, match=r"task t has no preferred answer"):
         groups(renderer, [Task("t", main_query="What is 1 + 2?", metadata=metadata)])
 
 

@@ -132,7 +132,7 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
         if any(f"{key}.".startswith(f"{kept}.") for kept in _KEPT[engine]):
             own_keys = [ours for ours, theirs in key_map.items() if key in theirs]
             raise ConfigError(
-                f"astune.{engine}: {key} is astune's to say, for what is trained rests on it",
+                f"astune.{engine}: {key} is set by astune, since the loss depends on it",
                 hint=f"it follows from {own_keys[0]}" if own_keys else "leave it out; see docs/en/backbones.md",
             )
     files = [f"{engine}_default.yaml", *([f"{engine}_cpu.yaml"] if on_cpu else [])]

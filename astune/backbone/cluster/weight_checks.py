@@ -71,6 +71,7 @@ class WeightChecks:
                 self._answers[server] = (report.version, answer)
             elif sum(lr for step, lr in self._moved_by.items() if since < step <= report.version) >= _MOVED_FOR_SURE:
                 raise TrainerError(
-                    f"{server} was given the weights of step {report.version}, and answers a text as it did before",
+                    f"{server} was given the weights of step {report.version}, and its log-probabilities of a fixed "
+                    "text did not change",
                     hint=f"weights do not reach it: look into {self._engine}'s log for where they are given",
                 )

@@ -55,7 +55,7 @@ class Matcher:
         if self._matcher.is_error() or not bits.any():
             self._forget()  # the states that all its matchers share may be used up; the next one begins with none
             reason = _plain(self._matcher.get_error()) or "no token of the model's vocabulary can come next"
-            raise EngineError(f"a completion under {_named(self._grammar)} cannot go on: {reason}", hint=_HINT)
+            raise EngineError(f"a completion under {_named(self._grammar)} cannot continue: {reason}", hint=_HINT)
         return bits
 
     def accept(self, token: int) -> None:

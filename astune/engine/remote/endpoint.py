@@ -78,7 +78,7 @@ class Endpoint:
             return [str(model["id"]) for model in answer["data"] or []]
         except (KeyError, TypeError) as cause:
             raise EngineError(
-                f"{address} answered what is no list of models: {str(answer)[:_SHOWN]}",
+                f"{address} did not answer with a list of models: {str(answer)[:_SHOWN]}",
                 hint=f"check {self._section}.base_url, or set {self._section}.model",
             ) from cause
 
@@ -170,7 +170,7 @@ class Endpoint:
             return answer.json()
         except ValueError as cause:
             raise EngineError(
-                f"{address} answered what is no JSON: {answer.text[:_SHOWN]!r}",
+                f"{address} did not answer with JSON: {answer.text[:_SHOWN]!r}",
                 hint=f"{self._section}.base_url has to be an OpenAI-compatible API",
             ) from cause
 
@@ -184,7 +184,7 @@ def choice_of(answer: Any, name: str) -> dict[str, Any]:
     try:
         return dict(answer["choices"][0])
     except (KeyError, IndexError, TypeError, ValueError) as cause:
-        raise EngineError(f"{name} answered what is no completion: {str(answer)[:_SHOWN]}") from cause
+        raise EngineError(f"{name} did not answer with a completion: {str(answer)[:_SHOWN]}") from cause
 
 
 _HINTS = {

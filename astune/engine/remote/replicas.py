@@ -128,7 +128,7 @@ class Replicas:
                 names = ", ".join(engine.name for engine in self._engines)
                 self.ended = EngineError(
                     f"none of the servers answered for {BACK_WITHIN_S / 60:.0f} minutes: {names}",
-                    hint="start one again, and go on with --resume",
+                    hint="start one again, and continue with --resume",
                 )
             self._raise_if_ended()
             await asyncio.sleep(BETWEEN_VISITS_S / 4)
@@ -174,7 +174,7 @@ class Replicas:
         if other:
             self.ended = EngineError(
                 f"another process sent weights to {engine.name}: it holds {other}",
-                hint="a server that is trained with is for one run alone; go on with --resume",
+                hint="a server that is trained with is for one run alone; continue with --resume",
             )
         elif other is not None:
             self._leave_out(engine, "was started again")

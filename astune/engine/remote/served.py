@@ -44,7 +44,7 @@ def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
     if grammar.kind == "regex":
         return {"regex": grammar.text}
     raise EngineError(
-        f"{server} cannot be made to keep to a {grammar.kind} grammar",
+        f"{server} cannot enforce a {grammar.kind} grammar",
         hint="leave tool_choice free, or train with backbone: local and engine.type: in_process",
     )
 

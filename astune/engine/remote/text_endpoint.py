@@ -83,7 +83,7 @@ class TextEndpointEngine(RemoteEngine):
         try:
             token_ids = written(_said(choice["message"]))
         except (KeyError, TypeError) as cause:
-            raise EngineError(f"{self.name} answered what is no chat completion: {str(choice)[:300]}") from cause
+            raise EngineError(f"{self.name} did not answer with a chat completion: {str(choice)[:300]}") from cause
         self._count(prompt=len(prompt_ids), cached=0, sampled=len(token_ids))
         finish_reason = "length" if choice.get("finish_reason") == "length" else "stop"
         return Completion(token_ids, [math.nan] * len(token_ids), finish_reason, 0)
@@ -116,7 +116,7 @@ class TextEndpointEngine(RemoteEngine):
             one = {"type": "function", "function": {"name": names[0]}}
             return {"tool_choice": one if len(names) == 1 else "required"}
         raise EngineError(
-            f"{self.name} cannot be made to keep to a {grammar.kind} grammar",
+            f"{self.name} cannot enforce a {grammar.kind} grammar",
             hint="ask for a JSON schema, or use engine.type: in_process",
         )
 
