@@ -101,12 +101,12 @@ def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
 
 
 def exported(store: FeedbackStore, path: Path, what: What) -> int:
-    """Write the requested records as JSON lines and return their number.
+    """Write the requested records as JSON lines, equal ones once, and return their number.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    rows = [json.dumps(row, ensure_ascii=False) for row in _rows(store, what)]
+    rows = dict.fromkeys(json.dumps(row, ensure_ascii=False) for row in _rows(store, what))
     write_whole(path, "".join(f"{row}\n" for row in rows))
     return len(rows)
 

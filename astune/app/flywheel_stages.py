@@ -45,7 +45,8 @@ class Filtered:
 
     def lines(self) -> Iterator[str]:
         found = self.result
-        yield f"{found['conversations']:,} conversations, {found['ratings']:,} ratings, {found['new']:,} of them new"
+        conversations = f"{found['conversations']:,} conversations, {found['new']:,} with something new"
+        yield f"{conversations}; {found['ratings']:,} ratings"
         if found["deleted"]:
             yield f"{found['deleted']:,} of them were deleted since the turn began"
         for rule, n in Counter(row["rule"] for row in found["dropped"]).most_common():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -79,6 +80,17 @@ class Version:
         self._opened.engine.close_session(old.session)
 
 
+def normalised(shares: Sequence[float]) -> list[float]:
+    """The shares of sessions as parts of 1.
+
+    Raises:
+        ConfigError: one of them is not above 0.
+    """
+    if not shares or any(not 0 < share < math.inf for share in shares):
+        raise ConfigError("shares of traffic are above 0", hint="as --share 0.9 --share 0.1")
+    return [share / sum(shares) for share in shares]
+
+
 class ModelServer:
     """Serves versions of a model until it is cancelled.
 
@@ -100,10 +112,8 @@ class ModelServer:
         per_minute: int | None = None,
         masker: Masker | None = None,
     ) -> None:
-        total = sum(share for _, share in configs)
-        if not configs or any(share <= 0 for _, share in configs):
-            raise ConfigError("shares of traffic are above 0", hint="as --share 0.9 --share 0.1")
-        self._configs = [(config, share / total) for config, share in configs]
+        shares = normalised([share for _, share in configs])
+        self._configs = [(config, share) for (config, _), share in zip(configs, shares, strict=True)]
         self._per_minute = per_minute
         self.store = FeedbackStore(store, masker)
         routes = [Route("/feedback", self._feedback, methods=["POST"]), Route("/usage", self._usage, methods=["GET"])]

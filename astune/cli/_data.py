@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from astune.cli._errors import exit_with
+from astune.cli._errors import RESUMES, exit_with
 from astune.cli._flags import Commands, DryRun, Set
 from astune.cli._rubrics import Conf, asked_model, print_line, progress_bars
 
@@ -41,7 +41,7 @@ def from_docs(
 
     The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
     """
-    exit_with(lambda: _make(paths, None, out, num, conf, overrides or [], dry_run is not None))
+    exit_with(lambda: _make(paths, None, out, num, conf, overrides or [], dry_run is not None), interrupted=RESUMES)
 
 
 @data_app.command()
@@ -66,7 +66,10 @@ def expand(
     The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
     """
     explored = [] if env is None else [f"task_reader.data_generation.env_url={env}"]
-    exit_with(lambda: _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None))
+    exit_with(
+        lambda: _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None),
+        interrupted=RESUMES,
+    )
 
 
 @data_app.command()

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_INTERRUPTED = 130
+RESUMES = "the same command resumes"
 _OPTIONAL = {"torch", "transformers", "safetensors", "peft", "gguf", "agentscope"}
 
 
-def exit_with(work: Callable[[], int]) -> NoReturn:
-    """Do the work of a command, with what `.env` says, and end the process with its status."""
+def exit_with(work: Callable[[], int], *, interrupted: str = "") -> NoReturn:
+    """Do the work of a command, with what `.env` says, and end the process with its status.
+
+    Args:
+        interrupted: what to do after Ctrl-C, as a hint.
+    """
     from astune.launcher.env_file import read_env_file
     from astune.schema import AstuneError, left_debugger
 
@@ -42,7 +47,7 @@ def exit_with(work: Callable[[], int]) -> NoReturn:
         _print_error(f"this needs {error.name}, which is not installed", install_extra("local,agentscope"))
         status = EXIT_CONFIG
     except KeyboardInterrupt:
-        _print_error("interrupted", "")
+        _print_error("interrupted", interrupted)
         status = EXIT_INTERRUPTED
     raise typer.Exit(status)
 

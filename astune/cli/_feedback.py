@@ -135,6 +135,7 @@ def serve(
         int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
     ] = 8182,
     overrides: Set = None,
+    dry_run: DryRun = None,
 ) -> None:
     """Serve models to people in three dialects, keep every conversation, and take feedback on them."""
 
@@ -151,6 +152,7 @@ def serve(
             per_minute=rate,
             masker=masker(mask or []),
             overrides=overrides or [],
+            dry_run=dry_run is not None,
         )
 
     exit_with(work)

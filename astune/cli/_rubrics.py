@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astune.cli._errors import exit_with
+from astune.cli._errors import RESUMES, exit_with
 from astune.cli._flags import Commands, DryRun, Set
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def learn(
         print_line(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
         return 0
 
-    exit_with(work)
+    exit_with(work, interrupted=RESUMES)
 
 
 @rubrics_app.command()
@@ -126,7 +126,7 @@ def check(
         print_line(f"{measured[0].agreement.pairs} pairs with different labels; a tie is half right; 95 % intervals")
         return 0
 
-    exit_with(work)
+    exit_with(work, interrupted=RESUMES)
 
 
 def _config(conf: Path | None, overrides: list[str]) -> AstuneConfig:

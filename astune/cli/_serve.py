@@ -15,7 +15,7 @@ from rich.console import Console
 
 from astune.app.evaluation import with_model
 from astune.app.execution import silence_progress_bars
-from astune.app.serving import ModelServer
+from astune.app.serving import ModelServer, normalised
 from astune.config import load_config
 from astune.feedback import Masker
 from astune.schema import ConfigError
@@ -32,8 +32,9 @@ def serve(
     per_minute: int | None,
     masker: Masker,
     overrides: Sequence[str],
+    dry_run: bool,
 ) -> int:
-    """Answer requests until Ctrl-C.
+    """Answer requests until Ctrl-C; `dry_run` says which, and loads nothing.
 
     Raises:
         ConfigError: there is not one share for each model.
@@ -41,8 +42,13 @@ def serve(
     if shares and len(shares) != len(models):
         raise ConfigError(f"{len(models)} models have {len(shares)} shares", hint="give --share once for each model")
     config = load_config(None, list(overrides))
-    each = shares or [1.0] * len(models)
+    each = normalised(shares or [1.0] * len(models))
     configs = [(with_model(config, model), share) for model, share in zip(models, each, strict=True)]
+    if dry_run:
+        for version, share in configs:
+            _print(f"{share:.0%} of the sessions would be answered by {version.model.path}")
+        _print(f"at http://{host}:{port} to {', '.join(clients or ['default'])}, and kept in {store}")
+        return 0
     if config.engine.type == "in_process":
         silence_progress_bars()
     keys = {name: os.environ.get(variable_of(name), "") for name in clients or ["default"]}
@@ -71,7 +77,6 @@ def variable_of(client: str) -> str:
 
 
 def _announce(server: ModelServer, store: Path) -> None:
-    console = Console()
     key = next(iter(server.keys.values()))
     root = server.base_url.removesuffix("/v1")
     body = json.dumps({"conversation_id": "answer-...", "rating": 1})
@@ -85,4 +90,8 @@ def _announce(server: ModelServer, store: Path) -> None:
         f"curl {root}/feedback -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}'",
     ]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _print(line)
+
+
+def _print(line: str) -> None:
+    Console().print(line, markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from astune.cli._errors import exit_with
+from astune.cli._errors import RESUMES, exit_with
 from astune.cli._flags import Commands, DryRun, Plan, Set, With, WithAppworld, WithRay, plan_of, with_backbone
 
 training_commands = Commands("Train and measure")
@@ -195,7 +195,7 @@ def flywheel(
 
         return turn_flywheel(words, overrides or [], dry_run=dry_run is not None)
 
-    exit_with(work)
+    exit_with(work, interrupted=RESUMES)
 
 
 @training_commands.command("eval")

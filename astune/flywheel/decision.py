@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+_SMALLEST_P = 0.0001
 MEASURED = 0.95
 """The part of a set that both models have to be measured on."""
 
@@ -117,7 +118,8 @@ def decide(frozen: Comparison, regression: Comparison | None, *, confidence: flo
     better = frozen.difference > 0 and frozen.p_better <= 1 - confidence
     promoted &= better
     reasons.append(
-        f"{frozen.name}: {frozen.old:.3f} -> {frozen.new:.3f} on {frozen.n_compared} tasks, p = {frozen.p_better:.4f}: "
+        f"{frozen.name}: {frozen.old:.3f} -> {frozen.new:.3f} on {frozen.n_compared} tasks, "
+        f"{_p_value(frozen.p_better)}: "
         + (f"better with {100 * confidence:g} % confidence" if better else f"not shown to be better ({confidence:g})")
     )
     if regression is None:
@@ -131,6 +133,10 @@ def decide(frozen: Comparison, regression: Comparison | None, *, confidence: flo
             + (f"not worse by {worse_by:g}" if kept else f"it may be worse by {worse_by:g} or more")
         )
     return Decision(promoted, reasons, [each for each in (frozen, regression) if each is not None])
+
+
+def _p_value(p: float) -> str:
+    return f"p = {p:.4f}" if p >= _SMALLEST_P else f"p < {_SMALLEST_P}"
 
 
 def _sign_flip_p(differences: Sequence[float]) -> float:

@@ -325,6 +325,9 @@ def test_each_kind_of_failure_has_its_exit_status(capsys):
             exit_with(raising(error))
         assert ended.value.exit_code == status
         assert says in capsys.readouterr().err
+    with pytest.raises(typer.Exit):
+        exit_with(raising(KeyboardInterrupt()), interrupted="go on")
+    assert "hint: go on" in capsys.readouterr().err
 
 
 def test_a_defect_of_ours_prints_everything():

@@ -496,6 +496,29 @@ GENERATION = {
 }
 
 
+@pytest.mark.parametrize("what", ["labelled", "accepted", "preferences"])
+def test_what_users_said_alike_is_exported_once_and_read_as_tasks(
+    astune: Callable[..., str], tmp_path: Path, what: str
+) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    for user in ("ann", "bob"):
+        messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}]
+        store.add(Interaction(user, messages, session=user, user=user))
+        store.rate(Rating(user, -1.0, corrected_answer="4", user=user))
+    store.close()
+    assert "1 lines" in astune("feedback", "export", "--to", "x.jsonl", "--what", what)
+    files = {"type": "jsonl", "jsonl": {"training": {"file_path": str(tmp_path / "x.jsonl")}}}
+    assert len(open_task_reader(TaskReaderConfig.model_validate(files)).training_tasks()) == 1
+
+
+def test_a_plan_of_serving_loads_and_writes_nothing(astune: Callable[..., str], tmp_path: Path) -> None:
+    told = astune("serve", "old", "new", "--share", "3", "--share", "1", "--client", "web", "--dry-run")
+    assert "75% of the sessions would be answered by old 25% of the sessions would be answered by new" in told
+    assert "to web, and kept in feedback.sqlite3" in told
+    assert not list(tmp_path.iterdir())
+    assert "shares of traffic are above 0" in astune("serve", "old", "--share", "0", "--dry-run", status=2)
+
+
 def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text('{"a": 1}')
     assert "odd.json holds no traces in a known format" in astune("feedback", "import", "odd.json", status=1)

@@ -53,7 +53,7 @@ def forged(rng: random.Random, user: int, what: str, name: str) -> Rating | None
 
 def test_a_clean_turn_is_promoted_and_can_be_rolled_back(world: Path, half: Path) -> None:
     said = astune(world, "flywheel", "wheel.yaml", "--dry-run")
-    assert "80 conversations, 80 ratings, 80 of them new" in said
+    assert "80 conversations, 80 with something new; 80 ratings" in said
     assert not (world / "flywheel").exists(), "a dry run writes nothing"
     said = astune(world, "flywheel", "wheel.yaml")
     assert "\npromoted:" in said
