@@ -27,6 +27,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
+        "priority": _priority(),
         "python": platform.python_version(),
         "torch": version("torch"),
         "transformers": version("transformers"),
@@ -46,6 +47,13 @@ def write_results(name: str, data: dict[str, Any], markdown: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")
     (RESULTS / f"{name}.md").write_text(markdown.rstrip() + "\n")
+
+
+def _priority() -> str:
+    """Return `real-time` where others on the machine wait for this process, as under `chrt --rr 5`."""
+    if not hasattr(os, "sched_getscheduler"):
+        return "normal"
+    return "real-time" if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR) else "normal"
 
 
 def _commit() -> str:
