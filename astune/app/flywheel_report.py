@@ -39,6 +39,7 @@ def _parts(
     yield "<h2>Old and new</h2>"
     columns = ["set", "#tasks", "#old", "#new", "#difference", "#at least", "#at most", "#p", "#better", "#worse"]
     yield table(columns, map(_comparison, decision.comparisons))
+    yield "<p class='faint'>At least counts losses and no gains, at most the reverse: both hold for any two models.</p>"
     yield from _users(tried, users)
     yield "<h2>Where the data came from</h2>"
     counts = [
@@ -77,7 +78,7 @@ def _comparison(each: Comparison) -> list[str]:
         f"{each.n_compared:,} of {each.n_tasks:,}",
         *(f"{number:.3f}" for number in numbers[:2]),
         *(f"{number:+.3f}" for number in numbers[2:]),
-        f"{each.p_better:.4f}",
+        escape(p_value(each.p_better).removeprefix("p ").removeprefix("= ")),
         f"{len(each.better):,}",
         f"{len(each.worse):,}",
     ]

@@ -14,7 +14,7 @@ h1{font-size:22px}h2{font-size:16px;margin:2rem 0 .5rem}p{margin:.4rem 0}.faint{
 p.warn{background:var(--warn-paper);color:var(--warn);border-radius:8px;padding:.5rem .9rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;background:var(--raised)}
 th,td{border-bottom:1px solid var(--line);padding:.4rem .6rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}
-td.number,th.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+th:not(.number),td:not(.number){min-width:5rem}td.number,th.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .bar{display:block;height:.5rem;background:var(--accent);min-width:1px}
 details{margin:.4rem 0;padding:.4rem .6rem;background:var(--raised);border:1px solid var(--line);border-radius:8px}
 summary{cursor:pointer}pre{white-space:pre-wrap;overflow-wrap:anywhere;font:12px/1.5 var(--mono)}

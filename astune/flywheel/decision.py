@@ -119,7 +119,7 @@ def decide(frozen: Comparison, regression: Comparison | None, *, confidence: flo
     promoted &= better
     reasons.append(
         f"{frozen.name}: {frozen.old:.3f} -> {frozen.new:.3f} on {frozen.n_compared} tasks, "
-        f"{_p_value(frozen.p_better)}: "
+        f"{p_value(frozen.p_better)}: "
         + (f"better with {100 * confidence:g} % confidence" if better else f"not shown to be better ({confidence:g})")
     )
     if regression is None:
@@ -135,7 +135,8 @@ def decide(frozen: Comparison, regression: Comparison | None, *, confidence: flo
     return Decision(promoted, reasons, [each for each in (frozen, regression) if each is not None])
 
 
-def _p_value(p: float) -> str:
+def p_value(p: float) -> str:
+    """Return `p = 0.0312`, or `p < 0.0001`."""
     return f"p = {p:.4f}" if p >= _SMALLEST_P else f"p < {_SMALLEST_P}"
 
 

@@ -90,6 +90,7 @@ SOLVED, FAILED = [[1]] * 60, [[0]] * 60
     ("frozen", "regression", "promoted", "why"),
     [
         ((FAILED, SOLVED), (SOLVED, SOLVED), True, "not worse by 0.05"),
+        ((FAILED, SOLVED), (SOLVED, SOLVED), True, "p < 0.0001: better"),
         ((FAILED, SOLVED), (SOLVED, [[0]] * 3 + [[1]] * 57), False, "it may be worse by 0.05 or more"),
         ((FAILED, FAILED), (SOLVED, SOLVED), False, "not shown to be better"),
         ((SOLVED, FAILED), (SOLVED, SOLVED), False, "not shown to be better"),
