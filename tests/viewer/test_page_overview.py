@@ -43,6 +43,8 @@ def test_episodes_worth_a_look_open_and_one_comes_back(page, measured):
     page.go_back()
     page.locator('[data-highlight="solved"]').get_by_role("button", name="Open").click()
     page.locator(".interaction").get_by_text("step 2 says 1").first.wait_for()
+    beside = page.locator("[data-episode]")
+    assert [row.get_attribute("aria-current") for row in beside.all()] == [None, "true"]  # of its task alone
     page.keyboard.press("o")
     page.locator("[data-answer]").wait_for()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from urllib.parse import quote
 
 import pytest
 from page_words import until
-from viewer_stage import make_episode, write_run
+from viewer_stage import CONFIG, make_episode, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -53,3 +54,39 @@ def test_every_pane_is_high_enough_to_be_read(page, serve, tmp_path, n_runs):
                     low += [f"{view}, {width}x{height}, {theme}, {language}: {each}" for each in found]
             page.locator(".bar-tools button").first.click()
     assert low == []
+
+
+def test_a_phone_has_the_bar_in_two_rows_and_every_face_of_an_episode(page, serve, tmp_path):
+    run = write_run(tmp_path, [make_episode()])
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{serve(tmp_path)}#run=demo/{run.name}&id={quote(make_episode().episode_id)}&face=details")
+    page.locator(".details dl").first.wait_for()
+    for language in ("en", "zh"):
+        until(page, f"document.documentElement.lang.startsWith('{language}')")
+        assert page.locator(".bar").bounding_box()["height"] < 85
+        assert page.locator("[role=tab]").last.bounding_box()["x"] + 40 < 390
+        page.locator(".bar-tools button").first.click()
+    assert page.locator(".details dd").first.bounding_box()["width"] > 300
+
+
+def test_the_name_of_a_run_stays_in_sight_while_its_columns_scroll(page, serve, tmp_path):
+    write_run(tmp_path, [make_episode()])
+    page.set_viewport_size({"width": 1024, "height": 768})
+    page.goto(f"{serve(tmp_path)}#view=runs")
+    name = page.locator(".run-table tbody th")
+    name.wait_for()
+    before = name.bounding_box()["x"]
+    page.locator(".table-scroller").evaluate("table => table.scrollTo(table.scrollWidth, 0)")
+    assert page.locator(".table-scroller").evaluate("table => table.scrollLeft") > 0
+    assert name.bounding_box()["x"] == before
+
+
+def test_the_settings_in_which_runs_differ_are_in_sight_above_the_configuration(page, serve, tmp_path):
+    runs = [write_run(tmp_path, [make_episode()]) for _ in range(2)]
+    for seed, run in enumerate(runs):
+        lines = "".join(f"  own_{number}: 1\n" for number in range(200))
+        (run / "config.yaml").write_text(f"{CONFIG}{lines}  trainer: {{optim: {{lr: {seed + 1}}}}}\n")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{serve(tmp_path)}#run=demo/{runs[0].name}&over=demo/{runs[1].name}&view=setup")
+    page.get_by_role("rowheader", name="trainer.optim.lr").wait_for()
+    assert page.locator(".setup .table-scroller").bounding_box()["height"] > 60

@@ -59,12 +59,18 @@ def runs(record, serve) -> tuple[str, str, str]:
 
 
 def test_the_table_has_the_question_and_titles_with_units_that_sort(page, runs):
-    url, first, _ = runs
+    url, first, second = runs
     page.goto(f"{url}#run={first}&view=episodes")
     page.locator(".wide-row .question", has_text="Is four even?").first.wait_for()
+    agent = page.locator(".wide-headings button", has_text="Agent")
+    assert not agent.is_visible(), "the only agent's name says nothing"
+    page.goto(f"{url}#run={second}&view=episodes")
+    agent.wait_for()
     assert page.locator(".wide-headings button").all_inner_texts() == [
         *("Question", "Step", "Status", "Reward", "Agent", "Length\ntokens", "Turns", "Time\ns")
     ]
+    page.goto(f"{url}#run={first}&view=episodes")
+    agent.wait_for(state="hidden")
     page.get_by_role("button", name="Reward", exact=True).click()
     page.get_by_role("button", name="Reward", exact=True).click()
     until(page, "document.querySelector('[data-episode]')?.innerText.includes('success')")
@@ -78,6 +84,8 @@ def test_tasks_show_what_was_learnt_and_lead_to_their_episodes(page, runs):
     url, first, _ = runs
     page.goto(f"{url}#run={first}&view=episodes")
     page.get_by_role("tab", name="By task").click()
+    page.get_by_role("combobox", name="Change").wait_for()
+    assert page.get_by_role("combobox", name="Sort by").count() == 1, "tasks have an order of their own"
     page.get_by_role("combobox", name="Change").select_option("solved")
     row = page.locator("[data-task]")
     row.get_by_text("newly solved").wait_for()
@@ -98,6 +106,7 @@ def test_given_answers_are_told_from_sampled_ones_and_tokens_open_at_these(page,
     page.goto(f"{url}#run={first}&id=validation-000004-four-000-1")
     page.locator('[data-node="1"]').get_by_text("given").wait_for()
     page.locator('[data-node="3"]').get_by_text("sampled").wait_for()
+    assert not page.locator(".message .agent-name").first.is_visible()
     page.get_by_role("tab", name="Tokens").click()
     page.locator(".tokens .t.masked").first.wait_for()
     assert page.locator(".tokens").evaluate("list => list.scrollTop") > 0
@@ -115,6 +124,13 @@ def test_the_same_task_of_another_run_stands_beside_it_word_by_word(page, runs):
     assert "that it is." in last, "a difference does not break the line"
 
 
+def test_an_episode_is_compared_with_the_one_of_its_group_whose_reward_differs_most(page, serve, tmp_path):
+    group = [make_episode(number, reward=reward) for number, reward in enumerate((1.0, 1.0, 0.5, 0.0))]
+    run = write_run(tmp_path, group)
+    page.goto(f"{serve(run)}#id={group[0].episode_id}&face=compare")
+    page.locator(".group tr.other", has_text="#3").wait_for()
+
+
 def test_agents_stand_as_lanes_with_their_rewards_and_what_they_saw(page, runs):
     url, _, second = runs
     page.goto(f"{url}#run={second}&id=train-000003-game-000-1")
@@ -130,6 +146,7 @@ def test_agents_stand_as_lanes_with_their_rewards_and_what_they_saw(page, runs):
     page.get_by_role("button", name="Read as Carol").click()
     page.locator('.message[data-node="2"]').wait_for()
     assert page.locator('.message[data-node="0"]').count() == 0
+    assert page.locator('.message[data-node="2"] .agent-name').is_visible()
 
 
 def test_tags_note_and_archive_are_kept(page, runs, record):

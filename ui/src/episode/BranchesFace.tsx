@@ -7,7 +7,7 @@ import { Empty } from '../common/Notice'
 import type { Episode, Message } from '../data/types'
 import { VirtualList } from '../list/VirtualList'
 import { go } from '../state/place'
-import { plainText } from '../text/content'
+import { callText, plainText } from '../text/content'
 import { brief, integer } from '../text/format'
 import { term } from '../text/terms'
 import { t } from '../text/translate'
@@ -60,7 +60,7 @@ function Row({ row, lanes, episode }: { row: TreeRow; lanes: number; episode: Ep
         <span class="tree-text">
           <span class="tree-line">
             <RoleChip role={message.role} />
-            {message.agent && <span class={`agent agent-${Math.max(0, agent) % 6}`}>{message.agent}</span>}
+            {message.agent && <span class={`agent agent-name agent-${Math.max(0, agent) % 6}`}>{message.agent}</span>}
             <span class="snippet">{brief(textOf(message), SNIPPET)}</span>
             <span class="facts">{t('n_tokens', { n: integer(tokensOf(message)) })}</span>
           </span>
@@ -121,6 +121,6 @@ function agentsOf(episode: Episode): string[] {
 }
 
 function textOf(message: Message): string {
-  const calls = message.tool_calls.map((call) => JSON.stringify(call)).join(' ')
+  const calls = message.tool_calls.map(callText).join(' ')
   return [plainText(message.content), calls].filter((text) => text !== '').join(' ')
 }

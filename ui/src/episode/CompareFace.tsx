@@ -56,7 +56,7 @@ function InGroup({ episode }: { episode: Episode }) {
   const source = useSource()
   const { group, row } = episode
   const others = group.filter((member) => member.episode_id !== row.episode_id && source.holds(member.episode_id))
-  const other = others.find((member) => member.episode_id === place.with) ?? others[0]
+  const other = others.find((member) => member.episode_id === place.with) ?? mostUnlike(others, row)
   const isBranch = place.with === row.episode_id
   return (
     <>
@@ -68,6 +68,12 @@ function InGroup({ episode }: { episode: Episode }) {
       )}
     </>
   )
+}
+
+/** The episode whose reward differs most, the first of equals: what made the difference is what one looks for. */
+function mostUnlike(others: GroupMember[], { reward }: Pick<GroupMember, 'reward'>): GroupMember | undefined {
+  const distance = (other: GroupMember): number => (other.reward === null || reward === null ? -1 : Math.abs(other.reward - reward))
+  return others.toSorted((one, two) => distance(two) - distance(one))[0]
 }
 
 /** The same task in another run, its newest step first; of the same step where there is one. */

@@ -92,7 +92,7 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
   return (
     <>
       <Heading episode={episode} timeline={timeline} />
-      <div ref={area} class="face" role="tabpanel" aria-label={t(wordOf(face))}>
+      <div ref={area} class={`face ${isOfOneAgent(episode) ? 'one-agent' : ''}`} role="tabpanel" aria-label={t(wordOf(face))}>
         {face === 'chat' && <ChatFace {...shared} />}
         {face === 'tokens' && <TokensFace {...shared} answer={tokens} />}
         {face === 'branches' && <BranchesFace episode={episode} />}
@@ -102,6 +102,11 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
       </div>
     </>
   )
+}
+
+/** Then its name says nothing. */
+function isOfOneAgent({ messages }: Episode): boolean {
+  return new Set(messages.map(({ agent }) => agent)).size < 2
 }
 
 /** The agents have a face of their own where there are several. */

@@ -3,9 +3,9 @@
 import { useMemo, useState } from 'preact/hooks'
 
 import { Select } from '../common/Select'
-import type { Episode, Json, Message, TimelineInfo } from '../data/types'
+import type { Episode, Message, TimelineInfo } from '../data/types'
 import { go } from '../state/place'
-import { plainText } from '../text/content'
+import { callText, plainText } from '../text/content'
 import { integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
 
@@ -186,10 +186,4 @@ function longest(timelines: TimelineInfo[], agent: string): number {
 function textOf(message: Message): string {
   const calls = message.tool_calls.map(callText)
   return [plainText(message.content), ...calls].filter((text) => text !== '').join('\n')
-}
-
-function callText(call: Json): string {
-  const named = (call ?? {}) as { function?: { name?: string; arguments?: Json } }
-  const given = named.function?.arguments
-  return `${named.function?.name ?? '?'}(${typeof given === 'string' ? given : JSON.stringify(given ?? '')})`
 }

@@ -59,10 +59,11 @@ interface HeadingProps {
 
 function MessageHeading({ message, raw, onRaw }: HeadingProps) {
   const { sampled, n_sampled, logprob_sum } = message
+  const said = speaker(message)
   return (
     <header class="message-heading">
       <RoleChip role={message.role} />
-      <span class="agent">{speaker(message)}</span>
+      <span class={`agent ${said === message.agent ? 'agent-name' : ''}`}>{said}</span>
       {sampled && <span class="chip is-running">{t('sampled_here')}</span>}
       {!sampled && message.role === 'assistant' && (
         <span class="chip given-chip" title={t('given_hint')}>

@@ -128,7 +128,7 @@ function Heading({ columns, line }: { columns: Columns; line: Line }) {
   return (
     <div class="line-heading">
       <RoleChip role={span.role} />
-      <span class="agent">{span.agent}</span>
+      <span class="agent agent-name">{span.agent}</span>
       <span class="facts">{integer(line.start)}</span>
     </div>
   )

@@ -12,7 +12,7 @@ import { VirtualList, type ListHandle } from '../list/VirtualList'
 import { useCommands } from '../state/commands'
 import { filterOf, go, NO_FILTER, openEpisode, usePlace } from '../state/place'
 import { useSource } from '../state/source'
-import { brief, duration, integer, number, signed } from '../text/format'
+import { brief, duration, integer, number, seconds, signed } from '../text/format'
 import { t } from '../text/translate'
 import type { Word } from '../text/words'
 import { Filters } from './Filters'
@@ -49,7 +49,7 @@ export function EpisodeList({ run, written }: Props) {
   useCommands({ j: () => step(1), k: () => step(-1) })
 
   return (
-    <section class={`pane episode-pane ${isWide ? 'wide' : ''}`} aria-label={t('episodes')}>
+    <section class={`pane episode-pane ${isWide ? 'wide' : ''} ${run && run.agents.length < 2 ? 'one-agent' : ''}`} aria-label={t('episodes')}>
       <div class="episode-heading">
         <h2 class="pane-title">
           {t('episodes')} <span class="count">{rows.total === null ? '' : integer(rows.total)}</span>
@@ -155,7 +155,7 @@ function WideCells({ row }: { row: EpisodeRow }) {
       <span class="faint cut">{row.agents.join(', ')}</span>
       <span class="number">{integer(row.n_tokens)}</span>
       <span class="number">{integer(row.n_turns)}</span>
-      <span class="number">{row.seconds === null ? '–' : number(row.seconds, 3)}</span>
+      <span class="number">{seconds(row.seconds)}</span>
     </>
   )
 }

@@ -75,16 +75,7 @@ export function Filters({ run, written, isOpen }: Props) {
     <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
       <Typed key={`text ${typing}`} name="text" type="search" label={t('search')} hideLabel />
       <div class="filter-row">
-        <Select label={t('sort')} hideLabel value={place.sort} options={SORTS.map(([key, word]) => [key, t(word)])} onChange={(sort) => set({ sort })} />
-        <button
-          type="button"
-          class="icon"
-          aria-label={`${t('order')}: ${t(place.order === 'desc' ? 'descending' : 'ascending')}`}
-          title={t(place.order === 'desc' ? 'descending' : 'ascending')}
-          onClick={() => set({ order: place.order === 'desc' ? '' : 'desc' })}
-        >
-          {place.order === 'desc' ? '↓' : '↑'}
-        </button>
+        {place.list === '' && <Order />}
         {given.length > 0 && (
           <button type="button" class="quiet end" onClick={clear}>
             {t('clear')} ({given.length})
@@ -130,6 +121,26 @@ export function Filters({ run, written, isOpen }: Props) {
         )}
       </details>
     </form>
+  )
+}
+
+/** What episodes are sorted by; tasks have an order of their own. */
+function Order() {
+  const place = usePlace()
+  const set = (changes: Partial<Place>): void => go(changes, { replace: true })
+  return (
+    <>
+      <Select label={t('sort')} hideLabel value={place.sort} options={SORTS.map(([key, word]) => [key, t(word)])} onChange={(sort) => set({ sort })} />
+      <button
+        type="button"
+        class="icon"
+        aria-label={`${t('order')}: ${t(place.order === 'desc' ? 'descending' : 'ascending')}`}
+        title={t(place.order === 'desc' ? 'descending' : 'ascending')}
+        onClick={() => set({ order: place.order === 'desc' ? '' : 'desc' })}
+      >
+        {place.order === 'desc' ? '↓' : '↑'}
+      </button>
+    </>
   )
 }
 

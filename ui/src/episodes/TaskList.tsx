@@ -23,7 +23,7 @@ export function TaskList({ run, written }: { run: Run | null; written: number })
   // Success over steps says most of the tasks that are measured again and again.
   const split = place.split || (run?.steps.some((row) => row.split === 'validation') ? 'validation' : '')
   const filter = { ...filterOf(place), split }
-  const asked = { by: place.by || 'change', order: place.order || (place.by === 'task' ? 'asc' : 'desc'), turned: place.turned }
+  const asked = { by: place.by || 'change', order: place.by === 'task' ? 'asc' : 'desc', turned: place.turned }
   const key = `${place.run} ${JSON.stringify([filter, asked])}`
   const rows = useRows<TaskRow>(key, (offset, limit) => source.tasks(place.run ?? '', filter, asked, offset, limit))
   useEffect(() => {
@@ -41,7 +41,7 @@ export function TaskList({ run, written }: { run: Run | null; written: number })
             ['last', t('by_last')],
             ['task', t('task')],
           ]}
-          onChange={(by) => go({ by, order: '' }, { replace: true })}
+          onChange={(by) => go({ by }, { replace: true })}
         />
         <Select
           label={t('turned')}

@@ -2,7 +2,7 @@
 
 import { EpisodeOutcome } from '../common/Status'
 import type { Highlight } from '../data/types'
-import { openEpisode } from '../state/place'
+import { NO_FILTER, openEpisode } from '../state/place'
 import { useSource } from '../state/source'
 import { number, signed } from '../text/format'
 import { t } from '../text/translate'
@@ -31,7 +31,6 @@ export function Highlights({ episodes, isMeasured }: Props) {
 }
 
 function Card({ kind, found }: { kind: Highlight['kind']; found: Highlight | null }) {
-  const source = useSource()
   return (
     <article class="highlight" data-highlight={kind}>
       <h4 title={t(`look_${kind}_hint`)}>
@@ -49,8 +48,8 @@ function Card({ kind, found }: { kind: Highlight['kind']; found: Highlight | nul
             {found.row.advantage !== null && ` · ${t('advantage')} ${signed(found.row.advantage)}`}
           </p>
           <p class="highlight-ways">
-            <Way id={found.row.episode_id} name={t('look_after')} is={source.holds(found.row.episode_id)} />
-            {found.before && <Way id={found.before} name={t('look_before')} is={source.holds(found.before)} />}
+            <Way id={found.row.episode_id} task={found.row.task_id} name={t('look_after')} />
+            {found.before && <Way id={found.before} task={found.row.task_id} name={t('look_before')} />}
           </p>
         </>
       )}
@@ -58,7 +57,9 @@ function Card({ kind, found }: { kind: Highlight['kind']; found: Highlight | nul
   )
 }
 
-/** Nothing where a report does not hold the episode. */
-function Way({ id, name, is }: { id: string; name: string; is: boolean }) {
-  return is ? <button onClick={() => openEpisode(id)}>{name}</button> : null
+/** Opens the episode among those of its task; nothing where a report does not hold it. */
+function Way({ id, task, name }: { id: string; task: string; name: string }) {
+  const source = useSource()
+  if (!source.holds(id)) return null
+  return <button onClick={() => openEpisode(id, source.served ? { ...NO_FILTER, task_id: task } : {})}>{name}</button>
 }

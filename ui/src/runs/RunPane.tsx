@@ -1,5 +1,7 @@
 /** The left pane: runs, and the steps of the one on show. */
 
+import { useMemo } from 'preact/hooks'
+
 import type { ErrorCount, Open, Run, RunInfo, Split, StepRow } from '../data/types'
 import { Empty } from '../common/Notice'
 import { RunStatus } from '../common/Status'
@@ -7,6 +9,7 @@ import { useLater } from '../state/later'
 import { go, openRun, place as placeStore, usePlace } from '../state/place'
 import { integer, number, percent } from '../text/format'
 import { t } from '../text/translate'
+import { toldApart } from './columns'
 
 /** Runs that are listed at once: those in sight. */
 const FIRST = 20
@@ -19,13 +22,14 @@ interface Props {
 
 export function RunPane({ runs, run }: Props) {
   const { view, over } = usePlace()
+  const told = useMemo(() => toldApart(runs), [runs])
   return (
     <nav class="pane run-pane" aria-label={t('runs')}>
       <h2 class="pane-title">{t('runs')}</h2>
       {runs.length === 0 && <Empty title={t('no_runs')} hint={t('no_runs_hint')} />}
       <ul class="run-list">
         {useLater(runs, FIRST).map((info) => (
-          <RunItem key={info.run} info={info} here={info.run === run?.run} canLayOver={view === 'dashboard'} isOver={over.includes(info.run)} />
+          <RunItem key={info.run} info={info} told={told.get(info.run)} here={info.run === run?.run} canLayOver={view === 'dashboard'} isOver={over.includes(info.run)} />
         ))}
       </ul>
       {run && view === 'episodes' && <Steps run={run} />}
@@ -35,12 +39,14 @@ export function RunPane({ runs, run }: Props) {
 
 interface ItemProps {
   info: RunInfo
+  /** What tells it from the others of its experiment. */
+  told: string | undefined
   here: boolean
   canLayOver: boolean
   isOver: boolean
 }
 
-function RunItem({ info, here, canLayOver, isOver }: ItemProps) {
+function RunItem({ info, told, here, canLayOver, isOver }: ItemProps) {
   const layOver = (wanted: boolean): void => {
     const { over } = placeStore.value
     go({ over: wanted ? [...over, info.run] : over.filter((run) => run !== info.run) }, { replace: true })
@@ -49,12 +55,17 @@ function RunItem({ info, here, canLayOver, isOver }: ItemProps) {
     <li class={here ? 'here' : ''}>
       <button class="run-item" aria-current={here ? 'true' : undefined} onClick={() => !here && openRun(info.run)}>
         <span class="run-name">{info.experiment}</span>
+        {told && (
+          <span class="run-told" title={told}>
+            {told}
+          </span>
+        )}
         <span class="faint run-time">{info.name}</span>
         <span class="run-facts">
           <RunStatus status={info.status} />
-          <span>{t('of_steps', { n: integer(info.steps) })}</span>
+          {info.steps !== null && <span>{t('of_steps', { n: integer(info.steps) })}</span>}
           <span class="end" title={t('reward')}>
-            {number(info.reward)}
+            {info.reward !== null && number(info.reward)}
           </span>
         </span>
       </button>
@@ -73,7 +84,12 @@ function Steps({ run }: { run: Run }) {
   const open = (wanted: Split | '', number: string): void => go({ split: wanted, step: number, id: '' })
   return (
     <>
-      <h2 class="pane-title">{t('steps')}</h2>
+      <h2 class="pane-title steps-title">
+        {t('steps')}
+        <span>
+          {t('success')} · {t('reward')}
+        </span>
+      </h2>
       <ul class="step-list">
         <li class={isAll ? 'here' : ''}>
           <button aria-current={isAll ? 'true' : undefined} onClick={() => open('', '')}>

@@ -20,6 +20,9 @@ export type Order = { key: string; descending: boolean }
 
 /** How many settings are columns without being chosen. */
 const SHOWN_SETTINGS = 4
+/** And how many stand under the name of a run. */
+const TOLD_SETTINGS = 2
+const TO_THE_MINUTE = '2026-11-22 07:26'.length
 
 export function columns(settings: string[]): Column[] {
   const of = (word: Word, value: Column['value'], text: Column['text'], hint?: Word): Column => ({
@@ -32,7 +35,7 @@ export function columns(settings: string[]): Column[] {
   })
   const rate = (value: number | undefined): string => percent(value === undefined ? null : Number(value.toFixed(3)))
   return [
-    of('started', (info) => info.created_at, (info) => moment(info.created_at)),
+    of('started', (info) => info.created_at, (info) => moment(info.created_at).slice(0, TO_THE_MINUTE)),
     of(
       'held_out_best',
       (info) => info.held_out?.best ?? null,
@@ -73,6 +76,23 @@ export function differing(runs: RunInfo[]): string[] {
     for (const [key, value] of Object.entries(settings ?? {})) values.set(key, (values.get(key) ?? new Set()).add(value))
   }
   return [...values].filter(([, set]) => set.size > 1).map(([key]) => key)
+}
+
+/** What tells each run from the others of its experiment: the first settings in which they differ, and the seed. */
+export function toldApart(runs: RunInfo[]): Map<string, string> {
+  const experiments = new Map<string, RunInfo[]>()
+  for (const info of runs) experiments.set(info.experiment, [...(experiments.get(info.experiment) ?? []), info])
+  const told = new Map<string, string>()
+  for (const group of experiments.values()) {
+    const keys = differing(group).slice(0, TOLD_SETTINGS)
+    const bySeed = new Set(group.map(({ seed }) => seed)).size > 1
+    for (const { run, settings, seed } of group) {
+      const values = keys.map((key) => `${key.split('.').at(-1)} ${settings?.[key] ?? '–'}`)
+      const parts = bySeed ? [...values, `${t('seed')} ${seed ?? '–'}`] : values
+      if (parts.length > 0) told.set(run, parts.join(' · '))
+    }
+  }
+  return told
 }
 
 /** Those that are columns: what was chosen, or the first few. */

@@ -4,7 +4,7 @@ import type { EpisodeRow, RunInfo } from '../data/types'
 import { matches, sorted } from '../data/embedded'
 import { PAGE, pagesOf } from '../episodes/pages'
 import { NO_FILTER } from '../state/place'
-import { columns, differing, settingsShown, sortedRuns } from './columns'
+import { columns, differing, settingsShown, sortedRuns, toldApart } from './columns'
 import { isOutside, runsMeant } from './runsMeant'
 
 const NO_NOTES = { tags: ['old'], note: '', archived: false }
@@ -70,4 +70,17 @@ it('has columns for the settings in which the runs on show differ', () => {
   expect(settingsShown(['a', 'b', 'c', 'd', 'e'], null)).toEqual(['a', 'b', 'c', 'd'])
   expect(settingsShown(['a', 'b'], ['b'])).toEqual(['b'])
   expect(runsMeant(runs, 'LR=2', '/log').map(({ run }) => run)).toEqual(['b'])
+})
+
+it('tells runs of one experiment apart by what they differ in', () => {
+  const run = (name: string, experiment: string, seed: number, settings: object): RunInfo => ({ run: name, experiment, seed, settings }) as unknown as RunInfo
+  const told = toldApart([
+    run('a', 'sweep', 0, { 'trainer.optim.lr': '1e-5', 'model.path': 'tiny' }),
+    run('b', 'sweep', 1, { 'trainer.optim.lr': '5e-5', 'model.path': 'tiny' }),
+    run('c', 'alone', 0, { 'trainer.optim.lr': '1e-6' }),
+  ])
+  expect([...told]).toEqual([
+    ['a', 'lr 1e-5 · Seed 0'],
+    ['b', 'lr 5e-5 · Seed 1'],
+  ])
 })

@@ -33,3 +33,10 @@ function part(item: Json): Part {
   }
   return { kind: 'other', text: JSON.stringify(item, null, 2) }
 }
+
+/** A call of a tool in one line: look_up({"word": "tree"}). */
+export function callText(call: Json): string {
+  const named = (call ?? {}) as { function?: { name?: string; arguments?: Json } }
+  const given = named.function?.arguments
+  return `${named.function?.name ?? '?'}(${typeof given === 'string' ? given : JSON.stringify(given ?? '')})`
+}

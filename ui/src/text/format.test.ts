@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 
 import type { Json, Message } from '../data/types'
 import { plainText, searchedText } from './content'
-import { brief, duration, integer, laidOut, number, percent, signed } from './format'
+import { brief, duration, integer, laidOut, number, percent, seconds, signed } from './format'
 import { t } from './translate'
 import { WORDS } from './words'
 
@@ -20,6 +20,10 @@ it('writes numbers with the digits that matter', () => {
 
 it('writes durations in the units that matter', () => {
   expect([0.4211, 42, 185, 7800, null].map(duration)).toEqual(['0.42 s', '42 s', '3 m 05 s', '2 h 10 m', '–'])
+})
+
+it('writes seconds of a column with their points below each other', () => {
+  expect([2.64, 3.3, 12, 1234.56, null].map(seconds)).toEqual(['2.6', '3.3', '12.0', '1,234.6', '–'])
 })
 
 it('lays out JSON, also within text, and leaves other text alone', () => {

@@ -47,6 +47,13 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(minutes / 60)} h ${two(minutes % 60)} m`
 }
 
+/** Of a column, in which the points stand below each other: 0.4, 12.0, 1,234.5. */
+export function seconds(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return MISSING
+  const [whole, fraction] = value.toFixed(1).split('.')
+  return `${grouped(whole!)}.${fraction}`
+}
+
 /** A Unix time as 2026-11-22 07:26:03, where the reader is. */
 export function moment(time: number | null | undefined): string {
   if (time === null || time === undefined) return MISSING
