@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from astune.app.html_page import page, table
 from astune.flywheel import Comparison, Decision, History, Promotion, Turn
+from astune.flywheel.decision import p_value
 
 if TYPE_CHECKING:
     from astune.app.flywheel_stages import Tried
