@@ -36,14 +36,14 @@ from astune.trainer.policies import Policies
 from astune.trainer.policy import PolicyTrainer
 
 def engine(config):
-    made = dict(model=config.model, engine=config.engine, max_model_len=1024, policies=config.models)
+    made = dict(model=config.model, engine=config.engine, max_model_len=1024, adapters=dict.fromkeys(config.models))
     return InProcessEngine.load(folder, **made)
 
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 names = {"wolf": {"lora": {"rank": 16}}, "village": {"lora": {"rank": 16}}}
 plain, several = AstuneConfig(), AstuneConfig.model_validate({"models": names})
 if kind == "adapters":
-    kept = [engine(several), Policies.load(folder, several)]
+    kept = [engine(several), Policies.load([(several.bases()[0], folder)], several)]
 else:
     kept = [part for _ in range(2) for part in (engine(plain), PolicyTrainer.load(folder, plain))]
 gc.collect()
@@ -68,8 +68,8 @@ async def _measure_all(folder: Path, repetitions: int) -> dict[tuple[int, int], 
     config = AstuneConfig.model_validate({"models": MODELS})
     settings: dict[str, Any] = {"model": config.model, "engine": config.engine, "max_model_len": 1024}
     plain = InProcessEngine.load(folder, **settings)
-    adapted = InProcessEngine.load(folder, policies=config.models, **settings)
-    await Policies.load(folder, config).publish(adapted)
+    adapted = InProcessEngine.load(folder, adapters=dict.fromkeys(config.models), **settings)
+    await Policies.load([(config.bases()[0], folder)], config).publish(adapted)
 
     async def rate(n_requests: int, repetition: int, n_adapters: int) -> float:
         engine = adapted if n_adapters else plain

@@ -152,11 +152,15 @@ def engine_server(
     """The server that answers, where we start it; in any case the model's files are looked for, and fetched."""
     if config.engine.type == "openai":
         return []
+    from astune.backbone.bases import folders
     from astune.backbone.engines import model_folder
     from astune.backbone.vllm import vllm_server
 
     with console.status(f"looking for the model {config.model.path}"):
         folder = model_folder(config)
+    if config.models:
+        with console.status("looking for the models of the policies"):
+            folders(config)
     server = vllm_server(config, folder, takes_weights=takes_weights, few_episodes=few_episodes)
     return [] if server is None else [server]
 

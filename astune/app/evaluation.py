@@ -19,6 +19,8 @@ from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
 from astune.app.run import Run, best_checkpoint
 from astune.config import AstuneConfig
+from astune.config.bases import identity
+from astune.config.policies import PolicyConfig
 from astune.engine.adapters import base_of, policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
@@ -117,7 +119,7 @@ def measure(
 def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> AstuneConfig:
     """The same with another model: a folder, a hub id, or the best model of a run.
 
-    Of a run with several policies it is the adapters that the run's best step had, on `model.path`.
+    Of a run with several policies it is the adapters and models that the run's best step had.
 
     Raises:
         ConfigError: what is measured is what a server answers with, or the run has policies that `models` has not or
@@ -142,15 +144,24 @@ def _with_policies(config: AstuneConfig, policies: Sequence[str], folder: Path) 
             hint="measure with the experiment that the run was started with, or export one policy: astune export "
             f"RUN --policy {missing[0]} --to DIR",
         )
-    base, own = base_of(folder / policies[0]), config.model.path
-    if base != own and Path(base).expanduser().resolve() != Path(own).expanduser().resolve():
-        raise ConfigError(
-            f"the policies in {folder} are adapters on {base}, and model.path is {own}",
-            hint=f"add --set model.path={base}; where both are the same model in two places, change "
-            "base_model_name_or_path in each adapter_config.json there",
-        )
-    begun = {name: config.models[name].model_copy(update={"path": str(folder / name)}) for name in policies}
+    begun = {name: _begun(config, name, folder / name) for name in policies}
     return config.model_copy(update={"models": config.models | begun})
+
+
+def _begun(config: AstuneConfig, name: str, folder: Path) -> PolicyConfig:
+    """A policy of the experiment that begins with what a run made of it: an adapter on its base, or a whole model."""
+    policy = config.models[name]
+    if (folder / "config.json").is_file():
+        return policy.model_copy(update={"path": str(folder), "adapter": None})
+    base, own = base_of(folder), policy.base or config.model.path
+    key = "model.path" if policy.base is None else f"models.{name}.path"
+    if base != own and identity(base) != identity(own):
+        raise ConfigError(
+            f"the policy in {folder} is an adapter on {base}, and {key} is {own}",
+            hint=f"add --set {key}={base}; where both are the same model in two places, change "
+            "base_model_name_or_path in the adapter_config.json there",
+        )
+    return policy.model_copy(update={"path" if policy.base is None else "adapter": str(folder)})
 
 
 def _path_of(model: str | PathLike[str]) -> str:

@@ -92,13 +92,13 @@ def whole_model(checkpoint: Checkpoint) -> Path:
     """The folder of a checkpoint's model.
 
     Raises:
-        RunStoreError: the checkpoint is of several policies, which are adapters.
+        RunStoreError: the checkpoint is of several policies.
     """
     policies = policies_in(checkpoint.model)
     if policies:
         raise RunStoreError(
             f"{checkpoint.path} has the policies {', '.join(policies)}, but one model is needed",
-            hint=f"`astune export RUN --policy {policies[0]} --to DIR` makes a model of one, with the adapter merged",
+            hint=f"`astune export RUN --policy {policies[0]} --to DIR` makes a model of one",
         )
     return checkpoint.model
 

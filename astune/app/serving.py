@@ -254,7 +254,7 @@ def agent_of(opened: OpenModel, session: str) -> AgentModel:
 def _policy_named(config: AstuneConfig, name: str) -> str:
     """The policy that a request's `model` means: its name, or one of its targets, or else the default."""
     policy = config.models.get(name)
-    return config.policy_of(name) if policy is None else name if policy.adapts else ""
+    return config.policy_of(name) if policy is None else name if policy.has_weights else ""
 
 
 def _session_of(client: Client, request: ChatRequest) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astune.backbone.bases import folders, require_bases
 from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
 from astune.engine.base import InferenceEngine
@@ -90,7 +91,7 @@ def model_folder(config: AstuneConfig) -> Path:
 
 
 def require_model(config: AstuneConfig) -> None:
-    """Raise where there is no model at `model.path`, unless an endpoint answers whose tokenizer is not needed.
+    """Raise where a model of the run is not there, unless an endpoint answers whose tokenizer is not needed.
 
     Nothing is fetched or converted; the hub is asked for a model that is neither here nor in its cache.
     """
@@ -98,6 +99,7 @@ def require_model(config: AstuneConfig) -> None:
         from astune.engine import model_files
 
         model_files.require_model(config.model.path)
+        require_bases(config)
 
 
 def require_addresses(config: AstuneConfig) -> list[str]:
@@ -122,16 +124,17 @@ def require_addresses(config: AstuneConfig) -> list[str]:
 
 def _in_process(config: AstuneConfig) -> OpenModel:
     folder = model_folder(config)
+    bases = folders(config) if config.models else []
     with collector_at_rest():
         from astune.engine.local.in_process import InProcessEngine
+        from astune.engine.local.policy_router import PolicyRouter
 
-        engine = InProcessEngine.load(
-            folder,
+        load = partial(PolicyRouter.load, bases) if bases else partial(InProcessEngine.load, folder)
+        engine = load(
             model=config.model,
             engine=config.engine,
             max_model_len=config.rollout.max_model_len,
             deterministic=config.deterministic,
-            policies=config.models,
         )
     return OpenModel(engine, load_renderer(folder, config.model.path), config)
 

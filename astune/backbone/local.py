@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from astune.algorithm import Algorithm
 from astune.backbone.base import Backbone, RunObserver
+from astune.backbone.bases import folders
 from astune.backbone.engines import OpenModel, model_folder, open_model, require_policies_answered
 from astune.backbone.memory import Estimate, ModelShape, local_memory
 from astune.backbone.parts import UserParts
@@ -75,7 +76,11 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
     async with open_model(config, PublishedWeights(run.path / "weights"), own=parts.engine) as model:
         require_trainable(model)
         several = bool(config.models)
-        policy = (Policies if several else PolicyTrainer).load(model_folder(config), config, parts.algorithm)
+        policy = (
+            Policies.load(folders(config), config, parts.algorithm)
+            if several
+            else PolicyTrainer.load(model_folder(config), config, parts.algorithm)
+        )
         engine = model.engine
         checkpoint, resumed = run.checkpoints.resume_point(observer.on_note), None
         if checkpoint is not None:

@@ -6,11 +6,12 @@ measured on the machine at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from astune.backbone.base import find_backbone
+from astune.config.bases import Base
 from astune.config.schema import AstuneConfig
 
 GIB = 2**30
@@ -115,50 +116,77 @@ def estimates(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloa
 def estimates_of(config: AstuneConfig) -> list[Estimate]:
     """The same for the model at `model.path` and this machine; nothing where the sizes are not known before a run."""
     from astune.engine.local.device import pick_device, pick_dtype
-    from astune.engine.model_files import read_sizes
 
-    shape = ModelShape.of(read_sizes(config.model.path) or {})
-    if shape is None or config.engine.type == "openai":
+    shape = _shape_at(config.model.path)
+    if shape is None or config.engine.type == "openai" or not all(_shape_at(base.path) for base in config.bases()):
         return []
     device = pick_device(config.model.device)
     in_bfloat16 = pick_dtype(config.model.dtype, device).itemsize == _BFLOAT16
     return estimates(config, shape, on_gpu=device.type == "cuda", in_bfloat16=in_bfloat16)
 
 
+def _shape_at(path: str) -> ModelShape | None:
+    from astune.engine.model_files import read_sizes
+
+    return ModelShape.of(read_sizes(path) or {})
+
+
+def _shapes(config: AstuneConfig, shape: ModelShape) -> list[tuple[Base, ModelShape]]:
+    """The bases of a run with their sizes, where `shape` is that of `model.path`."""
+    own = config.model.path
+    return [(base, (None if base.path == own else _shape_at(base.path)) or shape) for base in config.bases()]
+
+
 def engine_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
     """The engine in this process, without a trainer."""
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
-    return Estimate(
-        _place(on_gpu, in_bfloat16), {"libraries": _libraries(on_gpu), **_engine(config, shape, width, on_gpu)}
-    )
+    engines = [_engine(config, each, width, on_gpu) for _, each in _shapes(config, shape)]
+    return Estimate(_place(on_gpu, in_bfloat16), {"libraries": _libraries(on_gpu), **_sums(engines)})
 
 
 def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
-    """Trainer and engine, which share one device and take turns: the larger of what either needs."""
+    """Trainer and engine, which share one device and take turns: the larger of what either needs.
+
+    Args:
+        shape: that of the model at `model.path`; those that policies name are read from their config.json.
+    """
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
-    rank = config.adapter_rank
-    trained = shape.adapters(rank) if rank else shape.parameters
     all_tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     tokens = min(config.trainer.tokens_per_microbatch, all_tokens)
-    master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
-    start = shape.parameters if config.trainer.loss.kl_coef > 0 and not rank else 0
-    engine = _engine(config, shape, width, on_gpu)
-    held: dict[str, float] = {
-        "libraries": _libraries(on_gpu),
-        "weights": (shape.parameters + (trained if rank else 0)) * width + master_weights,
-        "starting weights": start * width,
-    }
-    training = held | {
-        "gradients and AdamW": trained * _OPTIMISER_BYTES,
-        "activations": shape.local_activations(tokens) * width,
+    bases = _shapes(config, shape)
+    phases = [_phases(config, base, each, width, on_gpu) for base, each in bases]
+    libraries = {"libraries": _libraries(on_gpu)}
+    training = libraries | {
+        **_sums([each for each, _ in phases]),
+        "activations": max(each.local_activations(tokens) * width for base, each in bases if base.trained),
         "logits": _LOGITS_AT_ONCE * width,
         "freed blocks": 0 if on_gpu else _FREED,
     }
-    if on_gpu or rank:  # else the engine drops the weights that a step replaces
-        training |= {"engine": engine.get("engine", 0)}
-    sampling = held | {"AdamW": trained * _MOMENTS_BYTES, **engine}
+    sampling = libraries | _sums([each for _, each in phases])
     larger = max((training, "while it trains"), (sampling, "while episodes run"), key=lambda one: sum(one[0].values()))
     return Estimate(f"{_place(on_gpu, in_bfloat16)}, {larger[1]}", larger[0])
+
+
+def _phases(
+    config: AstuneConfig, base: Base, shape: ModelShape, width: int, on_gpu: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the bytes of a base while its policies train, and while episodes run."""
+    whole = base.whole is not None
+    trained = shape.parameters if whole else shape.adapters(sum(one.lora.rank for one in base.trained.values()))
+    master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
+    start = shape.parameters if config.trainer.loss.kl_coef > 0 and whole else 0
+    engine = _engine(config, shape, width, on_gpu)
+    copies = (shape.parameters + (0 if whole else trained)) * width + master_weights
+    held: dict[str, float] = {"weights": copies if base.trained else 0, "starting weights": start * width}
+    training = held | {"gradients and AdamW": trained * _OPTIMISER_BYTES}
+    if on_gpu or not whole:  # else the engine drops the weights that a step replaces
+        training |= {"engine": engine.get("engine", 0)}
+    return training, held | {"AdamW": trained * _MOMENTS_BYTES, **engine}
+
+
+def _sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """{"weights": 1}, {"weights": 2, "engine": 3}   ->   {"weights": 3, "engine": 3}"""
+    return {name: sum(each.get(name, 0) for each in parts) for one in parts for name in one}
 
 
 def _place(on_gpu: bool, in_bfloat16: bool) -> str:
@@ -180,7 +208,8 @@ def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool) -
     weights = shape.parameters + (shape.embeddings if shape.tied and not on_gpu else 0)
     tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     written = tokens if on_gpu else tokens / 2
-    cache = min(config.engine.kv_cache_gb * GIB, 2 * shape.layers * shape.keys * written * width)
+    budget = config.engine.kv_cache_gb * GIB / len(config.bases())
+    cache = min(budget, 2 * shape.layers * shape.keys * written * width)
     return {"engine": weights * width, "keys and values": cache}
 
 

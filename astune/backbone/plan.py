@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astune.config.bases import Base
 from astune.config.schema import AstuneConfig, ProgramConfig
 
 if TYPE_CHECKING:
@@ -37,10 +38,9 @@ def training_plan(
     if n_tasks := len(parts.training_tasks):
         tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
-    if config.models:
-        trained = f"the adapters {_policies(config)}"
+    trained = "; ".join(map(_policies, config.bases())) if config.models else f"{trained} of {config.model.path}"
     rows: Rows = [
-        ("backbone", f"{config.backbone}, {trained} of {config.model.path}"),
+        ("backbone", f"{config.backbone}, {trained}"),
         *agent(config),
         (
             "training",
@@ -62,8 +62,14 @@ def _saves(every: int, total: int) -> str:
     return f"every {every} steps and at the end" if every < total else "at the end"
 
 
-def _policies(config: AstuneConfig) -> str:
-    return ", ".join(f"{name}{'' if policy.train else ' (frozen)'}" for name, policy in config.models.items())
+def _policies(base: Base) -> str:
+    """A model, and the policies on it."""
+    names = ", ".join(f"{name}{'' if policy.train else ' (frozen)'}" for name, policy in base.policies.items())
+    if base.whole is not None:
+        return f"every weight of {names}, from {base.path}"
+    if base.trained:
+        return f"the adapters {names} of {base.path}"
+    return f"{names or 'untrained for agents of no policy'}: {base.path}"
 
 
 def agent(config: AstuneConfig) -> Rows:

@@ -8,8 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from astune.app.run import best_checkpoint, whole_model
-from astune.config import load_config
-from astune.engine.adapters import policies_in
+from astune.engine.adapters import CONFIG_FILE, base_of, policies_in
 from astune.runs import Checkpoint, RunDirectory, resolve_run
 from astune.schema import RunStoreError
 
@@ -52,36 +51,34 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
     """Copy the best model into `to`, which appears only when it is whole; of several policies the one that is named."""
     path = resolve_run(run, prefer="model")
     checkpoint = best_checkpoint(path)
-    adapter = _adapter_of(checkpoint, policy) if policy is not None else None
-    if adapter is None:
-        whole_model(checkpoint)
+    source = whole_model(checkpoint) if policy is None else _folder_of(checkpoint, policy)
     to = to.expanduser()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise RunStoreError(f"{to} exists already", hint="name a folder that does not exist yet")
     temporary = to.with_name(f".{to.name}.partial")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        if adapter is None:
-            shutil.copytree(checkpoint.model, temporary)
+        if (source / CONFIG_FILE).is_file():
+            _merge(source, temporary)
         else:
-            _merge(path, adapter, temporary)
+            shutil.copytree(source, temporary)
         if to.is_dir():
             to.rmdir()
         temporary.rename(to)
     except OSError as cause:
         raise RunStoreError(
-            f"copying {checkpoint.model} to {to}: {cause}", hint="check its permissions and the space left"
+            f"copying {source} to {to}: {cause}", hint="check its permissions and the space left"
         ) from cause
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     measured = "" if checkpoint.score is None else f", held-out success {checkpoint.score:.2f}"
-    what = "the model" if policy is None else f"the policy {policy}, with its adapter merged,"
+    what = "the model" if policy is None else f"the policy {policy}, as a whole model,"
     Console().print(f"{to}: {what} of step {checkpoint.step}{measured}", markup=False, soft_wrap=True)
     return 0
 
 
-def _adapter_of(checkpoint: Checkpoint, policy: str) -> Path:
-    """The folder of a policy's adapter. Raises RunStoreError where the checkpoint has none of that name."""
+def _folder_of(checkpoint: Checkpoint, policy: str) -> Path:
+    """The folder of a policy. Raises RunStoreError where the checkpoint has none of that name."""
     known = policies_in(checkpoint.model)
     if policy not in known:
         have = f"it has {', '.join(known)}" if known else "its model is whole: leave --policy out"
@@ -89,9 +86,8 @@ def _adapter_of(checkpoint: Checkpoint, policy: str) -> Path:
     return checkpoint.model / policy
 
 
-def _merge(run: Path, adapter: Path, to: Path) -> None:
+def _merge(adapter: Path, to: Path) -> None:
     from astune.engine.model_files import resolve_model
     from astune.trainer.checkpoint import save_merged
 
-    config = load_config(RunDirectory.open(run).config_path)
-    save_merged(resolve_model(config.model.path), adapter, to)
+    save_merged(resolve_model(base_of(adapter)), adapter, to)

@@ -67,6 +67,11 @@ def adapter_in(policy: str, slot: int) -> str:
     return f"{policy}@{slot}"
 
 
+def policy_in(adapter: str) -> str:
+    """The policy that a name in the engine is a version of, or is."""
+    return adapter.partition("@")[0]
+
+
 def past_player(
     league: LeagueConfig, models: Mapping[str, PolicyConfig], *, seed: int, step: int, task_id: str
 ) -> PastPlayer | None:
@@ -85,6 +90,12 @@ def past_player(
 def require_opponents(league: LeagueConfig, models: Mapping[str, PolicyConfig]) -> None:
     """Raise ValueError where a league has nobody who could play against an earlier version."""
     trained = [policy for policy in models.values() if policy.train]
+    whole = next((name for name, policy in models.items() if policy.trains_all), None)
+    if league.share > 0 and whole is not None:
+        raise ValueError(
+            f"trainer.league.share is above 0, and astune.models.{whole} trains every weight: a league keeps earlier "
+            f"versions as adapters. Set astune.models.{whole}.lora.rank, for instance to 16, or share to 0"
+        )
     if league.share > 0 and not (len(trained) > 1 or any(len(policy.targets) > 1 for policy in trained)):
         raise ValueError(
             "trainer.league.share is above 0, and nobody could play against an earlier version: train two policies in "

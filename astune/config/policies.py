@@ -1,9 +1,10 @@
-"""Several policies in one run: each is an adapter on the model of `model.path`, with the targets that it serves."""
+"""Several policies in one run, each with the targets that it serves: adapters on a model, or whole models."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from pydantic import Field
 
@@ -17,13 +18,16 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class PolicyConfig(StrictModel):
-    """A policy of several: its own adapter on the shared model of `model.path`."""
+    """A policy of several: an adapter on the model of `model.path`, or a model of its own with or without one."""
 
     path: str | None = None
-    """Folder of its initial adapter, such as `model/NAME` of a run's checkpoint. Null starts a new one; for a frozen
-    policy null is the base model."""
+    """A model of its own, named as in `model.path`; policies with adapters on one share it. Or the folder of an
+    initial adapter on the model of `model.path`, such as `model/NAME` of a run's checkpoint. Null starts a new adapter
+    there; for a frozen policy null is the model of `model.path` itself."""
+    adapter: str | None = None
+    """Folder of its initial adapter on the model that `path` names; null starts a new one."""
     lora: LoraConfig = LoraConfig()
-    """LoRA adapter of the policy; a trained policy needs a rank above 0."""
+    """LoRA adapter of the policy. With rank 0 every weight of the model that `path` names is trained."""
     optim: OptimConfig | None = None
     """Optimiser of the policy; null uses `trainer.optim`."""
     train: bool = True
@@ -32,9 +36,28 @@ class PolicyConfig(StrictModel):
     """Target tags of the agents that it serves; empty uses its own name."""
 
     @property
-    def adapts(self) -> bool:
-        """Return whether it has an adapter; a frozen policy without one is the base model."""
+    def has_weights(self) -> bool:
+        """Return whether it has weights of its own; a frozen policy without a path is the model of `model.path`."""
         return self.train or self.path is not None
+
+    @property
+    def trains_all(self) -> bool:
+        """Return whether every weight of its model is trained."""
+        return self.train and self.lora.rank == 0
+
+    @property
+    def base(self) -> str | None:
+        """The model that `path` names; None where it is on that of `model.path`."""
+        return None if self.path is None or _is_adapter(self.path) else self.path
+
+    @property
+    def start(self) -> str | None:
+        """The folder of the adapter that it begins with."""
+        return self.path if self.base is None else self.adapter
+
+
+def _is_adapter(path: str) -> bool:
+    return (Path(path).expanduser() / "adapter_config.json").is_file()
 
 
 def targets_of(models: Mapping[str, PolicyConfig]) -> dict[str, str]:
@@ -52,8 +75,13 @@ def require_consistent(models: Mapping[str, PolicyConfig], model_rank: int) -> N
         key = f"astune.models.{name}"
         if _NAME.fullmatch(name) is None:
             raise ValueError(f"{key}: a policy's name begins with a letter and has letters, digits, - and _")
-        if policy.train and policy.lora.rank == 0:
-            raise ValueError(f"{key} is trained but has no adapter: set {key}.lora.rank, for instance to 16")
+        if policy.trains_all and (policy.base is None or policy.adapter is not None):
+            raise ValueError(
+                f"{key} is trained but has no adapter: set {key}.lora.rank, for instance to 16, or name a whole model "
+                f"in {key}.path alone, all of whose weights are then trained"
+            )
+        if policy.adapter is not None and policy.base is None:
+            raise ValueError(f"{key}.adapter is set, but {key}.path names no model: set {key}.path to the adapter")
         if not policy.train and policy.optim is not None:
             raise ValueError(f"{key}.optim is set, but {key}.train is false: remove one of them")
         if not policy.train and policy.path is None and policy.lora.rank > 0:

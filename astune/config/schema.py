@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from astune.config.bases import Base, bases_of
 from astune.config.data import DataGenerationConfig
 from astune.config.engine import ENGINES, EngineConfig, VllmConfig
 from astune.config.flywheel import FlywheelConfig
@@ -160,9 +161,10 @@ class AstuneConfig(StrictModel):
     instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
     models: dict[str, PolicyConfig] = Field(default_factory=dict)
-    """Several policies in one run, by name: adapters on the model of `model.path`, each for its own agents
-    (docs/en/multiagent_workflow.md). Empty means the one policy of `model`. With several, agents whose target belongs
-    to none of them use the policy `default` if there is one, else the untrained base model."""
+    """Several policies in one run, by name, each for its own agents: adapters on the model of `model.path`, or models
+    of their own (docs/en/multiagent_workflow.md). Empty means the one policy of `model`. With several, agents whose
+    target belongs to none of them use the policy `default` if there is one, else the untrained model of
+    `model.path`."""
     engine: EngineConfig = EngineConfig()
     task_reader: TaskReaderConfig = TaskReaderConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -215,9 +217,9 @@ class AstuneConfig(StrictModel):
         return self
 
     def policy_of(self, target: str) -> str:
-        """Return the name of the adapter that serves a target; "" is the base model."""
+        """Return the name of the policy whose weights serve a target; "" is the model of `model.path`."""
         name = targets_of(self.models).get(target, DEFAULT_POLICY)
-        return name if name in self.models and self.models[name].adapts else ""
+        return name if name in self.models and self.models[name].has_weights else ""
 
     def past_player(self, step: int, task_id: str) -> PastPlayer | None:
         """The earlier version of a policy that plays in a training group of the league; None where there is none."""
@@ -227,10 +229,10 @@ class AstuneConfig(StrictModel):
         """Return whether the tokens of a policy, named as by `policy_of`, can be trained."""
         return not self.models or (policy in self.models and self.models[policy].train)
 
-    @property
-    def adapter_rank(self) -> int:
-        """Total rank of all trained adapters; 0 if all weights are trained."""
-        return self.model.lora.rank + sum(policy.lora.rank for policy in self.models.values() if policy.train)
+    def bases(self) -> list[Base]:
+        """Return the models of the run with the policies on each, "" where there is one policy; reads from disk which
+        paths are adapters."""
+        return bases_of(self.model.path, self.models or {"": PolicyConfig(lora=self.model.lora)})
 
     @property
     def constrained_tokens(self) -> ConstrainedTokens:

@@ -119,8 +119,8 @@ def _why_no_pairs(tensors: Mapping[str, Tensor], rank: int) -> str | None:
 
 
 def policies_in(model: Path) -> list[str]:
-    """Names of the policies whose adapters a checkpoint's model is; none where it is a whole model."""
-    return sorted(file.parent.name for file in model.glob(f"*/{CONFIG_FILE}"))
+    """Names of the policies in a checkpoint's model, adapters and whole models; none where it is one model itself."""
+    return sorted(file.parent.name for name in (CONFIG_FILE, "config.json") for file in model.glob(f"*/{name}"))
 
 
 def base_of(folder: Path) -> str:

@@ -101,10 +101,23 @@ class InferenceEngine(Protocol):
 
 @runtime_checkable
 class AdapterEngine(InferenceEngine, Protocol):
-    """An engine of several policies, which are adapters on one model."""
+    """An engine of several policies, which are adapters."""
 
     async def load_adapters(self, source: AdapterSource) -> int:
         """Take new adapters, as `load_weights` does weights, and return their version."""
+        ...
+
+
+@runtime_checkable
+class PolicyEngine(AdapterEngine, Protocol):
+    """An engine of several policies, which are adapters or whole models."""
+
+    async def load_policy(self, policy: str, source: WeightsSource) -> int:
+        """Take new weights of a policy that trains every weight of its model, and return their version."""
+        ...
+
+    async def drop_policy(self, policy: str) -> None:
+        """Free such a policy's weights as soon as nothing of it runs; its requests then wait for `load_policy`."""
         ...
 
 

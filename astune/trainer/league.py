@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from astune.config.league import adapter_in, pool_of, slot_of
+from astune.config.league import adapter_in, policy_in, pool_of, slot_of
 from astune.config.schema import AstuneConfig
 from astune.engine.adapters import Adapter, AdapterSource, Factors, read_adapter, write_adapter
 from astune.engine.base import AdapterEngine
@@ -27,10 +27,12 @@ class League:
 
     Args:
         policies: their present adapters.
+        base_of: the model that each is on.
     """
 
-    def __init__(self, policies: AdapterSource, config: AstuneConfig) -> None:
+    def __init__(self, policies: AdapterSource, config: AstuneConfig, base_of: Mapping[str, str]) -> None:
         self._policies = policies
+        self._base_of = base_of
         self._config = config
         self._kept: dict[str, Adapter] = {}
         self._kept_at: dict[int, int] = {}
@@ -66,7 +68,7 @@ class League:
     def save(self, folder: Path) -> None:
         """Write the pool."""
         for name, adapter in self._kept.items():
-            write_adapter(folder / name, adapter, base=self._config.model.path)
+            write_adapter(folder / name, adapter, base=self._base_of[policy_in(name)])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _STEPS).write_text(json.dumps(self._kept_at))
 

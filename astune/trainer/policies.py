@@ -1,4 +1,4 @@
-"""Several policies that train in one run: adapters on one copy of the model, each with an optimiser of its own.
+"""Several policies that train in one run: adapters on one copy of a model, or models, each with its own optimiser.
 
 A step trains each policy on what its own agents wrote, as if it were alone: the loss of a policy is a weighted mean
 over its own tokens. To the training loop it is one trainer.
@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from astune.algorithm import Algorithm, load_algorithm
+from astune.config.bases import Base
 from astune.config.policies import PolicyConfig
 from astune.config.schema import AstuneConfig
-from astune.engine.adapters import Adapter, read_adapter, write_adapter
-from astune.engine.base import AdapterEngine, InferenceEngine
+from astune.engine.adapters import Adapter, write_adapter
+from astune.engine.base import AdapterEngine, InferenceEngine, PolicyEngine
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.league import League
@@ -26,6 +28,7 @@ from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import account
 from astune.trainer.step_report import StepReport
 
+_Engine = TypeVar("_Engine", bound=AdapterEngine)
 _SUMS = ("trained_tokens", "computed_tokens", "read_tokens", "microbatches")
 """Metrics that add up over policies."""
 _POOL = "@league"
@@ -38,38 +41,42 @@ class Policies:
     `version` counts the steps in which any of them was trained.
     """
 
-    def __init__(self, trainers: Mapping[str, PolicyTrainer], config: AstuneConfig) -> None:
+    def __init__(self, trainers: Mapping[str, PolicyTrainer], config: AstuneConfig, base_of: Mapping[str, str]) -> None:
         self._trainers = dict(trainers)
         self._config = config
-        self._league = League(self, config) if config.trainer.league.share > 0 else None
+        self._base_of = base_of
+        self._league = League(self, config, base_of) if config.trainer.league.share > 0 else None
 
     @classmethod
-    def load(cls, folder: Path, config: AstuneConfig, algorithm: Algorithm | None = None) -> Policies:
-        """Load the model in `folder` once, with the adapter of each policy that is trained.
+    def load(
+        cls, bases: Sequence[tuple[Base, Path]], config: AstuneConfig, algorithm: Algorithm | None = None
+    ) -> Policies:
+        """Load each base on which a policy is trained once, with all of these.
+
+        Args:
+            bases: the models of the run, with their folders.
 
         Raises:
-            TrainerError: the model cannot be trained here, with the reason.
+            TrainerError: a model cannot be trained here, with the reason.
             ConfigError: an adapter's `path` holds none that fits.
         """
         require_temperature(config)
-        trained = {name: policy for name, policy in config.models.items() if policy.train}
-        _require_starts(config, trained)
-        models = PolicyModel.load_several(
-            folder,
-            config.model,
-            {name: policy.lora for name, policy in trained.items()},
-            seed=config.seed,
-            starts={name: read_adapter(Path(one.path).expanduser()) for name, one in trained.items() if one.path},
-        )
-        first = next(iter(models.values()))
-        text_config = first.causal_lm.config.get_text_config()
-        require_within_bounds(text_config, config.rollout.max_model_len, windows=first.takes_trees)
         algorithm = algorithm or load_algorithm(config)
-        trainers = {
-            name: PolicyTrainer(models[name], _of_policy(config, policy), folder, algorithm)
-            for name, policy in trained.items()
-        }
-        return cls(trainers, config)
+        _require_starts(config, [base for base, _ in bases])
+        trainers: dict[str, PolicyTrainer] = {}
+        for base, folder in bases:
+            if not base.trained:
+                continue
+            models = PolicyModel.on_base(base, folder, config.model, seed=config.seed)
+            first = next(iter(models.values()))
+            text_config = first.causal_lm.config.get_text_config()
+            require_within_bounds(text_config, config.rollout.max_model_len, windows=first.takes_trees)
+            trainers |= {
+                name: PolicyTrainer(models[name], _of_policy(config, policy), folder, algorithm)
+                for name, policy in base.trained.items()
+            }
+        of = {name: base.path for base, _ in bases for name in base.policies}
+        return cls({name: trainers[name] for name in config.models if name in trainers}, config, of)
 
     def __getitem__(self, name: str) -> PolicyTrainer:
         return self._trainers[name]
@@ -83,23 +90,37 @@ class Policies:
         return next(iter(self._trainers.values())).algorithm
 
     async def publish(self, engine: InferenceEngine) -> None:
-        """Let an engine sample with the present adapters.
+        """Let an engine sample with the present weights.
 
         Raises:
-            EngineError: it takes none.
+            EngineError: it takes none of several policies.
         """
-        await _taking_adapters(engine).load_adapters(self)
+        for name, trainer in self._whole.items():
+            await _taking(engine, PolicyEngine).load_policy(name, trainer.weights)
+        if len(self._whole) < len(self._trainers):
+            await _taking(engine, AdapterEngine).load_adapters(self)
 
     async def enter_league(self, step: int, engine: InferenceEngine) -> None:
         """Have the earlier versions that play in a step in the engine, where there is a league."""
         if self._league is not None:
-            await self._league.enter(step, _taking_adapters(engine))
+            await self._league.enter(step, _taking(engine, AdapterEngine))
 
     async def make_room(self, engine: InferenceEngine) -> None:
-        """No-op: the model that the adapters are on is not published again."""
+        """Before a step: an engine's copies of weights that `publish` replaces need not be kept meanwhile."""
+        for name in self._whole:
+            await _taking(engine, PolicyEngine).drop_policy(name)
 
     def adapters(self) -> dict[str, Adapter]:
-        return {name: factors_of(one.model.module, one.model.adapter) for name, one in self._trainers.items()}
+        return {
+            name: factors_of(one.model.module, one.model.adapter)
+            for name, one in self._trainers.items()
+            if name not in self._whole
+        }
+
+    @property
+    def _whole(self) -> dict[str, PolicyTrainer]:
+        """The policies that train every weight."""
+        return {name: one for name, one in self._trainers.items() if not one.model.lora}
 
     def step(self, batch: TrainingBatch) -> StepReport:
         """Train each policy on its own part of a batch; one that wrote nothing in it stays as it is.
@@ -122,9 +143,11 @@ class Policies:
         return _together(batch, reports, trained_version=before)
 
     def save_model(self, folder: Path) -> None:
-        """Each policy's adapter in a folder of its name, as peft and vLLM load it."""
+        """Each policy in a folder of its name: its adapter as peft and vLLM load it, or the whole model."""
         for name, adapter in self.adapters().items():
-            write_adapter(folder / name, adapter, base=self._config.model.path)
+            write_adapter(folder / name, adapter, base=self._base_of[name])
+        for name, trainer in self._whole.items():
+            trainer.save_model(folder / name)
 
     def save_state(self, folder: Path) -> None:
         for name, trainer in self._trainers.items():
@@ -155,14 +178,14 @@ class Policies:
         return replace(episode, left_out=others | episode.left_out)
 
 
-def _taking_adapters(engine: InferenceEngine) -> AdapterEngine:
+def _taking(engine: InferenceEngine, kind: type[_Engine]) -> _Engine:
     """
     Raises:
-        EngineError: it takes none.
+        EngineError: it takes none of what this kind does.
     """
-    if not isinstance(engine, AdapterEngine):
+    if not isinstance(engine, kind):
         raise EngineError(
-            f"{type(engine).__name__} takes no adapters of several policies",
+            f"{type(engine).__name__} takes no weights of several policies",
             hint="set engine.type to in_process, or train one policy",
         )
     return engine
@@ -174,8 +197,8 @@ def _of_policy(config: AstuneConfig, policy: PolicyConfig) -> AstuneConfig:
     return config.model_copy(update={"trainer": config.trainer.model_copy(update={"optim": optim})})
 
 
-def _require_starts(config: AstuneConfig, trained: Mapping[str, PolicyConfig]) -> None:
-    begun = [name for name, policy in trained.items() if policy.path is not None]
+def _require_starts(config: AstuneConfig, bases: Sequence[Base]) -> None:
+    begun = [name for base in bases for name, policy in base.trained.items() if policy.start is not None]
     if begun and config.trainer.loss.kl_coef > 0:
         raise ConfigError(
             f"trainer.loss.kl_coef is above 0 and models.{begun[0]} begins with an adapter: the distance would be that "

@@ -7,7 +7,7 @@ the attention interface it computes prefix trees; `PolicyModel.load` finds out.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from astune.config.schema import LoraConfig, ModelConfig
-from astune.engine.adapters import Adapter
+from astune.config.bases import Base
+from astune.config.schema import ModelConfig
+from astune.engine.adapters import read_adapter
 from astune.engine.local.allocator import set_up_cpu_memory
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.local.own_attention import without_gaps
@@ -81,32 +82,28 @@ class PolicyModel:
         return cls(module, dtype=dtype, device=device, lora=lora, takes_trees=takes_trees)
 
     @classmethod
-    def load_several(
-        cls,
-        folder: Path,
-        config: ModelConfig,
-        adapters: Mapping[str, LoraConfig],
-        *,
-        seed: int,
-        starts: Mapping[str, Adapter],
-    ) -> dict[str, PolicyModel]:
-        """Adapters on one copy of the model in `folder`; each computes after `activate`, until another one does.
+    def on_base(cls, base: Base, folder: Path, config: ModelConfig, *, seed: int) -> dict[str, PolicyModel]:
+        """The trained policies of a base, on one copy of its model; each computes after `activate`, until another one
+        does.
 
         Args:
-            starts: adapters that some of them begin with.
+            folder: the folder of the base.
 
         Raises:
-            ConfigError: a start does not fit its adapter.
+            ConfigError: an adapter's start does not fit it.
         """
+        if base.whole is not None:
+            return {base.whole: cls.load(folder, config, seed=seed)}
         device = pick_device(config.device)
         dtype, module = pick_dtype(config.dtype, device), _loaded(folder, device)
-        for name, adapter in adapters.items():
-            module = add_adapters(module, adapter, seed=seed, name=inner_name(name))
-        for name, start in starts.items():
-            begin_with(module, name, start)
+        for name, policy in base.trained.items():
+            module = add_adapters(module, policy.lora, seed=seed, name=inner_name(name))
+        for name, policy in base.trained.items():
+            if policy.start is not None:
+                begin_with(module, name, read_adapter(Path(policy.start).expanduser()))
         takes_trees = prepare(cast(Any, module).get_base_model())
         models: dict[str, PolicyModel] = {}
-        for name in adapters:
+        for name in base.trained:
             inner = inner_name(name)
             activate(module, inner)
             models[name] = cls(module, dtype=dtype, device=device, lora=True, takes_trees=takes_trees, adapter=inner)
@@ -114,7 +111,8 @@ class PolicyModel:
 
     def activate(self) -> None:
         """Make its adapter the one that computes and is trained, among several on the same module."""
-        activate(self.module, self.adapter)
+        if self.lora:
+            activate(self.module, self.adapter)
 
     def _is_of_another_adapter(self, parameter: str) -> bool:
         return self.lora and ".lora_" in parameter and not of_adapter(parameter, self.adapter)

@@ -226,7 +226,7 @@ class AstuneProxy(AgentModel):
         if not trained and (fallback := self._fallbacks.get(agent)) is not None:
             if isinstance(fallback, OutsideModel):
                 return "", False, fallback
-            return fallback if self._policies.models[fallback].adapts else "", False, None
+            return fallback if self._policies.models[fallback].has_weights else "", False, None
         policy = self._policies.policy_of(tag)
         if self._past is not None and self._past.plays(policy, tag):
             return self._past.adapter, False, None

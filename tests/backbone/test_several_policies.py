@@ -147,10 +147,9 @@ async def _greedy(model: Path, folder: Path, policy: str) -> list[int]:
     checkpoint = run_in(folder).checkpoints.latest()
     assert checkpoint is not None
     path = str(checkpoint.model / "wolf")
-    models = {"wolf": {"train": False, "path": path}, "other": {"lora": {"rank": 1}}}
-    config = AstuneConfig.model_validate({"model": {"dtype": "float32", "device": "cpu"}, "models": models})
-    policies = config.models if policy else {}
-    engine = InProcessEngine.load(model, model=config.model, engine=config.engine, max_model_len=256, policies=policies)
+    config = AstuneConfig.model_validate({"model": {"dtype": "float32", "device": "cpu"}})
+    made: dict[str, Any] = {"model": config.model, "engine": config.engine, "max_model_len": 256}
+    engine = InProcessEngine.load(model, adapters={"wolf": path} if policy else {}, **made)
     params = SamplingParams(max_tokens=5, temperature=0, policy=policy)
     completion = await engine.generate([5, 6, 7, 8], params, session="s")
     await engine.aclose()

@@ -15,7 +15,6 @@ from engine_helpers import assert_exact, transformers_model
 from safetensors.torch import load_file, save_file
 from test_architectures import save_random
 
-from astune.config.policies import PolicyConfig
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
 from astune.engine.adapters import Adapter, Factors, read_adapter, write_adapter
@@ -24,11 +23,7 @@ from astune.engine.local._hf_model import HfModel
 from astune.schema import Completion, ConfigError, EngineError, SamplingParams
 
 POLICIES = ("wolf", "farmer", "")
-MODELS = {
-    "wolf": PolicyConfig.model_validate({"lora": {"rank": 3}}),
-    "farmer": PolicyConfig.model_validate({"lora": {"rank": 5}}),
-    "base": PolicyConfig.model_validate({"train": False}),
-}
+NEW = {"wolf": None, "farmer": None}
 ARCHITECTURES = [
     ("Llama", {"tie_word_embeddings": True}, CpuLlama),
     ("Qwen2", {}, CpuLlama),
@@ -74,14 +69,14 @@ def merged_model(folder: Path, adapter: Mapping[str, Factors]) -> Any:
     return model
 
 
-def load(folder: Path, *, deterministic: bool = False, dtype: str = "float32", **models: Any) -> InProcessEngine:
+def load(folder: Path, *, deterministic: bool = False, dtype: str = "float32", **begun: str) -> InProcessEngine:
     return InProcessEngine.load(
         folder,
         model=ModelConfig.model_validate({"device": "cpu", "dtype": dtype}),
         engine=EngineConfig(),
         max_model_len=512,
         deterministic=deterministic,
-        policies=MODELS | models,
+        adapters=NEW | begun,
     )
 
 
@@ -142,7 +137,7 @@ async def test_a_new_adapter_adds_nothing_and_a_frozen_policy_is_read_from_its_f
 ) -> None:
     own = random_adapter(tiny_folder, 3, 1)
     write_adapter(tmp_path / "old", own, base="tiny")
-    engine = load(tiny_folder, old=PolicyConfig.model_validate({"train": False, "path": str(tmp_path / "old")}))
+    engine = load(tiny_folder, old=str(tmp_path / "old"))
     prompt, base, old = [5] * 20, transformers_model(tiny_folder), merged_model(tiny_folder, own)
     for policy, model in (("wolf", base), ("", base), ("old", old)):
         completion = await engine.generate(prompt, SamplingParams(max_tokens=6, seed=1, policy=policy), session="s")
@@ -153,7 +148,7 @@ async def test_a_new_adapter_adds_nothing_and_a_frozen_policy_is_read_from_its_f
         await engine.load_adapters(Source(1, {"wolf": {"model.nothing": own[next(iter(own))]}}))
     await engine.aclose()
     with pytest.raises(ConfigError, match="is no adapter that can be read"):
-        load(tiny_folder, old=PolicyConfig.model_validate({"train": False, "path": str(tmp_path)}))
+        load(tiny_folder, old=str(tmp_path))
 
 
 @pytest.mark.parametrize(

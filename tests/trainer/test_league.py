@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from trainer_helpers import episode, group, node
-from two_policies import MODELS, batch, several
+from two_policies import MODELS, batch, loaded, several
 
 from astune.config.league import LeagueConfig, pool_of, slot_of
 from astune.config.schema import AstuneConfig
 from astune.engine import InProcessEngine
 from astune.schema import SamplingParams, Task
 from astune.trainer.league import league_metrics
-from astune.trainer.policies import Policies
 
 BOTH: dict[str, Any] = {"wolf": {"lora": {"rank": 2}}, "farmer": {"lora": {"rank": 2}}}
 ONE: dict[str, Any] = {"player": {"targets": ["first", "second"], "lora": {"rank": 2}}}
@@ -66,13 +65,13 @@ async def said(engine: InProcessEngine, policy: str) -> tuple[list[int], list[fl
 
 def engine_of(folder: Path, config: AstuneConfig) -> InProcessEngine:
     return InProcessEngine.load(
-        folder, model=config.model, engine=config.engine, max_model_len=256, policies=config.models
+        folder, model=config.model, engine=config.engine, max_model_len=256, adapters=dict.fromkeys(config.models)
     )
 
 
 async def test_an_earlier_version_answers_as_it_did_also_after_a_resume(small_folder: Path, tmp_path: Path) -> None:
     config = of(several(MODELS, deterministic=True), league=LeagueConfig(share=1, every=1, size=2))
-    policies, engine = Policies.load(small_folder, config), engine_of(small_folder, config)
+    policies, engine = loaded(small_folder, config), engine_of(small_folder, config)
     history: list[Any] = []
     for step in (1, 2, 3):
         await policies.enter_league(step, engine)
@@ -87,7 +86,7 @@ async def test_an_earlier_version_answers_as_it_did_also_after_a_resume(small_fo
     policies.save_state(tmp_path)
     await engine.aclose()
 
-    resumed, engine = Policies.load(small_folder, config), engine_of(small_folder, config)
+    resumed, engine = loaded(small_folder, config), engine_of(small_folder, config)
     resumed.load_state(tmp_path)
     await resumed.publish(engine)
     await resumed.enter_league(4, engine)
@@ -99,7 +98,7 @@ async def test_a_league_that_begins_or_changes_on_a_resume_has_every_opponent_th
     small_folder: Path, tmp_path: Path
 ) -> None:
     config = of(several(MODELS, deterministic=True), league=LeagueConfig(share=1, every=5, size=3))
-    policies, engine = Policies.load(small_folder, config), engine_of(small_folder, config)
+    policies, engine = loaded(small_folder, config), engine_of(small_folder, config)
     await policies.publish(engine)
     await policies.enter_league(13, engine)
     drawn = {past.adapter for n in range(40) if (past := config.past_player(13, str(n))) is not None}
@@ -111,7 +110,7 @@ async def test_a_league_that_begins_or_changes_on_a_resume_has_every_opponent_th
     await engine.aclose()
 
     config = of(config, league=LeagueConfig(share=1, every=2, size=3))
-    resumed, engine = Policies.load(small_folder, config), engine_of(small_folder, config)
+    resumed, engine = loaded(small_folder, config), engine_of(small_folder, config)
     resumed.load_state(tmp_path)
     await resumed.publish(engine)
     await resumed.enter_league(14, engine)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from trainer_helpers import config, distance
 from transformers import AutoModelForCausalLM
-from two_policies import FARMERS, MODELS, WOLVES, batch, several
+from two_policies import FARMERS, MODELS, WOLVES, batch, loaded, several
 
 from astune.schema import ConfigError
-from astune.trainer.policies import Policies
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.samples import account
 
@@ -31,7 +30,7 @@ def moved(trainer: PolicyTrainer, start: dict[str, Tensor]) -> dict[str, Tensor]
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_one_policy_is_bit_for_bit_a_run_of_one_adapter(small_folder: Path, dtype: str) -> None:
     alone = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, dtype=dtype))
-    policies = Policies.load(small_folder, several({"wolf": {"lora": {"rank": 4}}}, dtype=dtype))
+    policies = loaded(small_folder, several({"wolf": {"lora": {"rank": 4}}}, dtype=dtype))
     for step in (1, 2, 3):
         expected, found = alone.step(batch(step, WOLVES)), policies.step(batch(step, WOLVES))
         assert {name: found.metrics[name] for name in expected.metrics} == expected.metrics
@@ -43,8 +42,8 @@ def test_one_policy_is_bit_for_bit_a_run_of_one_adapter(small_folder: Path, dtyp
 
 def test_a_policy_named_like_a_module_leaves_the_other_as_it_would_be_alone(small_folder: Path) -> None:
     models = {"model": MODELS["wolf"] | {"targets": ["wolf"]}, "q_proj": MODELS["farmer"] | {"targets": ["farmer"]}}
-    named = Policies.load(small_folder, several(models, dtype="bfloat16"))
-    plain = Policies.load(small_folder, several(MODELS, dtype="bfloat16"))
+    named = loaded(small_folder, several(models, dtype="bfloat16"))
+    plain = loaded(small_folder, several(MODELS, dtype="bfloat16"))
     for step in (1, 2):
         named.step(batch(step))
         plain.step(batch(step))
@@ -61,7 +60,7 @@ def test_a_policy_may_have_any_name_that_torch_has_a_use_for(small_folder: Path)
     assert {"keys", "train", "forward"} <= set(taken)
     assert several({name: {"lora": {"rank": 2}} for name in taken}).models.keys() == set(taken)
     models = {"keys": MODELS["wolf"] | {"targets": ["wolf"]}, "train": MODELS["farmer"] | {"targets": ["farmer"]}}
-    named, plain = Policies.load(small_folder, several(models)), Policies.load(small_folder, several(MODELS))
+    named, plain = loaded(small_folder, several(models)), loaded(small_folder, several(MODELS))
     named.step(batch(1))
     plain.step(batch(1))
     for name, other in (("keys", "wolf"), ("train", "farmer")):
@@ -70,7 +69,7 @@ def test_a_policy_may_have_any_name_that_torch_has_a_use_for(small_folder: Path)
 
 
 def test_the_distance_to_the_engine_is_that_of_the_tokens_of_all_policies(small_folder: Path) -> None:
-    policies = Policies.load(small_folder, several(MODELS))
+    policies = loaded(small_folder, several(MODELS))
     policies.step(batch(1))
     late = batch(2)
     for own in (e for g in late.groups for e in g.episodes):
@@ -87,7 +86,7 @@ def test_the_distance_to_the_engine_is_that_of_the_tokens_of_all_policies(small_
 
 
 def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(small_folder: Path) -> None:
-    policies = Policies.load(small_folder, several(MODELS))
+    policies = loaded(small_folder, several(MODELS))
     wolf = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, optim={"lr": 1e-2}))
     farmer = PolicyTrainer.load(small_folder, config(lora={"rank": 2}))
     start = merged(wolf)
@@ -104,7 +103,7 @@ def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(s
 
 
 def test_a_policy_that_wrote_nothing_stays_as_it_is(small_folder: Path) -> None:
-    policies = Policies.load(small_folder, several(MODELS))
+    policies = loaded(small_folder, several(MODELS))
     before = merged(policies["farmer"])
     report = policies.step(batch(1, WOLVES))
     assert all(torch.equal(before[name], tensor) for name, tensor in merged(policies["farmer"]).items())
@@ -114,7 +113,7 @@ def test_a_policy_that_wrote_nothing_stays_as_it_is(small_folder: Path) -> None:
 
 def test_every_sampled_token_is_trained_by_one_policy(small_folder: Path) -> None:
     one = batch(1)
-    report = Policies.load(small_folder, several(MODELS)).step(one)
+    report = loaded(small_folder, several(MODELS)).step(one)
     accounts = account(one)
     assert (
         report.trained_tokens
@@ -129,11 +128,11 @@ def test_every_sampled_token_is_trained_by_one_policy(small_folder: Path) -> Non
 
 def test_a_resumed_run_goes_on_bit_for_bit_and_with_an_optimiser_for_each(small_folder: Path, tmp_path: Path) -> None:
     settings = several(MODELS, deterministic=True)
-    whole = Policies.load(small_folder, settings)
+    whole = loaded(small_folder, settings)
     whole.step(batch(1))
     whole.save_state(tmp_path)
     whole.step(batch(2))
-    resumed = Policies.load(small_folder, settings)
+    resumed = loaded(small_folder, settings)
     resumed.load_state(tmp_path)
     assert resumed.version == 1
     resumed.step(batch(2))
@@ -145,7 +144,7 @@ def test_a_resumed_run_goes_on_bit_for_bit_and_with_an_optimiser_for_each(small_
 def test_an_adapter_is_saved_as_peft_loads_it_and_as_a_policy_begins_with_it(
     small_folder: Path, tmp_path: Path
 ) -> None:
-    policies = Policies.load(small_folder, several(MODELS))
+    policies = loaded(small_folder, several(MODELS))
     policies.step(batch(1))
     policies.save_model(tmp_path)
     ids = torch.tensor([[1, 2, 3, 4, 5]])
@@ -156,11 +155,11 @@ def test_an_adapter_is_saved_as_peft_loads_it_and_as_a_policy_begins_with_it(
         adapted: Any = peft.PeftModel.from_pretrained(base, tmp_path / name).eval()
         with torch.no_grad():
             torch.testing.assert_close(adapted(ids).logits, plain(ids).logits, rtol=1e-4, atol=1e-5)
-    begun = Policies.load(small_folder, several({"wolf": {"lora": {"rank": 4}, "path": str(tmp_path / "wolf")}}))
+    begun = loaded(small_folder, several({"wolf": {"lora": {"rank": 4}, "path": str(tmp_path / "wolf")}}))
     ours, theirs = merged(begun["wolf"]), merged(policies["wolf"])
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     with pytest.raises(ConfigError, match="another rank or another alpha"):
-        Policies.load(small_folder, several({"wolf": {"lora": {"rank": 8}, "path": str(tmp_path / "wolf")}}))
+        loaded(small_folder, several({"wolf": {"lora": {"rank": 8}, "path": str(tmp_path / "wolf")}}))
     models = {"wolf": {"lora": {"rank": 4}, "path": str(tmp_path / "wolf")}}
     with pytest.raises(ConfigError, match=r"models\.wolf begins with an adapter"):
-        Policies.load(small_folder, several(models, loss={"kl_coef": 0.1}))
+        loaded(small_folder, several(models, loss={"kl_coef": 0.1}))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainer_helpers import VOCABULARY, config, episode, group, node
 
 from astune.config.schema import AstuneConfig
 from astune.schema import Episode, TrainingBatch
+from astune.trainer.policies import Policies
 
 WOLVES, FARMERS = ("Ann", "Bob"), ("Eve", "Dan")
 TARGETS = {**dict.fromkeys(WOLVES, "wolf"), **dict.fromkeys(FARMERS, "farmer")}
@@ -42,3 +44,9 @@ def batch(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBat
         for one in groups
     ]
     return TrainingBatch(step, groups, [list(row) for row in advantages])
+
+
+def loaded(folder: Path, config: AstuneConfig) -> Policies:
+    """The policies of a run whose `model.path` is in `folder`."""
+    bases = [(base, folder if base.key == "model.path" else Path(base.path)) for base in config.bases()]
+    return Policies.load(bases, config)

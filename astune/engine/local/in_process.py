@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import torch
 
-from astune.config.policies import PolicyConfig
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine.adapters import AdapterSource, read_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
@@ -53,7 +52,7 @@ class InProcessEngine:
         engine: EngineConfig,
         max_model_len: int,
         deterministic: bool,
-        policies: Mapping[str, PolicyConfig],
+        policies: Iterable[str],
     ) -> None:
         self._model = model
         self._policies = {"", *policies}
@@ -96,12 +95,12 @@ class InProcessEngine:
         engine: EngineConfig,
         max_model_len: int,
         deterministic: bool = False,
-        policies: Mapping[str, PolicyConfig] = MappingProxyType({}),
+        adapters: Mapping[str, str | None] = MappingProxyType({}),
     ) -> InProcessEngine:
         """Load a Hugging Face folder onto the device that is there.
 
         Args:
-            policies: those of `models`; their adapters are read from `path`, and a new one adds nothing yet.
+            adapters: the folder of each policy's adapter; None is a new one, which adds nothing yet.
 
         Raises:
             EngineError: the folder cannot be loaded, or its architecture cannot be served.
@@ -122,9 +121,8 @@ class InProcessEngine:
         token_model = _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
         windowed = isinstance(token_model, HfModel) and token_model.windowed
         require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
-        adapting = {name: policy.path for name, policy in policies.items() if policy.adapts}
         token_model.load_adapters(
-            {name: read_adapter(Path(path).expanduser()) if path else {} for name, path in adapting.items()}
+            {name: read_adapter(Path(path).expanduser()) if path else {} for name, path in adapters.items()}
         )
         return cls(
             token_model,
@@ -134,7 +132,7 @@ class InProcessEngine:
             engine=engine,
             max_model_len=max_model_len,
             deterministic=deterministic,
-            policies=policies,
+            policies=adapters,
         )
 
     def open_session(self, session: str) -> None:

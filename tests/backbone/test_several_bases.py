@@ -1,0 +1,126 @@
+"""Runs whose policies have models of their own: planned, trained, resumed, measured, exported, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from astune_command import astune
+from safetensors.torch import load_file
+from test_several_policies import configure, run_in
+
+from astune.backbone.bases import folders, require_bases
+from astune.backbone.memory import ModelShape, estimates
+from astune.config.schema import AstuneConfig
+from astune.engine.adapters import policies_in
+from astune.runs import balance_of
+from astune.schema import ConfigError
+
+
+def copied(folder: Path, to: Path) -> Path:
+    shutil.copytree(folder, to)
+    return to
+
+
+def of(model: Path, models: dict[str, Any], **more: Any) -> AstuneConfig:
+    return AstuneConfig.model_validate({"model": {"path": str(model), "dtype": "float32"}, "models": models, **more})
+
+
+@pytest.mark.slow
+def test_a_whole_model_and_adapters_on_two_bases_are_trained_resumed_measured_and_exported(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
+    other = copied(tiny_folder, tmp_path / "other")
+    models = {
+        "wolf": {"targets": ["werewolf"], "path": str(other), "optim": {"lr": 1e-2, "warmup_steps": 0}},
+        "village": {"path": str(other), "lora": {"rank": 4}},
+        "judge": {"train": False, "path": str(other)},
+    }
+    latest: list[dict[str, Any]] = []
+    for name in ("whole", "broken"):
+        folder = tmp_path / name
+        configure(folder, tiny_folder)
+        settings = yaml.safe_load((folder / "conf.yaml").read_text())
+        settings["astune"]["models"] = models
+        del settings["astune"]["trainer"]["league"]
+        (folder / "conf.yaml").write_text(yaml.safe_dump(settings))
+        if name == "broken":
+            (folder / "fuse").write_text(str(4 + 2 * 16 + 5))
+            astune(folder, "--conf", "conf.yaml", status=-signal.SIGKILL)
+            (folder / "fuse").unlink()
+            astune(folder, "--resume", str(run_in(folder).path))
+        else:
+            said = astune(folder, "--conf", "conf.yaml", "--dry-run")
+            assert f"every weight of wolf, from {other}" in said
+            assert f"the adapters judge (frozen), village of {other}" in said
+            astune(folder, "--conf", "conf.yaml")
+        checkpoint = run_in(folder).checkpoints.latest()
+        assert checkpoint is not None
+        assert policies_in(checkpoint.model) == ["village", "wolf"]
+        latest.append({"wolf": checkpoint.model / "wolf", "village": checkpoint.model / "village"})
+    for name, file in (("wolf", "model.safetensors"), ("village", "adapter_model.safetensors")):
+        whole, resumed = ((one[name] / file).read_bytes() for one in latest)
+        assert whole == resumed, "a killed run ends as if it had not been"
+    folder, run = tmp_path / "whole", run_in(tmp_path / "whole")
+    for line in run.metrics():
+        if line.kind == "train":
+            assert balance_of(line.metrics).difference == 0
+            assert line.metrics["train/policy/wolf/trained_tokens"] > 0
+            assert line.metrics["train/logprob_diff_max"] < 1e-3, "the engine samples with what the trainer trains"
+    assert "4 tasks" in astune(folder, "eval", "conf.yaml", "--model", str(run.path))
+    for name in ("wolf", "village"):
+        astune(folder, "export", str(run.path), "--to", name, "--policy", name)
+        assert load_file(folder / name / "model.safetensors").keys() == load_file(other / "model.safetensors").keys()
+        assert json.loads((folder / name / "config.json").read_text())["model_type"] == "llama"
+    assert (folder / "wolf/model.safetensors").read_bytes() == (latest[0]["wolf"] / "model.safetensors").read_bytes()
+    assert "has the policies village, wolf" in astune(folder, "chat", str(run.path), "--message", "hi", status=1)
+
+
+def test_models_of_another_tokenizer_or_template_are_refused_by_name(tiny_folder: Path, tmp_path: Path) -> None:
+    models = {"wolf": {"path": str(copied(tiny_folder, tmp_path / "same"))}}
+    assert [base.whole for base, _ in folders(of(tiny_folder, models))] == [None, "wolf"]
+    other = copied(tiny_folder, tmp_path / "other")
+    (other / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with pytest.raises(ConfigError, match=r"astune\.models\.wolf\.path is .*other, whose chat template is other than"):
+        require_bases(of(tiny_folder, {"wolf": {"path": str(other)}}))
+    tokenizer = json.loads((tmp_path / "same/tokenizer.json").read_text())
+    tokenizer["model"]["merges"].pop()
+    (tmp_path / "same/tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ConfigError, match=r"models\.wolf\.path is .*same, whose tokenizer is other than that of model"):
+        require_bases(of(tiny_folder, models))
+
+
+def test_a_model_that_is_not_there_is_named_by_its_key(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"astune\.models\.wolf\.path: .* is no folder, no \.gguf file and no hub id"):
+        require_bases(of(tiny_folder, {"wolf": {"path": str(tmp_path / "gone"), "lora": {"rank": 2}}}))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"astune\.models\.wolf\.path: .*empty has no config\.json"):
+        require_bases(of(tiny_folder, {"wolf": {"path": str(tmp_path / "empty")}}))
+
+
+def test_memory_counts_each_base_once(tiny_folder: Path, tmp_path: Path) -> None:
+    path = str(copied(tiny_folder, tmp_path / "other"))
+    shape = ModelShape.of(json.loads((tiny_folder / "config.json").read_text()))
+    assert shape is not None
+
+    def weights(models: dict[str, Any]) -> dict[str, float]:
+        engine = {"kv_cache_gb": 1e-5}
+        (found,) = estimates(of(tiny_folder, models, engine=engine), shape, on_gpu=True, in_bfloat16=False)
+        return found.parts
+
+    rank = {"lora": {"rank": 2}}
+    one = weights({"wolf": {"path": path}})
+    two = weights({"wolf": {"path": path}, "fox": {"path": path}})
+    assert two["weights"] == 2 * one["weights"] == 2 * 4 * shape.parameters
+    assert two["gradients and AdamW"] == 2 * one["gradients and AdamW"] == 2 * 12 * shape.parameters
+    shared = weights({"wolf": {"path": path, **rank}, "fox": {"path": path, **rank}})
+    assert shared["weights"] == 4 * (shape.parameters + 2 * shape.adapters(2))
+    assert shared["engine"] == 2 * 4 * shape.parameters, "beside it the model of the agents of no policy"
+    frozen = weights({"wolf": rank, "old": {"train": False, "path": path}})
+    assert frozen["weights"] == 4 * (shape.parameters + shape.adapters(2))
+    assert frozen["engine"] == shared["engine"]
