@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import signal
+import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
-from test_programs import CURL_AGENT, SDK_AGENT, written
+from test_programs import CURL_AGENT, FAILS, SDK_AGENT, written
 
 from astune.config.schema import ProgramConfig
 from astune.context_tracker.replay import faults
@@ -46,11 +51,15 @@ def _confines() -> None:
         pytest.skip(f"this machine has no {cause.message}")
 
 
-def play(renderer: Renderer, command: list[str], *, episodes: int = 1, **settings: Any) -> list[Episode]:
+def play(
+    renderer: Renderer, command: list[str], *, episodes: int = 1, timeout_s: float = 60, **settings: Any
+) -> list[Episode]:
     """The episodes of a sandboxed program, at once."""
     program = ProgramConfig(command=command, sandboxed=True, **settings)
     ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
-    stage = build_stage(renderer, program_workflow(program), replies=lambda *_: ids, num_repeat=episodes)
+    stage = build_stage(
+        renderer, program_workflow(program), replies=lambda *_: ids, num_repeat=episodes, episode_timeout_s=timeout_s
+    )
     (group,) = asyncio.run(stage.play([task_of(metadata={"answer": "SECRET", "repo": "a/b"})]))
     return [*group.episodes, *group.failed_attempts]
 
@@ -91,15 +100,46 @@ def test_too_much_memory_ends_it_and_is_named(renderer: Renderer) -> None:
     assert "MiB of memory and was ended" in (episodes[0].error or "")
 
 
+def test_an_episode_that_is_over_ends_all_that_its_program_started(renderer: Renderer) -> None:
+    mark = f"over-{uuid.uuid4().hex}"
+    episode, *_ = play(renderer, ["sh", "-c", f"setsid sh -c 'sleep 100; : {mark}' & sleep 100; : {mark}"], timeout_s=2)
+    assert episode.status == "error"
+    eventually(lambda: not processes_called(mark), "no process of the program is left")
+
+
+LAUNCHER = """
+import asyncio, sys
+from astune.sandbox.jail import Jail
+from astune.workflow.program import run_once, variables_of
+command = ["/bin/sh", "-c", "setsid sh -c 'sleep 100; : " + sys.argv[1] + "' & sleep 100; : " + sys.argv[1]]
+asyncio.run(run_once(command, {}, variables_of("http://127.0.0.1:9/v1", "k", "m"), jail=Jail([], 64)))
+"""
+
+
+def test_a_program_does_not_outlive_a_trainer_that_was_killed() -> None:
+    mark = f"killed-{uuid.uuid4().hex}"
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, mark])
+    inside = lambda: [pid for pid in processes_called(mark) if pid != launcher.pid]  # noqa: E731
+    eventually(lambda: len(inside()) >= 4, "guardian, jail and program run")
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    eventually(lambda: not inside(), "all have ended")
+
+
+def processes_called(mark: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
 def test_modules_beside_the_agent_are_shown_where_they_are_named(renderer: Renderer, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "helper.py").write_text("WORD = 'helped'")
-    agent = written(
-        tmp_path / "agent.py",
-        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
-        + SDK_AGENT
-        + "\nfrom mine.helper import WORD\nprint(WORD)",
-    )
+    imports = f"sys.path.insert(0, {str(tmp_path)!r})\nfrom mine.helper import WORD\nprint(WORD)"
+    agent = written(tmp_path / "agent.py", FAILS + imports)
     (episode, *_) = play(renderer, [sys.executable, agent])
     assert "No module named 'mine'" in episode.judge_inputs["stderr"]
     (episode,) = play(renderer, [sys.executable, agent], readable=[str(tmp_path / "mine")])
