@@ -132,7 +132,7 @@ class Policies:
         before, reports = self.version, dict[str, StepReport]()
         for name, trainer in self._trainers.items():
             own = self._part(batch, name)
-            if any(timeline.n_trained for one in own.groups for e in one.episodes for timeline in e.timelines):
+            if account(own).trained:
                 trainer.model.activate()
                 reports[name] = trainer.step(own)
         if not reports:

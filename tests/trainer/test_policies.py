@@ -111,6 +111,20 @@ def test_a_policy_that_wrote_nothing_stays_as_it_is(small_folder: Path) -> None:
     assert policies["farmer"].version == policies["wolf"].version == 1
 
 
+def test_a_policy_that_wrote_in_episodes_without_a_reward_alone_stays_as_it_is(small_folder: Path) -> None:
+    policies = Policies.load(small_folder, several(MODELS))
+    before = merged(policies["farmer"])
+    own = batch(1, WOLVES)
+    with_farmers = batch(1)
+    own.groups[0].episodes[0] = with_farmers.groups[0].episodes[0]
+    own.groups[0].episodes[0].reward, own.advantages[0][0] = None, float("nan")
+    report = policies.step(own)
+    assert "policy/wolf/loss" in report.metrics
+    assert "policy/farmer/loss" not in report.metrics
+    after = merged(policies["farmer"])
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 def test_every_sampled_token_is_trained_by_one_policy(small_folder: Path) -> None:
     one = batch(1)
     report = loaded(small_folder, several(MODELS)).step(one)
