@@ -234,7 +234,7 @@ async def test_a_server_without_a_page_of_its_health_is_not_left_out_for_that(sc
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [({"finish_reason": "abort"}, "broke an answer off: abort"), (None, "what is no completion")]
+    ("more", "said"), [({"finish_reason": "abort"}, "broke an answer off: abort"), (None, "with a completion")]
 )
 async def test_an_answer_that_is_none_is_an_error(script, monkeypatch, more, said):
     if more is None:

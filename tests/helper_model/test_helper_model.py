@@ -153,7 +153,7 @@ async def test_a_list_of_models_in_another_form_is_an_error_with_its_fix() -> No
         async def models(self, request: Any) -> JSONResponse:
             return JSONResponse(["m"])
 
-    error = r"no list of models: .*set helper_model\.model"
+    error = r"with a list of models: .*set helper_model\.model"
     with listening(Odd()) as server, pytest.raises(HelperModelError, match=error):
         await HelperModel(HelperModelConfig(base_url=server.url)).ask("Add.", ADD)
 
