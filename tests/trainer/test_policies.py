@@ -112,7 +112,7 @@ def test_a_policy_that_wrote_nothing_stays_as_it_is(small_folder: Path) -> None:
 
 
 def test_a_policy_that_wrote_in_episodes_without_a_reward_alone_stays_as_it_is(small_folder: Path) -> None:
-    policies = Policies.load(small_folder, several(MODELS))
+    policies = loaded(small_folder, several(MODELS))
     before = merged(policies["farmer"])
     own = batch(1, WOLVES)
     with_farmers = batch(1)
