@@ -13,6 +13,7 @@ from test_architectures import save_random
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import PolicyEngine, StreamingEngine
+from astune.engine.local._scheduler import Scheduler
 from astune.engine.local.policy_router import PolicyRouter
 from astune.schema import Completion, EngineError, SamplingParams
 
@@ -96,6 +97,16 @@ async def test_tokens_are_streamed_and_the_cache_is_shared_out(folders: dict[str
     completion = await engine.stream(PROMPT, params, session="s", on_token=keep)
     assert seen == completion.token_ids
     assert [each._kv_cache_gb for each in engine._engines] == [pytest.approx(AstuneConfig().engine.kv_cache_gb / 3)] * 3
+    await engine.aclose()
+
+
+async def test_bases_compute_in_turns(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, held = load(folders), list[bool]()
+    (turn,) = {each._turn for each in engine._engines}
+    step = Scheduler.step
+    monkeypatch.setattr(Scheduler, "step", lambda self: (held.append(turn.locked()), step(self)))
+    await asyncio.gather(*(say(engine, name) for name in ("wolf", "owl", "hen")))
+    assert set(held) == {True}
     await engine.aclose()
 
 

@@ -53,8 +53,10 @@ class InProcessEngine:
         max_model_len: int,
         deterministic: bool,
         policies: Iterable[str],
+        turn: threading.Lock | None = None,
     ) -> None:
         self._model = model
+        self._turn = turn or threading.Lock()
         self._policies = {"", *policies}
         self._grammars = grammars
         self._max_model_len = max_model_len
@@ -96,11 +98,13 @@ class InProcessEngine:
         max_model_len: int,
         deterministic: bool = False,
         adapters: Mapping[str, str | None] = MappingProxyType({}),
+        turn: threading.Lock | None = None,
     ) -> InProcessEngine:
         """Load a Hugging Face folder onto the device that is there.
 
         Args:
             adapters: the folder of each policy's adapter; None is a new one, which adds nothing yet.
+            turn: held while it computes; engines on the same processors share one.
 
         Raises:
             EngineError: the folder cannot be loaded, or its architecture cannot be served.
@@ -133,6 +137,7 @@ class InProcessEngine:
             max_model_len=max_model_len,
             deterministic=deterministic,
             policies=adapters,
+            turn=turn,
         )
 
     def open_session(self, session: str) -> None:
@@ -273,7 +278,8 @@ class InProcessEngine:
                     if self._has_weights and not self._loads:
                         scheduler.admit()
                     if scheduler.running:
-                        scheduler.step()
+                        with self._turn:
+                            scheduler.step()
                     with self._changed:
                         self._stats = scheduler.stats
                     scheduler.deliver()

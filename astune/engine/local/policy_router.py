@@ -1,12 +1,13 @@
 """The engine of several policies: one in-process engine for each base, asked by policy.
 
 It decides which weights answer, and nothing else. Requests of one base are computed in one batch; those of two bases
-are computed beside each other. `engine.kv_cache_gb` is shared out in equal parts.
+take turns, since both would use every core. `engine.kv_cache_gb` is shared out in equal parts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -49,6 +50,7 @@ class PolicyRouter:
     ) -> PolicyRouter:
         """Load each base from its folder, as `InProcessEngine.load` does."""
         part = engine.model_copy(update={"kv_cache_gb": engine.kv_cache_gb / len(bases)})
+        turn = threading.Lock()
         loaded: list[tuple[Base, InProcessEngine]] = []
         try:
             for base, folder in bases:
@@ -59,6 +61,7 @@ class PolicyRouter:
                     max_model_len=max_model_len,
                     deterministic=deterministic,
                     adapters=base.adapters,
+                    turn=turn,
                 )
                 loaded.append((base, one))
         except BaseException:
