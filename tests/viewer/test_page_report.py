@@ -6,6 +6,8 @@ import pytest
 from astune_command import astune
 from page_stage import CHINESE
 
+from astune.app import html_page
+
 pytestmark = pytest.mark.slow
 
 EPISODES = ["train-1-forked-0-1", "train-1-markup <b>bold</b>-0-1"]
@@ -57,3 +59,14 @@ def test_the_page_hands_out_the_report_of_an_episode(page, served, staged, tmp_p
     page.goto(f"file://{tmp_path}/one.html")
     page.locator(".episode-pane .count", has_text="1").wait_for()
     page.get_by_text("Once upon a time").first.wait_for()  # a report of one episode opens on it
+
+
+def test_words_of_a_table_are_whole_on_a_phone(page, tmp_path):
+    columns = ["set", *(f"#column {number}" for number in range(9))]
+    body = html_page.table(columns, [["regression", *["+0.046"] * 9]])
+    file = tmp_path / "table.html"
+    file.write_text(html_page.page("A table", body))
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(file.as_uri())
+    assert page.locator("td").first.bounding_box()["height"] < 60
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

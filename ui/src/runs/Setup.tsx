@@ -1,7 +1,7 @@
 /** What the run was started with. */
 
 import type { Run, RunInfo } from '../data/types'
-import { differing } from './columns'
+import { differing, toldApart } from './columns'
 import { moment } from '../text/format'
 import { t } from '../text/translate'
 
@@ -35,6 +35,7 @@ export function Setup({ run, over }: { run: Run; over: RunInfo[] }) {
 /** The settings in which the runs on show differ, a column a run. */
 function Differences({ runs }: { runs: RunInfo[] }) {
   const keys = differing(runs)
+  const told = toldApart(runs)
   return (
     <>
       <h3>{t('differing')}</h3>
@@ -49,6 +50,7 @@ function Differences({ runs }: { runs: RunInfo[] }) {
                 {runs.map(({ run, experiment, name }) => (
                   <th key={run} scope="col">
                     {experiment} {name}
+                    <div class="faint">{told.get(run)}</div>
                   </th>
                 ))}
               </tr>

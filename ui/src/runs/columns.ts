@@ -69,8 +69,19 @@ function ofSetting(key: string): Column {
   return { key, title: key, isNumber: false, value, text: (info) => written(info) ?? '–' }
 }
 
-/** The settings in which the runs on show differ from each other, the ones that most runs have first. */
+/** The settings in which the runs on show differ from each other, those first that differ within an experiment, as a sweep's do. */
 export function differing(runs: RunInfo[]): string[] {
+  const within = new Set([...byExperiment(runs).values()].flatMap(differingAtAll))
+  return differingAtAll(runs).toSorted((one, other) => Number(within.has(other)) - Number(within.has(one)))
+}
+
+function byExperiment(runs: RunInfo[]): Map<string, RunInfo[]> {
+  const found = new Map<string, RunInfo[]>()
+  for (const info of runs) found.set(info.experiment, [...(found.get(info.experiment) ?? []), info])
+  return found
+}
+
+function differingAtAll(runs: RunInfo[]): string[] {
   const values = new Map<string, Set<string>>()
   for (const { settings } of runs) {
     for (const [key, value] of Object.entries(settings ?? {})) values.set(key, (values.get(key) ?? new Set()).add(value))
@@ -80,11 +91,9 @@ export function differing(runs: RunInfo[]): string[] {
 
 /** What tells each run from the others of its experiment: the first settings in which they differ, and the seed. */
 export function toldApart(runs: RunInfo[]): Map<string, string> {
-  const experiments = new Map<string, RunInfo[]>()
-  for (const info of runs) experiments.set(info.experiment, [...(experiments.get(info.experiment) ?? []), info])
   const told = new Map<string, string>()
-  for (const group of experiments.values()) {
-    const keys = differing(group).slice(0, TOLD_SETTINGS)
+  for (const group of byExperiment(runs).values()) {
+    const keys = differingAtAll(group).slice(0, TOLD_SETTINGS)
     const bySeed = new Set(group.map(({ seed }) => seed)).size > 1
     for (const { run, settings, seed } of group) {
       const values = keys.map((key) => `${key.split('.').at(-1)} ${settings?.[key] ?? '–'}`)

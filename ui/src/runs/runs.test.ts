@@ -84,3 +84,9 @@ it('tells runs of one experiment apart by what they differ in', () => {
     ['b', 'lr 5e-5 · Seed 1'],
   ])
 })
+
+it('has the settings first in which runs of one experiment differ', () => {
+  const run = (experiment: string, settings: object): RunInfo => ({ experiment, settings }) as unknown as RunInfo
+  const runs = [run('sweep', { device: 'cpu', lr: '1' }), run('sweep', { device: 'cpu', lr: '2' }), run('other', { device: 'cuda', lr: '1' })]
+  expect(differing(runs)).toEqual(['lr', 'device'])
+})
