@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from astune_command import astune
 from safetensors.torch import load_file
 from test_several_policies import configure, run_in
 
+from astune.app.evaluation import with_model
 from astune.backbone.bases import folders, require_bases
 from astune.backbone.memory import ModelShape, estimates
 from astune.config.schema import AstuneConfig
-from astune.engine.adapters import policies_in
+from astune.engine.adapters import Factors, policies_in, write_adapter
 from astune.runs import balance_of
 from astune.schema import ConfigError
 
@@ -124,3 +126,20 @@ def test_memory_counts_each_base_once(tiny_folder: Path, tmp_path: Path) -> None
     frozen = weights({"wolf": rank, "old": {"train": False, "path": path}})
     assert frozen["weights"] == 4 * (shape.parameters + shape.adapters(2))
     assert frozen["engine"] == shared["engine"]
+
+
+def test_a_run_is_measured_on_the_bases_that_its_policies_had(tiny_folder: Path, tmp_path: Path) -> None:
+    own = copied(tiny_folder, tmp_path / "own")
+    factors = {"model.layers.0.mlp.up_proj": Factors(torch.zeros(2, 64), torch.zeros(128, 2), 1.0)}
+    write_adapter(tmp_path / "run/village", factors, base=str(own))
+    copied(tiny_folder, tmp_path / "run/wolf")
+    models = {"wolf": {"path": str(own)}, "village": {"path": str(own), "lora": {"rank": 2}}}
+    measured = with_model(of(tiny_folder, models), tmp_path / "run")
+    assert measured.models["wolf"].base == str(tmp_path / "run/wolf")
+    assert (measured.models["village"].base, measured.models["village"].start) == (
+        str(own),
+        str(tmp_path / "run/village"),
+    )
+    elsewhere = models | {"village": models["village"] | {"path": str(tiny_folder)}}
+    with pytest.raises(ConfigError, match=rf"is an adapter on {own}, and models\.village\.path is {tiny_folder}"):
+        with_model(of(tiny_folder, elsewhere), tmp_path / "run")

@@ -132,7 +132,7 @@ def test_two_policies_are_trained_resumed_measured_and_exported(tmp_path: Path, 
     assert "4 tasks" in astune(whole, "eval", "conf.yaml", "--model", str(run.path))
     other = shutil.copytree(tiny_folder, tmp_path / "other")
     elsewhere = ("eval", "conf.yaml", "--model", str(run.path), "--set", f"model.path={other}")
-    assert f"are adapters on {tiny_folder}, and model.path is {other}" in astune(whole, *elsewhere, status=2)
+    assert f"is an adapter on {tiny_folder}, and model.path is {other}" in astune(whole, *elsewhere, status=2)
     refused = astune(whole, "chat", str(run.path), "--message", "hello", status=1)
     assert "has the policies village, wolf" in refused
     assert "has no policy fox" in astune(whole, "export", str(run.path), "--to", "out", "--policy", "fox", status=1)
