@@ -7,32 +7,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 from rich.console import Console
 
 from astune.app.display import open_display
-from astune.cli._errors import exit_with
+from astune.cli.app import run
 from astune.config import AstuneConfig
 from astune.runs import RunDirectory
-from astune.schema import WorkflowError, visible
+from astune.schema import visible
 
 TITLE, CLIPBOARD, CLEAR, C1, BIDI = "\x1b]0;owned\x07", "\x1b]52;c;cm0gLXJm\x07", "\x1b[2J", "\x9b31m", "\u202e"
 ATTACKS = (TITLE, CLIPBOARD, CLEAR, C1, BIDI, "\r", "\b")
 
 
 def an_error(attack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    def work() -> int:
-        raise WorkflowError(f"the tool said {attack}", hint=f"see {attack}")
-
-    with pytest.raises(typer.Exit):
-        exit_with(work)
+    with pytest.raises(SystemExit):
+        run(["--conf", str(folder / f"no {attack}.yaml")])
     return capsys.readouterr().err
 
 
 def a_line_of_a_training(attack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     console = Console(file=io.StringIO(), width=200)
-    run = RunDirectory.create(folder, "demo")
-    with run, open_display(AstuneConfig(), run, console=console) as progress:
+    recorded = RunDirectory.create(folder, "demo")
+    with recorded, open_display(AstuneConfig(), recorded, console=console) as progress:
         progress.say(f"a group was dropped: {attack}")
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
