@@ -139,7 +139,8 @@ def new_app(
         return JSONResponse({"object": "list", "data": [model]})
 
     async def healthz(_: Request) -> Response:
-        return JSONResponse("OK" if workers is None else {"status": "OK", "lanes": workers.board.lanes()})
+        lanes = {} if workers is None else workers.board.lanes()
+        return JSONResponse({"status": "OK", **keys.health(), "lanes": lanes})
 
     return Starlette(
         routes=[

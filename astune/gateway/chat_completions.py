@@ -162,6 +162,8 @@ class Sampled:
     """The stop sequence that ended it."""
     cached_tokens: int = 0
     """Tokens of the prompt that the engine had computed before."""
+    weights_version: int | None = None
+    """Version of the weights that sampled it."""
 
     @property
     def text(self) -> Settled:

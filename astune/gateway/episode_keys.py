@@ -111,6 +111,10 @@ class OpenKey:
     access: bytes = b""
     """Names the key in the store."""
     store: AnswerStore | None = None
+    n_running: int = 0
+    """Requests that the model is answering."""
+    weights_version: int | None = None
+    """Version of the weights that sampled its last answer."""
     _restored: bool = False
     _given: list[Given] = field(default_factory=list)
     _by_idempotency_key: dict[str, Given] = field(default_factory=dict)
@@ -192,10 +196,15 @@ class OpenKey:
         return sampled
 
     async def _called(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
+        self.n_running += 1
         try:
-            return await self.sample(request, live)
+            answer = await self.sample(request, live)
         except asyncio.CancelledError as cause:
             raise WorkflowError("the call was cancelled: its episode is over, or its agent hung up") from cause
+        finally:
+            self.n_running -= 1
+        self.weights_version = answer.weights_version
+        return answer
 
 
 def _wake(answers: asyncio.Future[list[Sampled]], live: LiveAnswers | None) -> None:
@@ -237,6 +246,15 @@ class EpisodeKeys:
 
     def find(self, key: str) -> OpenKey | None:
         return self._open.get(_digest(key))
+
+    def health(self) -> dict[str, Any]:
+        """Count the open keys and their running requests, and name the newest weights that answered one of them."""
+        keys = list(self._open.values())
+        versions = [key.weights_version for key in keys if key.weights_version is not None]
+        return {
+            "capacity": {"keys": len(keys), "running": sum(key.n_running for key in keys)},
+            "weights_version": max(versions, default=None),
+        }
 
 
 def _digest(key: str) -> bytes:

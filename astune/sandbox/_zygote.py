@@ -26,8 +26,10 @@ from astune.schema import SandboxError, boundary
 
 _START_S = 30.0
 """Seconds that the interpreter may take to start; it takes a tenth of one on an idle machine."""
-_REPORT_S = 15.0
-"""Seconds beyond a call's own limit within which its end is reported."""
+_REPORT_S = 60.0
+"""Seconds beyond a call's own limit within which its end is reported; 15 were too few at a load of 13 on two cores."""
+_END_S = 15.0
+"""Seconds within which the interpreter ends when its socket is closed, before it is killed."""
 _MESSAGE_BYTES = 1 << 16
 
 
@@ -133,7 +135,7 @@ class ZygoteBackend:
             self._control.close()
             self._control = None
         if self._process is not None:
-            wait_or_kill(self._process, _REPORT_S)
+            wait_or_kill(self._process, _END_S)
             self._process = None
         if self._scratch is not None:
             remove_all(self._scratch.path)  # its parent process does, unless it was killed

@@ -274,6 +274,7 @@ class AgentModel(ChatModel):
             answer.usage.read_tokens,
             answer.stopped_by,
             completion.cached_tokens,
+            completion.weights_version,
         )
 
     async def count(self, request: ChatRequest) -> int:

@@ -86,6 +86,9 @@ def test_conversations_of_all_dialects_are_kept_masked_and_rated(served: Served,
     usage = httpx.get(f"{served.root}/usage", headers=head).json()
     assert usage["requests"] == 2
     assert usage["prompt_tokens"] == 2 * answer.usage.prompt_tokens
+    health = httpx.get(f"{served.root}/healthz").json()
+    assert health == {"status": "OK", "capacity": {"keys": 2, "running": 0}, "weights_version": 0, "lanes": {}}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("feedback.sqlite3*")} == {0o600}
     served.end()
     store = FeedbackStore(tmp_path / "feedback.sqlite3")
     kept = {each.interaction_id: each for each in store.interactions()}
