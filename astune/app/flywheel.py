@@ -6,8 +6,7 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +27,7 @@ from astune.app.flywheel_inputs import (
 from astune.app.flywheel_report import report_html
 from astune.app.flywheel_stages import Stages, Tried
 from astune.flywheel import Decision, History, Promotion, Turn, Turns
-from astune.runs import TURN_PAGE, RunLock, RunNotes, write_atomic
+from astune.runs import TURN_PAGE, RunNotes, write_atomic
 
 REPORT = "report.html"
 
@@ -73,7 +72,7 @@ class Flywheel:
             AstuneError: a stage failed; the same command resumes there.
         """
         inputs = self._inputs  # errors of the experiment are reported before anything is written
-        with self._locked():
+        with Turns(self.folder).locked():
             self.history.relink()
             turn = self._open() or self._begin()
             if turn is None:
@@ -136,18 +135,8 @@ class Flywheel:
         Raises:
             RunStoreError: nothing is promoted, or a turn is running.
         """
-        with self._locked():
+        with Turns(self.folder).locked():
             return self.history.roll_back()
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(self.folder / "lock")
-        lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _open(self) -> Turn | None:
         """Return the open turn; one whose inputs have changed is abandoned."""

@@ -98,12 +98,27 @@ def export(
 @feedback_app.command()
 def forget(
     user: Annotated[str, typer.Argument(metavar="USER", help="The user's id, as ratings and traces have it.")],
+    flywheel: Annotated[
+        Path | None,
+        typer.Option(
+            "--flywheel",
+            metavar="FOLDER",
+            help="Delete what turns of this flywheel made of them as well: tasks, reports, measurements and runs. "
+            "Decisions and promoted models stay.",
+        ),
+    ] = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Delete all that belongs to a user: conversations, ratings of them, and the user's own ratings."""
 
     def work() -> int:
-        interactions, ratings = _opened(store).forget(user)
+        opened = _opened(store)
+        if flywheel is not None:
+            from astune.app.flywheel_forgetting import forget_turns
+
+            turns = forget_turns(flywheel, opened.digests_of(user))
+            _print(f"deleted what {len(turns):,} turns of {flywheel} made of them")
+        interactions, ratings = opened.forget(user)
         _print(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
         _print("tasks are read from the store and are without them from now on; exported files are yours to delete")
         return 0

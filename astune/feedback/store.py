@@ -208,6 +208,14 @@ class FeedbackStore:
             conversations = self._file.execute("SELECT digest, id FROM interactions").fetchall()
             return dict(conversations), dict(self._file.execute("SELECT digest, interaction FROM ratings").fetchall())
 
+    def digests_of(self, user: str) -> set[str]:
+        """The digests of a user's conversations, of all ratings of them, and of the user's own ratings."""
+        known = known_user(user)
+        with self._transaction():
+            own = dict(self._file.execute("SELECT id, digest FROM interactions WHERE user = ?", (known,)))
+            ratings = self._file.execute("SELECT interaction, digest, user FROM ratings").fetchall()
+        return {*own.values(), *(digest for identity, digest, rater in ratings if identity in own or rater == known)}
+
     def opinions(self) -> dict[str, Opinion]:
         """Return the opinions on each rated interaction."""
         of_each: dict[str, list[Rating]] = {}

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astune.feedback.interaction import digest_of
-from astune.runs import write_atomic
+from astune.runs import RunLock, write_atomic
 from astune.schema import RunStoreError
 
 _NAME = re.compile(r"(\d{4,})-[0-9a-f]{8}")
 _INPUTS, _DONE, _ABANDONED = "turn", "done", "abandoned"
+_WITHOUT_TEXT = {f"{name}.json" for name in (_INPUTS, "trained", "decision", _DONE, _ABANDONED)}
+"""Files that hold nothing of what users said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Turn:
         return self._read(_INPUTS)
 
     @property
+    def feedback(self) -> set[str]:
+        """The digests of the conversations and ratings that it may learn from."""
+        return {*self.inputs["interactions"], *self.inputs["ratings"]}
+
+    @property
     def done(self) -> bool:
         return self.has(_DONE)
 
@@ -56,6 +65,14 @@ class Turn:
 
     def abandon(self, why: str) -> None:
         self.once(_ABANDONED, lambda: {"why": why})
+
+    def erase(self) -> None:
+        """Delete every file that may hold what users said."""
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in _WITHOUT_TEXT:
+                path.unlink()
 
     def has(self, stage: str) -> bool:
         return (self.folder / f"{stage}.json").is_file()
@@ -90,6 +107,17 @@ class Turns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "turns"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from the flywheel's folder. Raises: RunStoreError: one is in it."""
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(self._folder.parent / "lock")
+        lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def all(self) -> list[Turn]:
         if not self._folder.is_dir():

@@ -181,3 +181,21 @@ def test_what_a_user_wrote_and_had_deleted_is_not_learned(world: Path) -> None:
     astune(world, "feedback", "forget", "user3")
     said = astune(world, "flywheel", "wheel.yaml", "--dry-run")
     assert f"{n_before - 4} conversations" in said
+
+
+def test_turns_are_without_what_a_user_said_once_it_is_forgotten(world: Path) -> None:
+    astune(world, "flywheel", "wheel.yaml")
+    turn = only_turn(world)
+    run = Path(json.loads((turn / "trained.json").read_text())["run"])
+    [promotion] = history(world)
+    assert (turn / "train.jsonl").stat().st_size
+    assert "0 turns" in astune(world, "feedback", "forget", "nobody", "--flywheel", "flywheel")
+    assert "1 turns" in astune(world, "feedback", "forget", "user3", "--flywheel", "flywheel")
+    assert {path.name for path in turn.iterdir()} == {"turn.json", "trained.json", "decision.json", "done.json"}
+    assert not run.exists()
+    measured = [path.read_text() for path in (world / "flywheel" / "evaluations").glob("*.json")]
+    assert len(measured) == 4, "two models on the frozen set and on the regression set"
+    assert not any('"feedback-' in each for each in measured)
+    assert Path(promotion["model"]).is_dir(), "a promoted model stays"
+    assert "nothing is new since the last turn" in astune(world, "flywheel", "wheel.yaml")
+    assert "->" in astune(world, "flywheel", "rollback", "wheel.yaml")
