@@ -102,7 +102,9 @@ import json, urllib.request
 asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"], headers={"Authorization": os.environ["OPENAI_API_KEY"]})
 print(urllib.request.urlopen(asked).read().decode())
 print(json.load(sys.stdin) == json.load(open(os.environ["ASTUNE_TASK"])), os.listdir("."))
-open("mine", "w").write("x"), open("/tmp/too", "w").write("x"), open(os.path.expanduser("~/too2"), "w").write("x")
+temporary = os.environ["TMPDIR"] if sys.prefix.startswith("/tmp/") else "/tmp"  # the interpreter's folder is read-only
+for path in ("mine", temporary + "/too", os.path.expanduser("~/too2")):
+    open(path, "w").write("x")
 import getpass, multiprocessing, pwd
 print(getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name, multiprocessing.Lock())
 sys.exit(3)
@@ -175,7 +177,7 @@ for path in ({str(answers)!r}, "/etc/shadow", "/etc/hosts", "/etc/ssh", "/proc/s
              os.path.expanduser("~root/.ssh"), {__file__!r}):
     attempt(path, lambda: open(path, "rb").read(20) if not os.path.isdir(path) else os.listdir(path))
 for path, hidden in {hidden!r}.items():
-    shown = {{".pyenv", "work", "task.json"}}
+    shown = {{".pyenv", "work", "task.json", os.path.relpath(sys.prefix, path).split("/")[0]}}
     attempt(path, lambda: (set(os.listdir(path)) & set(hidden)) - shown or 1 / 0)
 attempt("link", lambda: (os.symlink({str(answers)!r}, "a"), open("a").read()))
 attempt("hard link", lambda: os.link({str(answers)!r}, "b"))
