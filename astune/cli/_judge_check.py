@@ -10,11 +10,14 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from astune.cli._reported import reported
+
 
 def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled: Path | None, dry_run: bool) -> int:
     """1 where the judge has a fault, else 0."""
     from astune.app.judge_check import TOLERANCE, check_judge
     from astune.config import load_config
+    from astune.config.output_file import require_output
     from astune.rubrics import read_examples
     from astune.task_judge.probes import PROBES
     from astune.task_reader import open_task_reader
@@ -28,13 +31,14 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
         each = len(PROBES) + 4
         console.print(f"{len(chosen)} tasks with {each} episodes each would be judged", highlight=False, soft_wrap=True)
         return 0
+    page = conf.with_name(f"{conf.stem}.judge.html")
+    require_output(page)
     with console.status("judging"):
         check = asyncio.run(check_judge(config, conf.parent, chosen, examples))
     table = Table("a wrong answer that", "earns more by", "at most", title=f"the judge of {conf.name}")
     for name, gains in check.gained.items():
         style = "red" if max(gains) > TOLERANCE else ""
         table.add_row(name, f"{fmean(gains):+.2f}", f"{max(gains):+.2f}", style=style)
-    console.print(table)
     lines = [
         f"reference answers that earn more than another task's: {sum(check.told_apart)} of {len(check.told_apart)}",
         f"the same episode judged twice: at most {max(check.wavered):.2f} apart",
@@ -44,8 +48,10 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
     if check.labels is not None:
         rate, (low, high) = check.labels.accuracy, check.labels.accuracy_interval
         lines.insert(2, f"pairs in the labels' order: {rate:.2f} [{low:.2f}, {high:.2f}] of {check.labels.pairs}")
-    for line in [*lines, *(f"fault: {fault}" for fault in check.faults)]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    with reported(page, f"The judge of {conf.name}") as report:
+        report.print(table)
+        for line in [*lines, *(f"fault: {fault}" for fault in check.faults)]:
+            report.print(line, highlight=False, markup=False, soft_wrap=True)
     return 1 if check.faults else 0
 
 

@@ -11,8 +11,10 @@ import typer
 
 from astune.cli._errors import RESUMES, exit_with
 from astune.cli._flags import Commands, DryRun, Set
+from astune.cli._reported import reported
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import TaskID
 
     from astune.config import AstuneConfig
@@ -73,12 +75,13 @@ def learn(
         with progress_bars() as on_progress:
             found, usage = asyncio.run(rubrics.learn(config, examples, description, on_progress))
         found.save(out)
-        for theme in found.themes:
-            print_line(f"\n{theme.theme}")
-            for rubric in theme.rubrics:
-                print_line(f"  {rubric.weight:5.2f}  {rubric.text}")
-        asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
-        print_line(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
+        with reported(out.with_name(f"{out.stem}.report.html"), f"Rubrics in {out.name}") as console:
+            for theme in found.themes:
+                print_line(f"\n{theme.theme}", console)
+                for rubric in theme.rubrics:
+                    print_line(f"  {rubric.weight:5.2f}  {rubric.text}", console)
+            asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
+            print_line(f"\n{len(found.rubrics)} rubrics in {out}; {asked}", console)
         return 0
 
     exit_with(work, interrupted=RESUMES)
@@ -97,7 +100,6 @@ def check(
     def work() -> int:
         import asyncio
 
-        from rich.console import Console
         from rich.table import Table
 
         from astune.app import rubrics
@@ -122,8 +124,10 @@ def check(
                 _with_interval(found.tau, found.tau_interval),
                 f"{each.usage.tokens:,}",
             )
-        Console().print(table)
-        print_line(f"{measured[0].agreement.pairs} pairs with different labels; a tie is half right; 95 % intervals")
+        with reported(file.with_name(f"{file.stem}.check.html"), f"{file.name} against {labelled.name}") as console:
+            console.print(table)
+            pairs = measured[0].agreement.pairs
+            print_line(f"{pairs} pairs with different labels; a tie is half right; 95 % intervals", console)
         return 0
 
     exit_with(work, interrupted=RESUMES)
@@ -143,12 +147,12 @@ def _with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
-def print_line(text: str) -> None:
+def print_line(text: str, console: Console | None = None) -> None:
     from rich.console import Console
 
     from astune.schema.visible import visible
 
-    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
+    (console or Console()).print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

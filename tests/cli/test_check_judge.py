@@ -52,6 +52,7 @@ def test_rules_need_no_helper_model_and_hold(astune: Callable[..., tuple[int, st
     ended, out, err = astune("check", "judge", str(conf))
     assert ended == 0, out + err
     assert "0 tokens" in out
+    assert "reference answers that earn more" in (tmp_path / f"{conf.stem}.judge.html").read_text()
 
 
 def test_a_dry_run_judges_nothing(astune: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def test_rubrics_of_seventy_labels_beat_the_plain_judge_on_labels_they_have_not_
     assert kept["polite"] == max(kept.values())
     assert kept.get("short", 0) < 0.2, "what does not matter weighs little, or is left out"
     assert "rubrics in" in told
+    assert all(text in (tmp_path / "rubrics.report.html").read_text() for text in ("<!doctype html>", "rubrics in"))
     told = astune("rubrics", "check", str(out), str(fresh))
+    assert "plain judge" in (tmp_path / "rubrics.check.html").read_text()
     measured = accuracies(told)
     assert measured["rubrics"][1] > measured["plain judge"][2], "the intervals are apart"
     assert measured["rubrics"][0] > 0.85
