@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from astune.flywheel import Turn, Turns
+from astune.schema import ConfigError, RunStoreError
 
 
 def forget_turns(folder: Path, digests: Collection[str]) -> list[Turn]:
@@ -16,15 +17,24 @@ def forget_turns(folder: Path, digests: Collection[str]) -> list[Turn]:
     Decisions, promotions, promoted models and the turns' inputs, which are digests, stay. An open turn is abandoned.
 
     Raises:
-        RunStoreError: a turn is running.
+        ConfigError: there is no such folder.
+        RunStoreError: a turn is running, or a file cannot be deleted.
     """
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}", hint="name the one that flywheel.folder names")
     turns = Turns(folder)
     with turns.locked():
         found = [turn for turn in turns.all() if not turn.feedback.isdisjoint(digests)]
         for turn in found:
             if not turn.over:
                 turn.abandon("feedback that it learns from was deleted")
-            _forget(folder, turn)
+            try:
+                _forget(folder, turn)
+            except OSError as cause:
+                raise RunStoreError(
+                    f"{cause.filename} cannot be deleted: {cause.strerror}",
+                    hint="check the permissions, and repeat the command",
+                ) from cause
     return found
 
 
@@ -37,6 +47,7 @@ def _forget(folder: Path, turn: Turn) -> None:
     for path in (folder / "evaluations").glob("*.json"):
         if not tasks.isdisjoint(json.loads(path.read_text(encoding="utf-8"))):
             path.unlink()
-    if turn.has("trained") and (run := turn.result("trained").get("run")):
-        shutil.rmtree(run, ignore_errors=True)
+    run = turn.result("trained").get("run") if turn.has("trained") else None
+    if run and Path(run).is_dir():
+        shutil.rmtree(run)
     turn.erase()

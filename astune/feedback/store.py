@@ -212,9 +212,13 @@ class FeedbackStore:
         """The digests of a user's conversations, of all ratings of them, and of the user's own ratings."""
         known = known_user(user)
         with self._transaction():
-            own = dict(self._file.execute("SELECT id, digest FROM interactions WHERE user = ?", (known,)))
-            ratings = self._file.execute("SELECT interaction, digest, user FROM ratings").fetchall()
-        return {*own.values(), *(digest for identity, digest, rater in ratings if identity in own or rater == known)}
+            found = self._file.execute(
+                "SELECT digest FROM interactions WHERE user = :user "
+                "UNION SELECT digest FROM ratings WHERE user = :user "
+                "OR interaction IN (SELECT id FROM interactions WHERE user = :user)",
+                {"user": known},
+            )
+            return {digest for (digest,) in found}
 
     def opinions(self) -> dict[str, Opinion]:
         """Return the opinions on each rated interaction."""

@@ -49,7 +49,8 @@ class Turn:
     @property
     def feedback(self) -> set[str]:
         """The digests of the conversations and ratings that it may learn from."""
-        return {*self.inputs["interactions"], *self.inputs["ratings"]}
+        inputs = self.inputs
+        return {*inputs["interactions"], *inputs["ratings"]}
 
     @property
     def done(self) -> bool:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from astune.runs import write_atomic
 from astune.schema import ConfigError, RunStoreError
 from astune.viewer._answers import Refusal, as_json
 from astune.viewer._api import Api
@@ -38,15 +39,7 @@ def write_report(run: Path, to: Path, episode_ids: Sequence[str]) -> int:
         data = report_html(Api(Library(Folder(run))), "", episode_ids).encode()
     except Refusal as refusal:
         raise RunStoreError(refusal.message, hint=refusal.hint) from refusal
-    temporary = to.with_name(f".{to.name}.partial")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(to)
-    except OSError as cause:
-        temporary.unlink(missing_ok=True)
-        raise RunStoreError(
-            f"writing {to}: {cause.strerror}", hint="check that its folder exists and that you may write there"
-        ) from cause
+    write_atomic(to, data)
     return len(data)
 
 

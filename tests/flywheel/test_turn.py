@@ -189,6 +189,8 @@ def test_turns_are_without_what_a_user_said_once_it_is_forgotten(world: Path) ->
     run = Path(json.loads((turn / "trained.json").read_text())["run"])
     [promotion] = history(world)
     assert (turn / "train.jsonl").stat().st_size
+    assert "no folder wheels" in astune(world, "feedback", "forget", "user3", "--flywheel", "wheels", status=2)
+    assert not (world / "wheels").exists()
     assert "0 turns" in astune(world, "feedback", "forget", "nobody", "--flywheel", "flywheel")
     assert "1 turns" in astune(world, "feedback", "forget", "user3", "--flywheel", "flywheel")
     assert {path.name for path in turn.iterdir()} == {"turn.json", "trained.json", "decision.json", "done.json"}

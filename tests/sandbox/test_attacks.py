@@ -19,20 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from attempts import ATTEMPT
 
 from astune.sandbox.interpreter import readable_folders
 
 ROOT = Path(__file__).parents[2]
-PRELUDE = """
-import ctypes, errno, os, socket, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-def attempt(name, action):
-    try:
-        got = action()
-    except BaseException as refusal:
-        print(f"{name}: refused, {type(refusal).__name__}")
-    else:
-        print(f"REACHED {name}: {got!r}")
+PRELUDE = f"""{ATTEMPT}
 def syscall(number, *arguments):
     wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result = libc.syscall(ctypes.c_long(number), *wide)

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from attempts import ATTEMPT
 
 from astune.processes.program import ProgramEnd
 from astune.sandbox.inside.confine import PROGRAM_PROCESSES
@@ -28,17 +29,6 @@ from astune.workflow.program import run_once, variables_of
 
 KEY = "astune-key-of-this-episode"
 MEMORY_MB = 256
-PRELUDE = """
-import ctypes, os, socket, sys
-libc = ctypes.CDLL(None, use_errno=True)
-def attempt(name, action):
-    try:
-        got = action()
-    except BaseException as refusal:
-        print(f"{name}: refused, {type(refusal).__name__}", flush=True)
-    else:
-        print(f"REACHED {name}: {got!r}", flush=True)
-"""
 
 
 class _Model(BaseHTTPRequestHandler):
@@ -80,7 +70,7 @@ def run(jail: Jail, model: str) -> Run:
     """Run a command, or Python code, in the jail."""
 
     def run(*command: str, code: str = "", memory_mb: int = MEMORY_MB) -> ProgramEnd:
-        words = command or (sys.executable, "-c", PRELUDE + code)
+        words = command or (sys.executable, "-c", ATTEMPT + code)
         memory = memory_mb * 2**20
         return asyncio.run(run_once(words, {"task_id": "t"}, variables_of(model, KEY, "m"), memory=memory, jail=jail))
 
