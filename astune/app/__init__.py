@@ -3,6 +3,7 @@
     api.py           the functions; run.py and evaluation.py  their results; tuning.py  AgentScope's arguments
     experiment.py    a configuration with its backbone and its parts; execution.py  a run of one, start to end
     beside.py        companions and the message at the end; interrupts.py  Ctrl-C
+    console.py       what is printed on, which no text of others steers
     display.py       progress on a terminal or in plain lines, from what progress.py counts; debugging.py  debug runs
 
 Submodules are imported lazily: `astune --help` needs none of them.

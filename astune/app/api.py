@@ -11,9 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from astune.app.beside import telling_the_end
+from astune.app.console import Console
 from astune.app.debugging import Episodes, require_one_without_error, shown_tracebacks
 from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.execution import prepared

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.app.interrupts import Interrupts
 from astune.config import AstuneConfig
 from astune.launcher.companion import Companion, CompanionFlags, companions_of

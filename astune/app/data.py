@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.app.data_report import report_html
 from astune.app.evaluation import measure
 from astune.app.experiment import Experiment

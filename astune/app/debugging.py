@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.app.tracebacks import users_traceback
 from astune.schema import AstuneError, Episode, Split, Task
 

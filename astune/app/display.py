@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from itertools import pairwise
 from statistics import fmean
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.app.progress import PHASES, Measurement, Progress
 from astune.config.schema import AstuneConfig
 from astune.runs import RunDirectory, balance_of
@@ -80,7 +82,7 @@ class LivePanel:
         self._progress = progress
         self._title = title
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         progress = self._progress
         inner = max(8, options.max_width - 4)
         rows = Table.grid(padding=(0, 2), expand=True)

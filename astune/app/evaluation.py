@@ -12,9 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from astune.app.beside import made_ready
+from astune.app.console import Console
 from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
 from astune.app.run import Run, best_checkpoint

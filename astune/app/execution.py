@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from astune.app.beside import Ready, known_as_run, made_ready
+from astune.app.console import Console
 from astune.app.display import open_display
 from astune.app.experiment import Experiment, changes
 from astune.config import dump, load_config

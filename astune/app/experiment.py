@@ -14,8 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.backbone.base import Backbone, find_backbone
 from astune.config import AstuneConfig, load_config
 from astune.config.loader import APPWORLD_TASKS

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.app.experiment import Experiment
 from astune.app.flywheel_inputs import (
     Inputs,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from astune.app.beside import made_ready
+from astune.app.console import Console
 from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
 from astune.launcher.companion import CompanionFlags

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rich.console import Console
-
 from astune.app.chat import Chat, beginning_of
+from astune.app.console import Console
 from astune.app.run import best_checkpoint, whole_model
 from astune.config import load_config
 from astune.runs import RunDirectory, resolve_run

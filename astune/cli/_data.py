@@ -97,8 +97,7 @@ def measure(
     """
 
     def work() -> int:
-        from rich.console import Console
-
+        from astune.app.console import Console
         from astune.app.data import SUCCESS_RATE, with_difficulty
         from astune.app.experiment import Experiment
         from astune.cli._evaluate import episodes_bar
@@ -193,9 +192,9 @@ def _print_material(material: Material) -> None:
 
 
 def _print_made(made: Made, out: Path, config: AstuneConfig, *, held: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from astune.app.console import Console
     from astune.app.data import report_beside
     from astune.data_generator import held_out_beside
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.app.debugging import Episodes, require_one_without_error, shown_tracebacks
 from astune.app.execution import Job
 from astune.cli._episode_text import draw_episode, unit_of

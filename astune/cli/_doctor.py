@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.backbone.base import find_backbone, shipped_backbones
 from astune.backbone.findings import Finding
 from astune.cli._doctor_machine import (

@@ -71,9 +71,9 @@ def show_error(error: AstuneError) -> None:
 
 
 def _print_error(message: str, hint: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from astune.app.console import Console
     from astune.schema import visible
 
     console = Console(stderr=True)

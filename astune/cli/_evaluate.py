@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from astune.app.console import Console
 from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED

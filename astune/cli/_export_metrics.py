@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.runs import RunDirectory, TableFormat, resolve_run, rows_of, write_table
 from astune.schema import RunStoreError
 

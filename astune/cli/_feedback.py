@@ -52,9 +52,9 @@ def show(store: Store = DEFAULT_STORE) -> None:
     """Count what a store holds, by source and by kind of opinion."""
 
     def work() -> int:
-        from rich.console import Console
         from rich.table import Table
 
+        from astune.app.console import Console
         from astune.app.feedback import counted
 
         counts = counted(_opened(store))
@@ -197,8 +197,7 @@ def _opened(path: Path) -> FeedbackStore:
 
 
 def _print(text: str) -> None:
-    from rich.console import Console
-
+    from astune.app.console import Console
     from astune.schema.visible import visible
 
     Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.app.flywheel import Flywheel
 from astune.schema import ConfigError
 from astune.schema.visible import visible

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from rich.console import Console
 from rich.table import Table
 
+from astune.app.console import Console
 from astune.cli._reported import reported
 
 

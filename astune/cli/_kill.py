@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.cli._errors import EXIT_FAILED
 from astune.debug import split_at_bars
 from astune.processes.kill import GRACE_S, Target, end, find_targets

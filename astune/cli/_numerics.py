@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
 from astune.launcher.companion import CompanionFlags

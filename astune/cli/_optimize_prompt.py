@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from rich.console import Console
 from rich.table import Table
 
 from astune.app.beside import telling_the_end
+from astune.app.console import Console
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
 from astune.backbone.prompt_search import MINIBATCH, REFERENCE

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.app.run import best_checkpoint, whole_model
 from astune.engine.adapters import CONFIG_FILE, base_of, policies_in
 from astune.runs import Checkpoint, RunDirectory, resolve_run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import Progress
 
+from astune.app.console import Console
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import RunStoreError, visible
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from astune.app.console import Console
 from astune.runs import EpisodeReader, RunDirectory, outermost_run, resolve_run
 from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split, visible
 

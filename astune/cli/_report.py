@@ -13,12 +13,13 @@ from pathlib import Path
 
 from rich import box
 from rich._export_format import CONSOLE_SVG_FORMAT
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.cli._plots import reward_picture, terminal_curve
 from astune.runs import RunDirectory, StepSummary
 from astune.runs.report import Comparison, RunReport, Transcript, read_report

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.config import load_config
 from astune.runs import RunDirectory, StepSummary, resolve_run
 from astune.runs.report import BEST_PROMPTS, RunReport, read_report

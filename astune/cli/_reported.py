@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from astune.app.console import Console
 
 
 @contextmanager
@@ -20,8 +20,7 @@ def reported(path: Path, title: str) -> Iterator[Console]:
     """
     from html import escape
 
-    from rich.console import Console
-
+    from astune.app.console import Console
     from astune.app.html_page import page
     from astune.config.output_file import write_whole
 

@@ -14,9 +14,9 @@ from astune.cli._flags import Commands, DryRun, Set
 from astune.cli._reported import reported
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import TaskID
 
+    from astune.app.console import Console
     from astune.config import AstuneConfig
     from astune.rubrics.learning import OnProgress
 
@@ -148,8 +148,7 @@ def _with_interval(value: float, interval: tuple[float, float]) -> str:
 
 
 def print_line(text: str, console: Console | None = None) -> None:
-    from rich.console import Console
-
+    from astune.app.console import Console
     from astune.schema.visible import visible
 
     (console or Console()).print(visible(text), markup=False, highlight=False, soft_wrap=True)

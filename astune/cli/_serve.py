@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.app.evaluation import with_model
 from astune.app.execution import silence_progress_bars
 from astune.app.serving import ModelServer, normalised

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.console import Console
-
 from astune.app.beside import started
+from astune.app.console import Console
 from astune.app.interrupts import Interrupts, until_interrupted
 from astune.config import load_config
 from astune.launcher.companion import CompanionFlags, companions_of

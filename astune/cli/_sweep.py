@@ -9,10 +9,10 @@ from statistics import fmean, stdev
 from time import monotonic
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.console import Console
 from astune.app.html_page import N_CURVES, page, table
 from astune.app.sweep import Trial, found, log_of, on_ray, run_trial, trials_of
 from astune.cli._svg import Line, svg_chart

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+
+from astune.app.console import Console
 
 _OUTCOMES = ("equal", "rewritten", "differs", "refused")
 

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from astune.app.beside import load_checked, telling_the_end
+from astune.app.console import Console
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_INTERRUPTED

@@ -14,8 +14,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.launcher.health import describe_listener
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import ConfigError, RunStoreError

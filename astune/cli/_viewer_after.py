@@ -7,9 +7,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
-
 from astune.app.beside import Ready
+from astune.app.console import Console
 from astune.app.interrupts import until_interrupted
 from astune.launcher.companion import LOGVIEW_PORT
 from astune.viewer.server import fragment_of

@@ -8,8 +8,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
-from rich.console import Console
-
+from astune.app.console import Console
 from astune.app.worker import Worker
 from astune.processes._guardian import prctl
 from astune.schema import ConfigError, visible

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ REPORT = os.environ.get("CHAOS_REPORT")
 PARTS, WARM_UP = 10, 2
 """The run in tenths, of which the first two fill caches."""
 AT_ONCE = 64
+STEPS = math.ceil(N / PARTS / AT_ONCE)
+"""Of each part."""
 _ENOUGH = 1.05
 _FILES = 4
 
@@ -84,8 +87,9 @@ def test_memory_files_and_the_slowest_episodes_stay_as_they_were(smol_folder: Pa
     )
     files = max(part.files for part in late) - max(part.files for part in early)
     if REPORT:
+        played = PARTS * STEPS * AT_ONCE
         line = (
-            f"{N:,} episodes of two turns in {took_s / 60:.0f} minutes, {N / took_s:.0f} a second: after the first "
+            f"{played:,} episodes of two turns in {took_s / 60:.0f} minutes, {played / took_s:.0f} a second: after the first "
             f"{100 * WARM_UP // PARTS} % the second half held {memory:.3f} times the memory of the first "
             f"({parts[-1].memory >> 20} MiB), {files:+d} files, and its p99 was {p99:.2f} times as long."
         )
@@ -109,7 +113,7 @@ async def _soaked(model: Path, folder: Path) -> tuple[list[Part], float]:
         stage = build_stage(renderer, Calculates, replies=lambda *_: ids, judge=judge, observer=observer)
         for part in range(PARTS):
             observer.seconds.clear()
-            for step in range(max(1, N // PARTS // AT_ONCE)):
+            for step in range(STEPS):
                 groups = await stage.play(tasks, num_repeat=AT_ONCE // len(tasks), step=part * 10**6 + step)
                 assert not any(group.dropped for group in groups)
             del groups

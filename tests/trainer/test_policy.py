@@ -172,6 +172,9 @@ def test_a_state_of_another_model_or_a_torn_one_is_refused(small_folder: Path, t
     torn.write_bytes(torn.read_bytes()[:1000])
     with pytest.raises(TrainerError, match="cannot be read"):
         trainer.load_state(tmp_path)
+    torch.save({"optimiser": {}}, torn)
+    with pytest.raises(TrainerError, match=r"cannot be read: KeyError\('rng'\)"):
+        trainer.load_state(tmp_path)
 
 
 @pytest.mark.parametrize("lora", [{}, {"rank": 4}])
