@@ -89,9 +89,9 @@ def test_memory_files_and_the_slowest_episodes_stay_as_they_were(smol_folder: Pa
     if REPORT:
         played = PARTS * STEPS * AT_ONCE
         line = (
-            f"{played:,} episodes of two turns in {took_s / 60:.0f} minutes, {played / took_s:.0f} a second: after the first "
-            f"{100 * WARM_UP // PARTS} % the second half held {memory:.3f} times the memory of the first "
-            f"({parts[-1].memory >> 20} MiB), {files:+d} files, and its p99 was {p99:.2f} times as long."
+            f"{played:,} episodes of two turns in {took_s / 60:.0f} minutes, {played / took_s:.0f} a second: "
+            f"after the first {100 * WARM_UP // PARTS} % the second half held {memory:.3f} times the memory of the "
+            f"first ({parts[-1].memory >> 20} MiB), {files:+d} files, and its p99 was {p99:.2f} times as long."
         )
         write_section(Path(REPORT), "make soak", [line])
     assert memory < _ENOUGH
