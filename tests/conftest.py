@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from warm_commands import STAND_IN, start_warm_process
+from warm_commands import STAND_IN, keep_environment, start_warm_process
 
 from astune.cli import let_openmp_spin_briefly
 
@@ -29,6 +29,7 @@ settings.load_profile("astune")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _STATE = tempfile.TemporaryDirectory(prefix="astune-tests-")  # the user's record of processes is not ours
 os.environ["XDG_STATE_HOME"] = _STATE.name
+keep_environment()
 
 
 @pytest.hookimpl(optionalhook=True)

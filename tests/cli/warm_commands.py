@@ -38,6 +38,13 @@ _ADDRESS = "ASTUNE_TESTS_WARM"
 _FORKS_WITHIN_S = 120.0
 _LARGEST_OUTPUT = 1 << 28
 _READ_AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "OPENBLAS_", "KMP_", "HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON")
+_ENVIRONMENT: dict[str, str] = {}
+"""What the process that forks is started with, whichever test needs it first and has changed its own."""
+
+
+def keep_environment() -> None:
+    """Start the process that forks with today's variables, and fork only where those that libraries read are these."""
+    _ENVIRONMENT.update(os.environ)
 
 
 def serve() -> str:
@@ -139,13 +146,12 @@ class WarmCommands:
     """`astune` in forks."""
 
     def __init__(self) -> None:
-        self._imported_with = _read_at_import()
         start_warm_process()
         self._process = WarmProcess()
         self.pid = self._process.pid
 
     def can_run(self) -> bool:
-        return _read_at_import() == self._imported_with
+        return _read_at_import(os.environ) == _read_at_import(_ENVIRONMENT)
 
     def run(
         self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
@@ -159,8 +165,8 @@ class WarmCommands:
             return status, *(os.pread(file.fileno(), _LARGEST_OUTPUT, 0).decode() for file in (out, err))
 
 
-def _read_at_import() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_IMPORT)}
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
 
 
 @cache
@@ -170,7 +176,7 @@ def warm_commands() -> WarmCommands:
 
 
 def start_warm_process() -> None:
-    """Start the process that forks, with this process's environment, unless there is one; it ends with this process."""
+    """Start the process that forks, unless there is one; it ends with this process."""
     if _ADDRESS in os.environ:
         return
     folder = tempfile.TemporaryDirectory(prefix="astune-warm-")
@@ -185,7 +191,7 @@ def start_warm_process() -> None:
                 subprocess.Popen(
                     [sys.executable, "-c", SERVER, str(listener.fileno())],
                     stdin=subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": path},
+                    env={**_ENVIRONMENT, "PYTHONPATH": path},
                     cwd="/",
                     pass_fds=[listener.fileno()],
                 ),
