@@ -5,6 +5,7 @@ A real Chromium shows the pages: a time runs from what the reader does until the
 beast-logger 0.1.8 shows its page; `viewers.py` says how they are logged for it. The next page of entries is there the
 next of its pages of 15; here it is what the key PageDown shows, some 10 rows, to the last one in the pane. Both are
 looked at for half a second before they are turned; our page asks meanwhile for the rows beside those that it shows.
+The bar is ten times as fast as theirs, or the very next frame, for nothing is faster (docs/en/decisions.md).
 Entries far away were asked for by neither: here a place that the scrollbar is dragged to, there the page five pages on.
 Recording is what a trainer's thread spends that gives the store steps of 64 episodes at once, and then their advantages
 and its log-probabilities.
@@ -148,6 +149,13 @@ def report(facts: dict[str, Any], times: Times, ours: Times, theirs: Times, reco
             for name, words in COMPARISONS.items()
         ],
     )
+    first = sum(frames == 1 for frames in ours["page frames"])
+    turned = (
+        f"The next page of entries is there {ratios['page']:.1f} times as fast as beast-logger's, where "
+        f"{PAGE_RATIO_BAR:.0f} is the bar; the frame after the key had it in {first} of {len(ours['page'])} times, "
+        f"which is the other bar: of {median(ours['page']):.0f} ms, {median(ours['page waited']):.0f} are until that "
+        "frame begins."
+    )
     recorded = (
         f"Recording an episode of 3,000 tokens, with its advantage and the trainer's log-probabilities, takes "
         f"{recording['median_ms']:.2f} ms of its caller's thread (mean {recording['mean_ms']:.2f}, the slowest of "
@@ -168,6 +176,8 @@ The same episodes in beast-logger, by turns in one run. Its next page has 15 ent
 
 {beside}
 
+{turned}
+
 {recorded}
 """
     results = {
@@ -178,12 +188,17 @@ The same episodes in beast-logger, by turns in one run. Its next page has 15 ent
         "recording": {name: round(value, 3) for name, value in recording.items()},
     }
     write_results("viewer", results, text)
-    print(f"\n{many}\n\n{beside}\n\n{recorded}\n")
+    print(f"\n{many}\n\n{beside}\n\n{turned}\n\n{recorded}\n")
     tokens_ms = median(times["opening an episode: its tokens"])
     missed = [
         f"{what}: {value:.2f}, {bar} is the bar"
         for what, value, bar, is_met in (
-            ("a page against beast-logger's", ratios["page"], PAGE_RATIO_BAR, ratios["page"] >= PAGE_RATIO_BAR),
+            (
+                "a page against beast-logger's, and not in the next frame",
+                ratios["page"],
+                PAGE_RATIO_BAR,
+                ratios["page"] >= PAGE_RATIO_BAR or median(ours["page frames"]) == 1,
+            ),
             ("ms to open an episode", tokens_ms, OPEN_BAR_MS, tokens_ms < OPEN_BAR_MS),
             ("ms to record an episode", recording["median_ms"], RECORD_BAR_MS, recording["median_ms"] < RECORD_BAR_MS),
         )
@@ -191,7 +206,6 @@ The same episodes in beast-logger, by turns in one run. Its next page has 15 ent
     ]
     for line in missed:
         print(f"MISSED {line}", file=sys.stderr)
-    print(f"the next page of entries is there {ratios['page']:.1f} times as fast as beast-logger's")
     return not missed
 
 

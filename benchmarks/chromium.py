@@ -37,7 +37,8 @@ _WATCH = """
     if (SHOWN) throw new Error('what is waited for is there before: ' + SAID)
     const called = performance.now()
     let begun = BEGUN
-    const note = event => { begun = event.timeStamp }
+    let frames = 0
+    const note = event => { begun = event.timeStamp; frames = 0 }
     if (begun === null) for (const kind of EVENTS) addEventListener(kind, note, true)
     window.painted = new Promise((resolve, reject) => {
         const ended = new MessageChannel()
@@ -47,14 +48,17 @@ _WATCH = """
             if (found || begun === null || !(SHOWN)) return
             found = true
             changes.disconnect()
-            requestAnimationFrame(() => ended.port2.postMessage(null))
+            requestAnimationFrame(() => {
+                window.paintedIn = { frames: frames + 1, waited: document.timeline.currentTime - begun }
+                ended.port2.postMessage(null)
+            })
         }
         const changes = new MutationObserver(look)
         changes.observe(document, { subtree: true, childList: true, attributes: true, characterData: true })
         const wait = () => {
             look()
             if (performance.now() - called > TIMEOUT) reject(new Error('nothing came'))
-            else if (!found) requestAnimationFrame(wait)
+            else if (!found) { frames++; requestAnimationFrame(wait) }
         }
         requestAnimationFrame(wait)
     })
@@ -87,6 +91,14 @@ class Screen:
         """Milliseconds from a statement in JavaScript on, for what has no event, as a scrollbar that is drawn."""
         self.page.evaluate(f"() => {{ {_watch('called', shown)}; {action} }}")
         return self._painted()
+
+    def frames(self) -> tuple[int, float]:
+        """Frames from the event to the one that the last time ended with, and milliseconds until that one began.
+
+        1 where the very next frame had the answer: nothing is faster, and what it waited for is the display's clock.
+        """
+        drawn = self.page.evaluate("window.paintedIn")
+        return drawn["frames"], drawn["waited"]
 
     def _painted(self) -> float:
         return self.page.evaluate("() => window.painted")

@@ -162,9 +162,10 @@ def compare(browser: Chromium, run: RunDirectory, log: Path, repeats: int) -> tu
     """Ours and beast-logger's, by turns, on the same episodes.
 
     Both have `open` (the list, from its address), `far` (entries that were not asked for yet), `page` (the next page
-    after a look at the one before it) and `tokens` (the first of an episode).
+    after a look at the one before it) and `tokens` (the first of an episode). Ours has `page frames` too, how many
+    frames were drawn until the page was there, and `page waited`, when the last of them began.
     """
-    ours: Times = {"open": [], "far": [], "page": [], "tokens": []}
+    ours: Times = {"open": [], "far": [], "page": [], "page frames": [], "page waited": [], "tokens": []}
     theirs: Times = {"open": [], "far": [], "page": [], "tokens": []}
     with our_viewer(run.path.parent.parent) as our_url, peer_viewer() as their_url, run.episodes() as reader:
         address = f"{their_url}?path={log.parent}&selectedFilePath={log}"
@@ -192,6 +193,9 @@ def _our_pages(screen: Screen, times: Times, at: int, rows: list[EpisodeRow]) ->
         page.wait_for_timeout(_A_LOOK_MS)
         shown = _seen_to_the_end(screen)
         times["page"].append(screen.takes(partial(page.keyboard.press, "PageDown"), shown))
+        frames, waited_ms = screen.frames()
+        times["page frames"].append(frames)
+        times["page waited"].append(waited_ms)
     top = page.evaluate(f"Math.ceil(document.querySelector('{_LIST}').scrollTop / {_ROW_HEIGHT})")
     row = rows[top]
     shown = _holds(row.episode_id, _TOKENS)

@@ -50,17 +50,12 @@ export function VirtualList(props: Props) {
 
   useEffect(() => {
     const scrolling = scroller.current!
-    let asked = 0
-    const update = (): void => {
-      asked = 0
-      if (!scroller.current) return
+    /** A browser says it once a frame, before it lays the frame out: what comes into the window is in that same frame. */
+    const onScroll = (): void => {
       const now = heights.window(scrolling.scrollTop, scrolling.clientHeight, AROUND)
       const { first, end } = window.current
       if (now.first !== first || now.end !== end) redraw(0)
       if (scrolling.scrollTop !== ours.current) onTop?.(heights.at(scrolling.scrollTop + 1))
-    }
-    const onScroll = (): void => {
-      asked ||= requestAnimationFrame(update)
     }
     scrolling.addEventListener('scroll', onScroll, { passive: true })
     const resized = new ResizeObserver(() => redraw(0))
@@ -68,7 +63,6 @@ export function VirtualList(props: Props) {
     return () => {
       scrolling.removeEventListener('scroll', onScroll)
       resized.disconnect()
-      cancelAnimationFrame(asked)
     }
   }, [heights, onTop])
 
