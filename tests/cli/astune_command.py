@@ -49,7 +49,7 @@ def interrupted_at(process: subprocess.Popen[str], text: str) -> tuple[list[str]
 
 def astune(folder: Path, *arguments: str, status: int = 0, timeout_s: float = 300) -> str:
     """Its output; of a run that is to fail, what it said of that as well."""
-    if (commands := warm_commands()).can_run():
+    if (commands := warm_commands()).can_run(os.environ):
         ended, out, err = commands.run(folder, arguments, _environment(), timeout_s)
     else:
         process = start(folder, *arguments)

@@ -38,13 +38,13 @@ _ADDRESS = "ASTUNE_TESTS_WARM"
 _FORKS_WITHIN_S = 120.0
 _LARGEST_OUTPUT = 1 << 28
 _READ_AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "OPENBLAS_", "KMP_", "HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON")
-_ENVIRONMENT: dict[str, str] = {}
+KEPT_ENVIRONMENT: dict[str, str] = {}
 """What the process that forks is started with, whichever test needs it first and has changed its own."""
 
 
 def keep_environment() -> None:
     """Start the process that forks with today's variables, and fork only where those that libraries read are these."""
-    _ENVIRONMENT.update(os.environ)
+    KEPT_ENVIRONMENT.update(os.environ)
 
 
 def serve() -> str:
@@ -150,8 +150,9 @@ class WarmCommands:
         self._process = WarmProcess()
         self.pid = self._process.pid
 
-    def can_run(self) -> bool:
-        return _read_at_import(os.environ) == _read_at_import(_ENVIRONMENT)
+    def can_run(self, environment: Mapping[str, str]) -> bool:
+        """Whether libraries that read `environment` as they are imported would be those of the forks."""
+        return _read_at_import(environment) == _read_at_import(KEPT_ENVIRONMENT)
 
     def run(
         self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
@@ -191,7 +192,7 @@ def start_warm_process() -> None:
                 subprocess.Popen(
                     [sys.executable, "-c", SERVER, str(listener.fileno())],
                     stdin=subprocess.PIPE,
-                    env={**_ENVIRONMENT, "PYTHONPATH": path},
+                    env={**KEPT_ENVIRONMENT, "PYTHONPATH": path},
                     cwd="/",
                     pass_fds=[listener.fileno()],
                 ),
