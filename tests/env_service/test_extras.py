@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import sys
 
-import httpx
 import pytest
+from service_stage import Service
 
+from astune.env_service import open_environment
 from astune.env_service.__main__ import main
-from astune.env_service._effort import Effort
-from astune.env_service._wire import HOSTS
 from astune.env_service.built_in import environment_class
 from astune.schema import EnvError, Task, install_extra
 
@@ -51,8 +50,14 @@ def test_what_is_no_port_is_one_line(port: str, capsys: pytest.CaptureFixture[st
     assert "a number from 0 to 65535" in capsys.readouterr().err
 
 
-def test_a_server_that_hosts_another_environment_says_what_to_correct() -> None:
-    effort = Effort("create", timeout_s=1, repeatable=True, server_errors=1)
-    with pytest.raises(EnvError) as refused:
-        effort.after_error(httpx.Response(404, json={"detail": f"{HOSTS} calculator, not 'calculater'"}))
+async def test_a_server_that_hosts_another_environment_says_what_to_correct() -> None:
+    service = Service("calculator")
+    try:
+        task = Task("1", "1", env_type="calculater", metadata={"env_url": service.url})
+        handle = open_environment("calculater", task, seed=0)
+        assert handle is not None
+        with pytest.raises(EnvError, match="this server hosts calculator, not 'calculater'") as refused:
+            await handle.create()
+    finally:
+        service.end()
     assert refused.value.hint.startswith("correct env_type")

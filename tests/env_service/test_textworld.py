@@ -106,7 +106,7 @@ def walkthrough(asked: Task) -> list[str]:
     """The commands that win the game, from the file that TextWorld wrote beside it."""
     import textworld
 
-    from astune.environments.textworld import _game_file, _game_seed
+    from astune.environments.textworld import game_file, game_seed
 
-    file: Path = _game_file("tw-simple", _game_seed(asked), {})
+    file: Path = game_file("tw-simple", game_seed(asked), {})
     return textworld.Game.load(str(file.with_suffix(".json"))).metadata["walkthrough"]

@@ -227,28 +227,28 @@ def test_text_of_others_is_data_that_hides_nothing_and_has_an_end() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_while_its_second_model_answers_ends_quietly(tmp_path: Path) -> None:
+def test_a_process_that_ends_while_its_second_model_answers_ends_quietly(smol_folder: Path) -> None:
     program = """
-import asyncio
+import asyncio, sys
 from astune.config.helper import HelperModelConfig
 from astune.helper_model import HelperModel
 
 async def main():
-    model = HelperModel(HelperModelConfig(base_url="local", model="builtin:smollm2-135m"))
+    model = HelperModel(HelperModelConfig(base_url="local", model=sys.argv[1]))
     asking = asyncio.ensure_future(model.ask("Count.", "Count to a thousand, in words."))
     await asyncio.wait({asking}, timeout=3)
 
 asyncio.run(main())
 """
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", program, str(smol_folder)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
     assert "terminate" not in ended.stderr
 
 
 @pytest.mark.slow
-async def test_a_second_model_of_our_own_engine_answers_by_the_schema() -> None:
-    model = HelperModel(HelperModelConfig(base_url="local", model="builtin:smollm2-135m"))
+async def test_a_second_model_of_our_own_engine_answers_by_the_schema(smol_folder: Path) -> None:
+    model = HelperModel(HelperModelConfig(base_url="local", model=str(smol_folder)))
     answer = await model.ask_json("Add the numbers.", ADD, Sum)
     assert isinstance(answer.sum, int)
     assert model.used.tokens > 0

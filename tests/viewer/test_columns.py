@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 from viewer_stage import get, make_episode, serving, write_run
 
-from astune.runs import MetricsLine, parse_line
-from astune.viewer._columns import columns_of
+from astune.runs import parse_line
 
 
-def test_columns_say_which_lines_have_a_metric():
+def test_columns_say_which_lines_have_a_metric(tmp_path):
+    run = write_run(tmp_path, [])
     lines = [
-        MetricsLine(0, "validation", 7.0, 1.0, {"reward/mean": 0.5, "time/validation_s": 2.0}),
-        MetricsLine(1, "train", 8.0, 2.0, {"reward/mean": 0.75, "time/train_s": 3.0, "own": 9.0}),
+        (0, "validation", 7.0, 1.0, {"reward/mean": 0.5, "time/validation_s": 2.0}),
+        (1, "train", 8.0, 2.0, {"reward/mean": 0.75, "time/train_s": 3.0, "own": 9.0}),
     ]
-    assert columns_of(lines, ["reward/mean", "time/*"]) == {
-        "names": ["own", "reward/mean", "time/train_s", "time/validation_s"],
-        "at": [(0, "validation", 7.0, 1.0), (1, "train", 8.0, 2.0)],
-        "columns": {
-            "reward/mean": {"of": None, "values": [0.5, 0.75]},
-            "time/train_s": {"of": [1], "values": [3.0]},
-            "time/validation_s": {"of": [0], "values": [2.0]},
-        },
-    }
-    assert columns_of([], ["own"]) == {"names": [], "at": [], "columns": {}}
+    names = ("step", "kind", "time", "elapsed_s", "metrics")
+    (run / "metrics.jsonl").write_text(
+        "".join(f"{json.dumps(dict(zip(names, line, strict=True)))}\n" for line in lines)
+    )
+    with serving(run) as client:
+        assert get(client, "metrics", run="", name=["reward/mean", "time/*"]) == [
+            {
+                "run": "",
+                "names": ["own", "reward/mean", "time/train_s", "time/validation_s"],
+                "at": [[0, "validation", 7.0, 1.0], [1, "train", 8.0, 2.0]],
+                "columns": {
+                    "reward/mean": {"of": None, "values": [0.5, 0.75]},
+                    "time/train_s": {"of": [1], "values": [3.0]},
+                    "time/validation_s": {"of": [0], "values": [2.0]},
+                },
+            }
+        ]
+    (run / "metrics.jsonl").write_text("")
+    with serving(run) as client:
+        assert get(client, "metrics", run="", name="own") == [{"run": "", "names": [], "at": [], "columns": {}}]
 
 
 def test_they_are_made_again_when_the_run_goes_on(tmp_path):
