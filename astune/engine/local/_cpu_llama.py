@@ -15,9 +15,10 @@ from torch import Tensor
 
 from astune.engine.adapters import Adapter
 from astune.engine.local import _cpu_linear, _kernels
-from astune.engine.local._adapters import Adapters, require_known
+from astune.engine.local._adapters import require_known
 from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
+from astune.engine.local._cpu_adapters import Adding, Columns, CpuAdapters
 from astune.engine.local._cpu_linear import PackedLinear
 from astune.engine.local._kernels import kernels
 from astune.engine.local._slots import LayerShape
@@ -69,12 +70,13 @@ class CpuLlama:
         self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
         self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers
-        self.adapters = Adapters()
         self._tensors: dict[str, Tensor] = {}
         """Embeddings and norms by name."""
         self._linears: dict[str, PackedLinear] = {}
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._tied = "lm_head.weight" not in self._shapes
+        products = {name: self._columns(weights) for name, weights in self._groups().values() if name != "lm_head"}
+        self._adapters = CpuAdapters(products, self._kernels, self._dtype)
         self.load(model.named_parameters())
 
     def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -124,17 +126,20 @@ class CpuLlama:
         cos, sin = (
             angle[0, :, : self._dim // 2].float().contiguous() for angle in self._rotary(x[None], batch.positions[None])
         )
+        add = self._adapters.adding_to(batch.policies)
         for layer in range(self._layers):
-            x = self._layer(layer, x, (cos, sin), batch)
+            x = self._layer(layer, x, (cos, sin), batch, add)
         x = self._norm("model.norm", x[batch.logit_rows])
         return self._linears["lm_head"](x)
 
-    def _layer(self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch) -> Tensor:
+    def _layer(
+        self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch, add: Adding | None
+    ) -> Tensor:
         linears, prefix = self._linears, f"model.layers.{layer}"
         hidden = self._norm(f"{prefix}.input_layernorm", x)
         qkv_NE = linears[f"{layer}.qkv"](hidden)
-        if self.adapters:
-            self._add_qkv(prefix, hidden, qkv_NE, batch)
+        if add:
+            add(f"{layer}.qkv", hidden, qkv_NE)
         qkv_NHD = qkv_NE.view(len(x), -1, self._dim)[: batch.n_tokens]
         self._kernels.turn_and_store(
             qkv_NHD,
@@ -148,35 +153,25 @@ class CpuLlama:
         )
         attended = batch.attend_to_stored(layer, qkv_NHD[:, : self._heads], self._rule)
         attended = attended.reshape(len(x), -1)
-        if self.adapters:
-            return self._adapted(layer, x, attended, batch)
         x = linears[f"{layer}.out"].add(attended, x)
+        if add:
+            add(f"{layer}.out", attended, x)
         hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
-        gated = linears[f"{layer}.up"].mul(hidden, linears[f"{layer}.gate"].silu(hidden))
-        return linears[f"{layer}.down"].add(gated, x)
+        gated = self._gated(layer, hidden, add)
+        x = linears[f"{layer}.down"].add(gated, x)
+        if add:
+            add(f"{layer}.down", gated, x)
+        return x
 
-    def _add_qkv(self, prefix: str, hidden: Tensor, qkv_NE: Tensor, batch: PackedBatch) -> None:
-        """Contribution of adapters to queries, keys and values, which are one product."""
-        widths = [self._heads * self._dim, self._kv_heads * self._dim, self._kv_heads * self._dim]
-        for name, part in zip("qkv", qkv_NE.split(widths, dim=1), strict=True):
-            self._add(f"{prefix}.self_attn.{name}_proj", hidden, part, batch)
-
-    def _adapted(self, layer: int, x: Tensor, attended: Tensor, batch: PackedBatch) -> Tensor:
-        """The rest of a layer where there are adapters: nothing is fused into a product that one adds to."""
-        prefix = f"model.layers.{layer}"
-
-        def linear(group: str, module: str, into: Tensor) -> Tensor:
-            out = self._linears[f"{layer}.{group}"](into)
-            self._add(f"{prefix}.{module}", into, out, batch)
-            return out
-
-        x = x + linear("out", "self_attn.o_proj", attended)
-        hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
-        gate = F.silu(linear("gate", "mlp.gate_proj", hidden))
-        return x + linear("down", "mlp.down_proj", gate * linear("up", "mlp.up_proj", hidden))
-
-    def _add(self, layer: str, x: Tensor, y: Tensor, batch: PackedBatch) -> None:
-        self.adapters.add(layer, x, y, batch.policies, whole=batch.is_invariant)
+    def _gated(self, layer: int, hidden: Tensor, add: Adding | None) -> Tensor:
+        """The activation and the gate are fused into products that no adapter adds to."""
+        gate, up = self._linears[f"{layer}.gate"], self._linears[f"{layer}.up"]
+        if add is None:
+            return up.mul(hidden, gate.silu(hidden))
+        gate_NE, up_NE = gate(hidden), up(hidden)
+        add(f"{layer}.gate", hidden, gate_NE)
+        add(f"{layer}.up", hidden, up_NE)
+        return F.silu(gate_NE, inplace=True).mul_(up_NE)
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         known = {
@@ -186,7 +181,15 @@ class CpuLlama:
             if linear != "lm_head"
         }
         require_known(adapters, known, "the in-process engine's Llama")
-        self.adapters.load(adapters, self._dtype, torch.device("cpu"))
+        self._adapters.load(adapters)
+
+    def _columns(self, names: Iterable[str]) -> list[Columns]:
+        """Linear layers as columns of the product that they are fused into."""
+        found: list[Columns] = []
+        for module in _modules(name for name in names if name.endswith(".weight")):
+            first = found[-1].first + found[-1].width if found else 0
+            found.append(Columns(module, first, self._shapes[f"{module}.weight"][0]))
+        return found
 
     def _head_norms(self, prefix: str) -> tuple[Tensor, Tensor] | None:
         names = [f"{prefix}.self_attn.{which}_norm.weight" for which in "qk"]

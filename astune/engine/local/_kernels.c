@@ -11,6 +11,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define FEW_TOKENS 32 /* for one thread */
 #define QUERIES 4     /* that read a key together */
+#define TOGETHER 8    /* rows that read an adapter's weight together */
 
 #ifdef __AVX512F__
 #define LANES 16
@@ -259,6 +260,79 @@ void attend(const Element *queries, int64_t query_stride, const Element *keys, c
                 attend_by_number(q, k, v, o, own, left, length, 128, scale, cap);
             else
                 attend_by_number(q, k, v, o, own, left, length, dim, scale, cap);
+        }
+    }
+}
+
+/* What a policy's adapter adds to a linear layer, whose outputs are columns of a product: down [inputs, rank] and
+   up [rank, outputs], the rank a multiple of LANES. */
+typedef struct {
+    int64_t policy;
+    const Element *down, *up;
+    int64_t rank, first, outputs;
+} LowRank;
+
+INLINE void add_low_rank_together(const Element *x, Element *y, const int64_t *rows, LowRank adapter, const int n,
+                                  int64_t inputs, int64_t width) {
+    const int64_t rank = adapter.rank;
+    float inner[n][rank];
+    for (int64_t r = 0; r < rank; r += LANES) {
+        Lanes sums[n];
+        for (int j = 0; j < n; j++) sums[j] = (Lanes){0};
+        for (int64_t i = 0; i < inputs; i++) {
+            const Lanes weight = loaded(adapter.down + i * rank + r);
+            for (int j = 0; j < n; j++) sums[j] += widened(x[rows[j] * inputs + i]) * weight;
+        }
+        for (int j = 0; j < n; j++)
+            for (int k = 0; k < LANES; k++) inner[j][r + k] = sums[j][k];
+    }
+    int64_t column = 0;
+    for (; column + LANES <= adapter.outputs; column += LANES) {
+        Lanes sums[n];
+        for (int j = 0; j < n; j++) sums[j] = (Lanes){0};
+        for (int64_t r = 0; r < rank; r++) {
+            const Lanes weight = loaded(adapter.up + r * adapter.outputs + column);
+            for (int j = 0; j < n; j++) sums[j] += inner[j][r] * weight;
+        }
+        for (int j = 0; j < n; j++) {
+            Element *out = y + rows[j] * width + adapter.first + column;
+            const Lanes sum = loaded(out) + sums[j];
+            for (int k = 0; k < LANES; k++) out[k] = rounded(sum[k]);
+        }
+    }
+    for (; column < adapter.outputs; column++) {
+        for (int j = 0; j < n; j++) {
+            float sum = 0;
+            for (int64_t r = 0; r < rank; r++)
+                sum += inner[j][r] * widened(adapter.up[r * adapter.outputs + column]);
+            Element *out = y + rows[j] * width + adapter.first + column;
+            *out = rounded(widened(*out) + sum);
+        }
+    }
+}
+
+/* Add adapters' products with x [tokens, inputs] to y [tokens, width] in place. The rows of policy p are
+   rows[ends[p - 1]] to rows[ends[p] - 1], and those that are in none keep what they have. */
+void add_low_rank(const Element *x, Element *y, const int64_t *rows, const int64_t *ends, const LowRank *adapters,
+                  int64_t count, int64_t policies, int64_t inputs, int64_t width, int64_t threads) {
+    const int64_t total = ends[policies - 1];
+#pragma omp parallel for schedule(dynamic) if (total > FEW_TOKENS) num_threads(threads)
+    for (int64_t block = 0; block < total / TOGETHER + policies; block++) {
+        int64_t policy = 0, start = 0, behind = block; /* each policy's rows are in blocks of their own */
+        while (policy < policies && behind >= (ends[policy] - start + TOGETHER - 1) / TOGETHER) {
+            behind -= (ends[policy] - start + TOGETHER - 1) / TOGETHER;
+            start = ends[policy++];
+        }
+        if (policy == policies) continue;
+        const int64_t *from = rows + start + behind * TOGETHER;
+        const int64_t left = ends[policy] - start - behind * TOGETHER;
+        for (int64_t k = 0; k < count; k++) {
+            if (adapters[k].policy != policy) continue;
+            int64_t j = 0, n = left < TOGETHER ? left : TOGETHER;
+            for (; j + TOGETHER <= n; j += TOGETHER)
+                add_low_rank_together(x, y, from + j, adapters[k], TOGETHER, inputs, width);
+            for (; j + 2 <= n; j += 2) add_low_rank_together(x, y, from + j, adapters[k], 2, inputs, width);
+            for (; j < n; j++) add_low_rank_together(x, y, from + j, adapters[k], 1, inputs, width);
         }
     }
 }

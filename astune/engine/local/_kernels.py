@@ -30,6 +30,7 @@ _SIGNATURES = {
     "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float, c_int64],
     "turn_and_store": [c_void_p] * 3 + [c_float] + [c_void_p] * 6 + [c_int64] * 6,
     "attend": [c_void_p, c_int64] + [c_void_p] * 8 + [c_int64] * 6 + [c_float] * 2 + [c_int64] * 2,
+    "add_low_rank": [c_void_p] * 5 + [c_int64] * 5,
 }
 
 
@@ -68,6 +69,7 @@ class Kernels:
         self._rms_norm = functions.rms_norm
         self._turn_and_store = functions.turn_and_store
         self._attend = functions.attend
+        self._add_low_rank = functions.add_low_rank
 
     def rms_norm(self, x_NW: Tensor, weight_W: Tensor, eps: float) -> Tensor:
         out = torch.empty_like(x_NW)
@@ -156,6 +158,27 @@ class Kernels:
             *(scores.shape[0], scores.shape[2]),
         )
         return out
+
+    def add_low_rank(self, x_ND: Tensor, y_NE: Tensor, rows: Tensor, ends_P: Tensor, adapters: Tensor) -> None:
+        """Add adapters' products with `x_ND` to `y_NE` in place.
+
+        Args:
+            rows: of policy 0, of policy 1 and so on; `ends_P` says where each policy's end.
+            adapters: `LowRank` of the source, one a row: the policy, addresses of both factors, rank, first column,
+                number of columns.
+        """
+        self._add_low_rank(
+            x_ND.data_ptr(),
+            y_NE.data_ptr(),
+            rows.data_ptr(),
+            ends_P.data_ptr(),
+            adapters.data_ptr(),
+            len(adapters),
+            len(ends_P),
+            x_ND.shape[1],
+            y_NE.shape[1],
+            torch.get_num_threads(),
+        )
 
 
 def can_attend(keys: Tensor, values: Tensor) -> bool:
