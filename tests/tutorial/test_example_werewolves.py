@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -16,7 +17,7 @@ from astune.workflow.loading import load_workflow
 
 pytest.importorskip("agentscope")
 
-from tutorial.example_werewolves.game import NAMES, NOBODY, Game, deal
+from tutorial.example_werewolves.game import NAMES, NOBODY, ROLES, Game, deal
 from tutorial.example_werewolves.players import RuleSeat
 
 
@@ -100,6 +101,14 @@ def test_every_game_is_one_game():
         assert sum(kind == "save" and what == "yes" for _, kind, _, what in game.log) <= 1
         assert sum(kind == "poison" and what != NOBODY for _, kind, _, what in game.log) <= 1
     assert set(winners) == {"werewolves", "village"}, winners
+
+
+@pytest.mark.parametrize(("roles", "suspect"), [(["werewolf", "villager", "villager"], "Ann"), (ROLES, "Bob")])
+async def test_who_accuses_is_suspected_where_there_is_no_seer(roles: Sequence[str], suspect: str):
+    names = NAMES[: len(roles)]
+    seat = RuleSeat(names[-1], dict(zip(names, roles, strict=True)), Random(0))
+    await seat.hear("Ann: I suspect Bob.")
+    assert await seat.choose("Vote: who is sent away?", ["Ann", "Bob"]) == suspect
 
 
 @pytest.mark.parametrize("path", ["werewolves.yaml", "duel.yaml", "both.yaml"])

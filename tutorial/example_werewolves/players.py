@@ -112,7 +112,8 @@ class ModelSeat(Seat):
 class RuleSeat(Seat):
     """Played by rules: suspects whom it knows as a werewolf, else whom others have named most; chance decides the rest.
 
-    The first who speaks knows nothing, and says so.
+    The first who speaks knows nothing, and says so. In a game without a seer nobody in the village can know anything:
+    there it suspects whoever accuses somebody first.
     """
 
     def __init__(self, name: str, roles: dict[str, str], rng: Random) -> None:
@@ -120,6 +121,7 @@ class RuleSeat(Seat):
         self._rng = rng
         wolves = {other for other in roles if roles[other] == "werewolf"}
         self._friends = wolves if name in wolves else {name}
+        self._can_be_known = "seer" in roles.values()
         self._known: set[str] = set()
         self._named: Counter[str] = Counter()
 
@@ -127,7 +129,8 @@ class RuleSeat(Seat):
         if found := re.match(r"(\w+) is a werewolf\.", line):
             self._known.add(found[1])
         self._friends |= {found[1]} if (found := re.match(r"(\w+) is no werewolf\.", line)) else set()
-        self._named.update(re.findall(r"suspect (\w+)", line))
+        if found := re.match(r"(\w+): I suspect (\w+)", line):
+            self._named[found[2] if self._can_be_known or self._named else found[1]] += 1
 
     async def reply(self, question: str, others: Sequence[str]) -> Msg:
         return suspicion(self.name, self._suspect(sorted(self._known | self._named.keys())) or NOBODY)
