@@ -45,7 +45,7 @@ class CpuAdapters:
         self._products, self._kernels, self._dtype = products, kernels, dtype
         self._of: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
         self._tables: dict[str, Tensor] = {}
-        """By product, one row an adapter: what `add_low_rank` reads, addresses of tensors in `_of` among them."""
+        """Arguments of `add_low_rank` by product, one row an adapter; addresses of tensors in `_of` are among them."""
 
     def load(self, adapters: Mapping[str, Adapter]) -> None:
         """Take copies of adapters in place of those of the same policies."""
@@ -70,7 +70,7 @@ class CpuAdapters:
         return torch.tensor(entries, dtype=torch.long).reshape(-1, 6)
 
     def adding_to(self, parts: Sequence[PolicyRows]) -> Adding | None:
-        """What adds to a product's output, in place, for the rows of a pack; None where there are no adapters."""
+        """Return a function that adds to a product's output, in place, for a pack's rows; None without adapters."""
         if not self._of:
             return None
         rows = dict(parts)
