@@ -7,7 +7,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz chaos kills faults-gateway redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz chaos effective kills faults-gateway redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -65,6 +65,10 @@ fuzz: install ## N hostile answers of a model to each of several agents, and N o
 chaos: install ## N runs of a tiny model under seeded faults from SEED, into benchmarks/results/chaos.md
 	@CHAOS_N=$(or $(N),1000) CHAOS_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \
 	  $(VENV)/python -m pytest -s --timeout 0 tests/chaos/test_chaos.py
+
+effective: install ## how much time leads to kept progress with a fault in a tenth of the steps: RUNS at once of STEPS, into the same report
+	@EFFECTIVE_RUNS=$(or $(RUNS),4) EFFECTIVE_STEPS=$(or $(STEPS),20) EFFECTIVE_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md \
+	  $(VENV)/python -m pytest -m "e2e or not e2e" -s --timeout 0 -p no:xdist tests/chaos/test_effective.py
 
 kills: install ## N random SIGKILLs from SEED in deterministic runs: the same weights, bit for bit, into the same report
 	@KILLS_N=$(or $(N),50) KILLS_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import random
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from astune.rollout.ranking import UNRANKED
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.user_workflow import execute, new_workflow, require_something_to_train, targets_of
-from astune.rollout.verdict import ask_judge, workflow_reward
+from astune.rollout.verdict import Judge, ask_judge, workflow_reward
 from astune.schema import (
     AstuneError,
     DeadlineExceeded,
@@ -35,6 +36,8 @@ from astune.schema import (
 )
 from astune.task_judge import GroupJudgeBase
 from astune.workflow import AstuneProxy, EpisodeModel, WorkflowOutput
+
+_log = logging.getLogger(__name__)
 
 _RELEASE_S = 30.0
 """Seconds to wait for an environment to close; one that is stuck in a step never will."""
@@ -197,17 +200,24 @@ class Attempt:
             return UNRANKED
         start = time.perf_counter()
         try:
-            return await ask_judge(
-                self._setting.judge,
-                self._task,
-                environment=self._environment,
-                forest=self._forest,
-                targets=proxy.targets,
-                registered=proxy.get_judge_input_dictionary(),
-                timeout_s=self._config.rollout.call_timeout_s,
-            )
+            try:
+                return await self._ask(self._setting.judge, proxy)
+            except (JudgeError, DeadlineExceeded) as failure:  # much cheaper than to play the episode again
+                _log.debug("asking the judge of episode %s again: %s", self._request.episode_id, failure)
+                return await self._ask(self._setting.judge, proxy)
         finally:
             self._judge_seconds = time.perf_counter() - start
+
+    async def _ask(self, judge: Judge, proxy: AstuneProxy) -> Reward:
+        return await ask_judge(
+            judge,
+            self._task,
+            environment=self._environment,
+            forest=self._forest,
+            targets=proxy.targets,
+            registered=proxy.get_judge_input_dictionary(),
+            timeout_s=self._config.rollout.call_timeout_s,
+        )
 
     @property
     def _forest(self) -> Forest:

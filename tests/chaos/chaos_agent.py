@@ -37,9 +37,12 @@ class Unheard(BaseException):
 
 
 def trouble(where: str, task: Task) -> str:
-    """What goes wrong this time; empty for nothing. Each attempt draws anew."""
+    """What goes wrong this time; empty for nothing. Each attempt draws anew, and first comes what was ordered."""
     global _N_PLAYED
     _N_PLAYED += 1
+    with contextlib.suppress(OSError):
+        (HERE / f"order-{where}").rename(HERE / f"met-{where}")
+        return (HERE / f"met-{where}").read_text()
     start = int(os.environ["CHAOS_START"])
     kinds = PLAN[where] if start <= 2 else ()
     rng = random.Random(f"{PLAN['seed']} {start} {where} {task.task_id} {_N_PLAYED}")
@@ -81,6 +84,7 @@ class Solver(Workflow):
         said = ""
         for turn in range(2):
             said = await self._ask(task, proxy, messages)
+            await asyncio.sleep(PLAN["waits_s"] * random.uniform(0.5, 1))
             action = "<calc>1+1</calc>" if turn == 0 else r"\boxed{2}"
             observation, _, terminate, _ = await proxy.agym_step({"role": "assistant", "content": action})
             if terminate:

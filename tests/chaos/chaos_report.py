@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaos_stage import Outcome
+from paced import TimeSpent
 
 
 def write_chaos(to: Path, outcomes: Sequence[Outcome], failures: Mapping[int, str]) -> None:
@@ -36,6 +37,39 @@ def write_chaos(to: Path, outcomes: Sequence[Outcome], failures: Mapping[int, st
             "",
             "| fault | runs that met it | of them resumed | longest, s |",
             "|---|---|---|---|",
+            *rows,
+        ],
+    )
+
+
+def write_effective(to: Path, runs: Sequence[TimeSpent], waits_s: float, *, kills_alone: bool) -> None:
+    """Where the time went, a row a cause."""
+    total, n_steps = sum(run.all for run in runs), sum(run.n_steps for run in runs)
+    n_faults, n_starts = sum(len(run.faults) for run in runs), sum(run.n_starts for run in runs)
+    met = Counter(fault.what for run in runs for fault in run.faults)
+    spent = {
+        "kept progress": [run.kept for run in runs],
+        "steps that a fault made longer": [run.excess for run in runs],
+        "starting": [run.starting for run in runs],
+        "saving": [run.saving for run in runs],
+        "steps that were lost, and ending": [run.repeated for run in runs],
+    }
+    rows = [f"| {name} | {sum(each):,.0f} | {100 * sum(each) / total:.1f} |" for name, each in spent.items()]
+    write_section(
+        to,
+        f"make effective: {'SIGKILLs of the run' if kills_alone else 'faults of every kind'}",
+        [
+            f"Effective training time ratio: **{100 * sum(run.kept for run in runs) / total:.1f} %**. It is the time "
+            "of rollout, training and publishing weights in steps that were kept, each counted for no more than a step "
+            "without a fault takes on average, over all time from the first start to the end.",
+            "",
+            f"{len(runs)} runs at once, {n_steps} kept steps with {n_faults} faults, {n_starts} starts of a process; "
+            f"the world answers after {waits_s / 2:g} to {waits_s:g} s, and a step without a fault takes "
+            f"{sum(run.kept for run in runs) / n_steps:.0f} s. "
+            f"Faults: {', '.join(f'{what} {n}' for what, n in sorted(met.items()))}.",
+            "",
+            "| time | s | % |",
+            "|---|---|---|",
             *rows,
         ],
     )

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +19,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 from faulty_wire import FaultyWire
 from plans import Plan
+from services import Service, until
+from warm_commands import STAND_IN, has_warm_process
 
 from astune.processes import scratch
 from astune.runs import RunDirectory, balance_of, resolve_run
@@ -35,10 +35,6 @@ ENDS_WITHIN_S = 120.0
 """Seconds that one start may take; undisturbed and alone it takes two."""
 STARTS_WITH_TROUBLE, _MOST_STARTS = 2, 4
 """The trouble is over in the end, as troubles are; then a run that failed has to finish."""
-_SETTLES_WITHIN_S = 30.0
-_KEPT = 12
-"""Idle processes that a service keeps for the next instances, each with five files: no leak."""
-_HOSTS = re.compile(r"on (http://\S+), up to")
 _WARM = [
     "astune.cli.app",
     "astune.app.execution",
@@ -71,10 +67,13 @@ class Nursery:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncIterator[Nursery]:
+    async def open(cls, model: Path) -> AsyncIterator[Nursery]:
+        argv = [str(Path(__file__).with_name("nursery.py")), str(model), *_WARM]
+        code = f"import runpy, sys; sys.argv = {argv!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
         variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(Path(__file__).with_name("nursery.py")), *_WARM),
+            *(STAND_IN.split() if has_warm_process() else [sys.executable]),
+            *("-c", code),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **variables},
@@ -129,76 +128,14 @@ class Outcome:
     sampled_tokens: int
 
 
-class Service:
-    """An environment service that can be killed and started again at the same port."""
-
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
-        self._nursery, self._folder = nursery, folder
-        self.port = 0
-
-    async def start(self) -> None:
-        log = self._folder / f"service-{uuid.uuid4().hex}.log"
-        words = (
-            "--env",
-            "calculator",
-            "--port",
-            str(self.port),
-            "--idle-release-s",
-            "4",
-            "--warm",
-            "1",
-            "--max-instances",
-            str(_KEPT),
-        )
-        self.pid = await self._nursery.start(
-            self._folder, log, "astune.env_service.__main__", *words, CHAOS="", TMPDIR=str(self._folder)
-        )
-        found = await until(lambda: _HOSTS.search(log.read_text() if log.exists() else ""), "the service to listen")
-        self.port = int(found[1].rpartition(":")[2])
-        await self.settled()
-        self._files, self._children = self._n_files(), len(_children(self.pid))
-
-    async def settled(self) -> None:
-        """Nobody's instance is left."""
-        async with httpx.AsyncClient(trust_env=False) as client:
-
-            async def live() -> int:
-                answer = await client.get(f"http://127.0.0.1:{self.port}/healthz", timeout=_SETTLES_WITHIN_S)
-                return int(answer.headers["Env-Instances-Live"])
-
-            await until(live, "the last instance to be released", wanted=0)
-
-    async def assert_as_before(self) -> None:
-        await self.settled()
-        most = self._files + 5 * _KEPT
-        await until(lambda: self._n_files() <= most, f"the service to have at most {most} files open")
-        most_children = self._children + _KEPT
-        await until(
-            lambda: len(_children(self.pid)) <= most_children, f"at most {most_children} processes of the service"
-        )
-
-    async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        await self._nursery.ended(self.pid)
-
-    def kill_instances(self) -> None:
-        for pid in _children(self.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def _n_files(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-
 class Slot:
     """A place in which one run after the other is played, with a service of its own."""
 
     def __init__(
         self, nursery: Nursery, service: Service, wire: FaultyWire, port: int, folder: Path, model: Path
     ) -> None:
-        self._nursery, self._service, self._wire, self._port = nursery, service, wire, port
-        self._folder, self._model = folder, model
+        self._nursery, self._service, self.wire, self._port = nursery, service, wire, port
+        self.folder, self.model = folder, model
         self._whole_s = 2.5
 
     @classmethod
@@ -215,10 +152,14 @@ class Slot:
             wire.close()
             await service.kill()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
     async def play(self, plan: Plan) -> Outcome:
         """A run with these faults, to its end; raises AssertionError where it did not end as it has to."""
-        folder = self._folder / f"seed-{plan.seed}"
-        self._write(folder, plan)
+        folder = self.folder / f"seed-{plan.seed}"
+        write_experiment(folder, plan, self.url, self.model)
         began, starts = time.monotonic(), 0
         run: RunDirectory | None = None
         with _disk(folder / "launcher_record", plan) as disk:
@@ -241,7 +182,7 @@ class Slot:
 
     async def _start(self, folder: Path, run: RunDirectory | None, plan: Plan, number: int) -> int:
         mark = uuid.uuid4().hex
-        self._wire.go_wrong(plan.wire if number <= STARTS_WITH_TROUBLE else (), plan.share, plan.seed + number)
+        self.wire.go_wrong(plan.wire if number <= STARTS_WITH_TROUBLE else (), plan.share, plan.seed + number)
         words = ("--conf", "conf.yaml") if run is None else ("--resume", str(run.path))
         variables = {"CHAOS": mark, "CHAOS_START": str(number), "TMPDIR": str(folder / "tmp")}
         pid = await self._nursery.start(folder, folder / "log", "astune.cli", *words, **variables)
@@ -263,6 +204,10 @@ class Slot:
         if not what:
             return
         await asyncio.wait([self._nursery.ended(pid)], timeout=plan.after_s / 2.5 * self._whole_s)
+        await self.strike(what, pid)
+
+    async def strike(self, what: str, pid: int) -> None:
+        """Do to processes what one word of `PROCESSES` says; `pid` is the run's."""
         match what:
             case "kill run" | "end run":
                 with contextlib.suppress(ProcessLookupError):
@@ -277,33 +222,6 @@ class Slot:
                 os.kill(self._service.pid, signal.SIGCONT)
             case _:
                 self._service.kill_instances()
-
-    def _write(self, folder: Path, plan: Plan) -> None:
-        (folder / "tmp").mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps(plan.as_json()))
-        shutil.copy(Path(__file__).with_name("chaos_agent.py"), folder / "agent.py")
-        url = f"http://127.0.0.1:{self._port}"
-        tasks = [
-            {"main_query": f"{n} + 1?", "env_type": "calculator", "metadata": {"answer": str(n + 1), "env_url": url}}
-            for n in range(STEPS * TASKS)
-        ]
-        (folder / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-        experiment = {
-            "model": {"path": str(self._model)},
-            "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
-            "task_judge": {"judge_protocol": "agent.py->Judge"},
-            "rollout": {
-                "workflow": "agent.py->Solver",
-                "max_model_len": 256,
-                "max_response_length_in_one_turn": 6,
-                "num_repeat": REPEATS,
-                "call_timeout_s": 6.0,
-                "episode_timeout_s": 15.0,
-                "step_timeout_s": 60.0,
-            },
-            "trainer": {"tasks_per_step": TASKS, "total_steps": STEPS, "save_freq": 1, "optim": {"warmup_steps": 0}},
-        }
-        (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
 
     def _looked_over(self, run: RunDirectory, plan: Plan, seconds: float, starts: int) -> Outcome:
         lines = [line for line in run.metrics() if line.kind == "train"]
@@ -328,16 +246,32 @@ class Slot:
         return Outcome(plan, seconds, starts, len(failed), dropped, sampled)
 
 
-async def until(condition: Any, what: str, *, wanted: Any = None) -> Any:
-    """What `condition` gives, or its coroutine, once that is `wanted`, or true where nothing is."""
-    give_up = time.monotonic() + _SETTLES_WITHIN_S
-    while True:
-        found = condition()
-        found = await found if asyncio.iscoroutine(found) else found
-        if found if wanted is None else found == wanted:
-            return found
-        assert time.monotonic() < give_up, f"waited {_SETTLES_WITHIN_S:g} s for {what}: {found}"
-        await asyncio.sleep(0.03)
+def write_experiment(folder: Path, plan: Plan, url: str, model: Path, *, steps: int = STEPS, **rollout: Any) -> None:
+    """A run of that many steps with this plan's agent, against the environment service at `url`."""
+    (folder / "tmp").mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps(plan.as_json()))
+    shutil.copy(Path(__file__).with_name("chaos_agent.py"), folder / "agent.py")
+    tasks = [
+        {"main_query": f"{n} + 1?", "env_type": "calculator", "metadata": {"answer": str(n + 1), "env_url": url}}
+        for n in range(steps * TASKS)
+    ]
+    (folder / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    deadlines = {"call_timeout_s": 6.0, "episode_timeout_s": 15.0, "step_timeout_s": 60.0}
+    experiment = {
+        "model": {"path": str(model)},
+        "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
+        "task_judge": {"judge_protocol": "agent.py->Judge"},
+        "rollout": {
+            "workflow": "agent.py->Solver",
+            "max_model_len": 256,
+            "max_response_length_in_one_turn": 6,
+            "num_repeat": REPEATS,
+            **deadlines,
+            **rollout,
+        },
+        "trainer": {"tasks_per_step": TASKS, "total_steps": steps, "save_freq": 1, "optim": {"warmup_steps": 0}},
+    }
+    (folder / "conf.yaml").write_text(yaml.safe_dump({"astune": experiment}))
 
 
 class _Disk:
@@ -408,13 +342,4 @@ def _of_run(pid: int, mark: str) -> list[int]:
             session = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[3]
             if int(session) == pid or mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
                 found.append(int(name))
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    """Processes below one, whichever of its threads started them."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(word) for word in children.read_text().split()]
     return found

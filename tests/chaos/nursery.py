@@ -1,6 +1,7 @@
 """A warm interpreter that forks commands of astune, which begin at once and not after seconds of imports.
 
-Run as `python nursery.py MODULE...`, with what to import first. Standard input and output are lines of JSON:
+Run as `python nursery.py MODEL MODULE...`, with the folder of a model whose tokenizer is read, and what is imported.
+Standard input and output are lines of JSON:
 
     {"main": "astune.cli", "argv": [...], "folder": ..., "variables": {...}, "log": ...}    fork a command
     -> {"pid": 7}                                                                           it began
@@ -19,13 +20,16 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 
 def main() -> None:
-    for name in sys.argv[1:]:
+    _, model, *modules = sys.argv
+    for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    _read_once(Path(model))
     gc.collect()
     gc.freeze()
     _say(ready=True)
@@ -47,6 +51,16 @@ def main() -> None:
             *lines, waiting = (waiting + read).split(b"\n")
             for line in lines:
                 _fork(json.loads(line))
+
+
+def _read_once(model: Path) -> None:
+    """What a process keeps once it has it: half of a short run's time."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    from astune.renderers import load_renderer
+
+    get_checkpoint_conversion_mapping("llama")
+    load_renderer(model)
 
 
 def _fork(order: dict[str, Any]) -> None:

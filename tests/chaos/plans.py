@@ -34,6 +34,8 @@ class Plan:
     disk: str = ""
     wire: list[str] = field(default_factory=list[str])
     clock: float = 0.0
+    waits_s: float = 0.0
+    """Seconds that the world takes for an action, at most; at least half as many."""
 
     def as_json(self) -> dict[str, Any]:
         return {name.replace("_calls", " calls"): value for name, value in asdict(self).items()}

@@ -18,14 +18,14 @@ from chaos_stage import Nursery, Outcome, Slot
 from plans import plan_of
 
 pytestmark = pytest.mark.slow
-N = int(os.environ.get("CHAOS_N", "7"))
+N = int(os.environ.get("CHAOS_N", "50"))
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 REPORT = os.environ.get("CHAOS_REPORT")
-AT_ONCE = 4
+AT_ONCE = 6
 """Runs at once: most of a run's time under faults is waiting."""
 
 
-@pytest.mark.timeout(0 if REPORT else 600)
+@pytest.mark.timeout(0 if REPORT else 1800)
 def test_every_seed_ends_or_resumes_with_all_tokens_and_leaves_nothing(speck_folder: Path, tmp_path: Path) -> None:
     outcomes, failures = asyncio.run(_played(range(SEED, SEED + N), speck_folder, tmp_path))
     if REPORT:
@@ -37,7 +37,7 @@ def test_every_seed_ends_or_resumes_with_all_tokens_and_leaves_nothing(speck_fol
 
 async def _played(seeds: range, model: Path, folder: Path) -> tuple[list[Outcome], dict[int, str]]:
     waiting, outcomes, failures = list(reversed(seeds)), list[Outcome](), dict[int, str]()
-    async with Nursery.open() as nursery:
+    async with Nursery.open(model) as nursery:
 
         async def plays(number: int) -> None:
             async with Slot.open(nursery, folder / f"slot-{number}", model) as slot:

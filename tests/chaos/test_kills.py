@@ -39,7 +39,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_weights_and_books
 
 async def _killed(model: Path, folder: Path) -> tuple[list[float], int]:
     rng, moments, n_runs = random.Random(SEED), list[float](), 0
-    async with Nursery.open() as nursery:
+    async with Nursery.open(model) as nursery:
         unbroken = Killed(nursery, folder / "unbroken", model)
         assert await unbroken.start(None) == 0
         expected, whole_s = unbroken.state(), unbroken.seconds

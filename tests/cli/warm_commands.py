@@ -176,9 +176,13 @@ def warm_commands() -> WarmCommands:
     return WarmCommands()
 
 
+def has_warm_process() -> bool:
+    return _ADDRESS in os.environ
+
+
 def start_warm_process() -> None:
     """Start the process that forks, unless there is one; it ends with this process."""
-    if _ADDRESS in os.environ:
+    if has_warm_process():
         return
     folder = tempfile.TemporaryDirectory(prefix="astune-warm-")
     address = os.path.join(folder.name, "socket")

@@ -239,6 +239,25 @@ async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Cal
     assert episode.reward is None
 
 
+class FailsFirst(Judging):
+    """A judge whose every first answer to an episode is of no use."""
+
+    first = True
+
+    def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any:
+        self.first = not self.first
+        return (1.0, True) if self.first else super().compute_reward(judge_input_dictionary)
+
+
+@pytest.mark.parametrize("verdict", [None, ValueError("oh"), SystemExit(0)], ids=repr)
+async def test_a_judge_that_fails_once_is_asked_again_about_the_same_episode(
+    verdict: Any, stage: Callable[..., Stage]
+) -> None:
+    [group] = await stage(Talks, judge=FailsFirst(verdict)).play([task()])
+    assert group.failed_attempts == []
+    assert group.episodes[0].raw_reward == 1.0
+
+
 class Misspells:
     """A judge that reads a key which nobody wrote."""
 
