@@ -43,12 +43,15 @@ class Fault:
 
 
 def faults_of(seed: int, steps: int, *, kills_alone: bool) -> dict[int, Fault]:
-    """A fault in a tenth of the steps, by step."""
+    """A fault in a tenth of the steps, by step; each boundary in turn."""
     rng = random.Random(seed)
+    steps_hit = sorted(rng.sample(range(2, steps + 1), steps // 10))
+    if kills_alone:
+        return {step: Fault("processes", "kill run", rng.random()) for step in steps_hit}
     faults: dict[int, Fault] = {}
-    for step in rng.sample(range(2, steps + 1), steps // 10):
-        where = "processes" if kills_alone else rng.choice(list(KINDS))
-        faults[step] = Fault(where, "kill run" if kills_alone else rng.choice(KINDS[where]), rng.random())
+    for number, step in enumerate(steps_hit, start=seed):
+        where = list(KINDS)[number % len(KINDS)]
+        faults[step] = Fault(where, rng.choice(KINDS[where]), rng.random())
     return faults
 
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import yaml
+from drawn import ANSWERS_WITHIN_S, SEED, N, fuzzed
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from service_stage import Service, running
@@ -32,18 +32,6 @@ from astune.schema import AstuneError
 from astune.task_reader.task_reader_base import open_task_reader
 
 pytestmark = pytest.mark.slow
-N = int(os.environ.get("FUZZ_EPISODES", "170"))
-"""Inputs of each kind."""
-SEED = int(os.environ.get("FUZZ_SEED", "0"))
-_ANSWERS_WITHIN_S = 20.0
-Test = TypeVar("Test", bound=Callable[..., None])
-
-
-def fuzzed(test: Test) -> Test:
-    checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-    drawn = settings(max_examples=N, deadline=None, database=None, suppress_health_check=checks)
-    return seed(SEED)(drawn(test))
-
 
 TEXTS = st.text(max_size=40) | st.sampled_from(
     ["", "\0", "../..", "calculator", "11 + 12", "NaN", "1e999", "<script>", "__class__", "%s", "\ud800", "x" * 5000]
@@ -82,7 +70,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False, timeout=_ANSWERS_WITHIN_S) as client:
+    with httpx.Client(trust_env=False, timeout=ANSWERS_WITHIN_S) as client:
         yield client
 
 
@@ -112,7 +100,7 @@ content-length: 99999999999999999999""".replace(b"\n", b"").split(b"|")
 @given(number=st.integers(0, 1), sent=st.lists(LINES | st.binary(max_size=60), max_size=8).map(b"\r\n".join))
 def test_bytes_that_are_no_request(servers: tuple[str, ...], client: httpx.Client, number: int, sent: bytes) -> None:
     address = urlsplit(servers[number])
-    with socket.create_connection((address.hostname, address.port), timeout=_ANSWERS_WITHIN_S) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=ANSWERS_WITHIN_S) as connection:
         connection.sendall(sent + b"\r\n\r\n")
         connection.shutdown(socket.SHUT_WR)
         said = b""
@@ -189,7 +177,7 @@ def _read_or_refused(read: Callable[[], object]) -> None:
     began = time.monotonic()
     with contextlib.suppress(AstuneError):
         read()
-    assert time.monotonic() - began < _ANSWERS_WITHIN_S
+    assert time.monotonic() - began < ANSWERS_WITHIN_S
 
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "rollout/episodes.sqlite", "rollout/vocabulary.json.zst")
