@@ -140,9 +140,9 @@ class Slot:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, nursery: Nursery, folder: Path, model: Path) -> AsyncIterator[Slot]:
+    async def open(cls, nursery: Nursery, folder: Path, model: Path, idle_release_s: float = 4) -> AsyncIterator[Slot]:
         await asyncio.to_thread(folder.mkdir)
-        service = Service(nursery, folder)
+        service = Service(nursery, folder, idle_release_s)
         await service.start()
         wire = FaultyWire(service.port)
         slot = cls(nursery, service, wire, await wire.open(), folder, model)

@@ -26,8 +26,8 @@ _HOSTS = re.compile(r"on (http://\S+), up to")
 class Service:
     """An environment service that can be killed and started again at the same port."""
 
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
-        self._nursery, self._folder = nursery, folder
+    def __init__(self, nursery: Nursery, folder: Path, idle_release_s: float = 4) -> None:
+        self._nursery, self._folder, self._idle_release_s = nursery, folder, idle_release_s
         self.port = 0
 
     async def start(self) -> None:
@@ -38,7 +38,7 @@ class Service:
             "--port",
             str(self.port),
             "--idle-release-s",
-            "4",
+            f"{self._idle_release_s:g}",
             "--warm",
             "1",
             "--max-instances",

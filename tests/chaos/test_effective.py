@@ -56,7 +56,7 @@ async def _paced(model: Path, folder: Path, kills_alone: bool) -> Sequence[TimeS
     async with Nursery.open(model) as nursery:
 
         async def played(number: int) -> TimeSpent:
-            async with Slot.open(nursery, folder / f"slot-{number}", model) as slot:
+            async with Slot.open(nursery, folder / f"slot-{number}", model, 4 * WAITS_S) as slot:
                 return await paced(slot, SEED + number, STEPS, WAITS_S, kills_alone=kills_alone)
 
         return await asyncio.gather(*(played(number) for number in range(RUNS)))

@@ -70,7 +70,7 @@ def test_a_gateway(renderer: Renderer) -> None:
     ids = renderer.answer_ids(  # type: ignore[attr-defined]
         [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], []
     )
-    stage = build_stage(renderer, Asks, replies=lambda *_: ids, rollout={"episode_timeout_s": 3600.0})
+    stage = build_stage(renderer, Asks, replies=lambda *_: ids, episode_timeout_s=3600.0)
     [group] = asyncio.run(stage.play([task_of()]))
     assert answered > 6 * _EACH, group.failed_attempts[0].error
 
@@ -94,7 +94,10 @@ async def test_a_run_server(tmp_path: Path) -> None:
         threading.Thread(target=forget, daemon=True).start()
         try:
             answered = await asyncio.to_thread(
-                asked_everything, documents.run_server(), reports.address, authorization=f"Bearer {reports.token}"
+                asked_everything,
+                documents.run_server(),
+                reports.address,
+                authorization=reports._client.headers["authorization"],
             )
         finally:
             over.set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import io
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,13 +29,10 @@ from attacks import (
 )
 from redteam_report import Report
 from rich.console import Console
-from rollout_stage import build_stage
-from rollout_stage import task as task_of
 from service_stage import Service, running
 from viewer_stage import make_episode, write_run
 from worlds import (
     PRELUDE,
-    SECRET,
     Play,
     World,
     grade,
@@ -46,48 +42,18 @@ from worlds import (
     naive_program,
     naive_service,
     plain_subprocess,
+    played,
 )
 
 from astune.app.display import open_display
 from astune.config import AstuneConfig
-from astune.config.schema import ProgramConfig
 from astune.renderers import Renderer
 from astune.runs import RunDirectory
-from astune.sandbox import Sandbox, SandboxConfig
-from astune.schema import SandboxError, Task
+from astune.schema import Task
 from astune.task_judge import MathAnswerAsJudge, load_judge
 from astune.viewer.export import write_report
-from astune.workflow.program import program_workflow
 
 pytestmark = pytest.mark.slow
-LIMITS = SandboxConfig(timeout_s=20, memory_mb=384, output_kb=64, processes=12)
-
-
-@pytest.fixture(scope="module")
-def report() -> Iterator[Report]:
-    report = Report()
-    yield report
-    if os.environ.get("REDTEAM_REPORT"):
-        report.write(Path(os.environ["REDTEAM_REPORT"]))
-
-
-@pytest.fixture(scope="module", params=["zygote", "zygote-landlock", "bubblewrap"])
-def box(request: pytest.FixtureRequest) -> Iterator[tuple[str, Play]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(SECRET, "do-not-tell")
-        try:
-            sandbox = asyncio.run(Sandbox.start(LIMITS, backend=request.param))
-        except SandboxError as cause:
-            pytest.skip(f"this machine has no {cause.message}")
-        yield request.param, lambda code: asyncio.run(sandbox.run(code)).stdout
-        asyncio.run(sandbox.aclose())
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "world")
-    yield world
-    world.listening.close()
 
 
 @pytest.mark.parametrize("attack", SANDBOX, ids=lambda attack: attack.name)
@@ -191,11 +157,17 @@ def test_text_that_is_shown_on_a_terminal(name: str, report: Report, tmp_path: P
     report.held(name, place)
 
 
+@pytest.mark.parametrize("sandboxed", [False, True], ids=["free", "sandboxed"])
 @pytest.mark.parametrize("attack", PROGRAM, ids=lambda attack: attack.name)
 def test_a_program_behind_the_gateway(
-    attack: Attack, renderer: Renderer, tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    attack: Attack,
+    sandboxed: bool,
+    renderer: Renderer,
+    tmp_path: Path,
+    report: Report,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place = "a program behind the gateway"
+    place = f"a {'sandboxed ' if sandboxed else ''}program behind the gateway"
     report.played(attack.name, attack.goal, "a program in a common folder whose word counts", place)
     monkeypatch.setenv("A_TOKEN", "do-not-tell")
 
@@ -203,28 +175,18 @@ def test_a_program_behind_the_gateway(
         where.mkdir()
         return PRELUDE.format(report=str(where / "report")) + attack.code.replace("/tmp/{mark}", str(where / "mark"))
 
-    def reached(where: Path, rewards: list[Any]) -> bool:
-        return (where / "report").exists() or 7.0 in rewards
-
     with naive_gateway() as server:
         code = program(tmp_path / "naive")
         rewards = [naive_program(tmp_path / "naive", code, server) for _ in range(2)]
-    assert reached(tmp_path / "naive", rewards), "it is no attack on a naive harness"
+    assert (tmp_path / "naive" / "report").exists() or 7.0 in rewards, "it is no attack on a naive harness"
     report.opened(attack.name)
 
-    agent = tmp_path / "agent.py"
-    agent.write_text(program(tmp_path / "here"))
-    ids = renderer.answer_ids(  # type: ignore[attr-defined]
-        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], []
-    )
-    workflow = program_workflow(ProgramConfig(command=[sys.executable, str(agent)]))
-    stage = build_stage(renderer, workflow, replies=lambda *_: ids)
-    rewards = []
-    for number in range(2):
-        [group] = asyncio.run(stage.play([task_of(f"t{number}", metadata={"answer": "SECRET"})]))
-        assert group.episodes, group.failed_attempts[0].error
-        rewards.append(group.episodes[0].raw_reward)
-    assert not reached(tmp_path / "here", rewards)
+    command = [sys.executable, "-c", program(tmp_path / "here")]
+    episodes = [played(renderer, command, f"t{number}", sandboxed=sandboxed) for number in range(2)]
+    printed = "".join(str(episode.judge_inputs["stdout"]) for episode in episodes)
+    assert not (tmp_path / "here" / "report").exists()
+    assert "REACHED" not in printed
+    assert 7.0 not in [episode.raw_reward for episode in episodes]
     report.held(attack.name, place)
 
 

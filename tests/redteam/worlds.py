@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,6 +19,11 @@ from threading import Thread
 from typing import Any
 
 from attacks import Attack
+from rollout_stage import build_stage, task
+
+from astune.config.schema import ProgramConfig
+from astune.schema import Episode
+from astune.workflow.program import program_workflow
 
 Printed = str
 Play = Callable[[str], Printed]
@@ -195,7 +201,10 @@ def naive_service() -> Iterator[str]:
 PRELUDE = """
 import json, os, sys, urllib.request, urllib.error
 BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
-def reached(): print("REACHED", file=open({report!r}, "a"))
+def reached():
+    print("REACHED")
+    try: print("REACHED", file=open({report!r}, "a"))
+    except OSError: pass
 def post(path, body, key=KEY):
     headers = {{"authorization": "Bearer " + key, "content-type": "application/json"}}
     asked = urllib.request.Request(path, json.dumps(body).encode(), headers)
@@ -238,3 +247,24 @@ def naive_program(folder: Path, program: str, server: Any) -> Any:
 def mean_of(rewards: list[float]) -> float:
     """What an unguarded baseline does."""
     return sum(rewards) / len(rewards)
+
+
+def played(renderer: Any, command: list[str], task_id: str = "t", **settings: Any) -> Episode:
+    """The episode of a program behind the gateway; what it printed is `judge_inputs["stdout"]`."""
+    ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
+    workflow = program_workflow(ProgramConfig(command=command, **settings))
+    stage = build_stage(renderer, workflow, replies=lambda *_: ids)
+    [group] = asyncio.run(stage.play([task(task_id, metadata={"answer": "SECRET"})]))
+    assert group.episodes, group.failed_attempts[0].error
+    return group.episodes[0]
+
+
+def sandboxed_program(renderer: Any) -> Play:
+    """Code as an agent's program with `sandboxed: true`, which asks its model once before."""
+
+    def play(code: str) -> Printed:
+        program = PRELUDE.format(report=os.devnull) + code
+        episode = played(renderer, [sys.executable, "-c", program], sandboxed=True, memory_mb=384)
+        return str(episode.judge_inputs["stdout"])
+
+    return play
