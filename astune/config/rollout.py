@@ -92,9 +92,9 @@ class RolloutConfig(StrictModel):
     """Nucleus sampling, for evaluation only: training refuses it, since it changes the recorded probabilities."""
     malformed_tool_calls: MalformedCalls = "as_text"
     """Handling of an answer with an unparsable tool call; its tokens are trained in any case, and the metric
-    `malformed_calls` counts such calls. `as_text`: the agent reads it as text. `return_error`: the agent's model call
-    fails, with status 400 through the gateway, and the agent decides. `end_episode`: the episode ends as truncated,
-    with the judge's reward or 0."""
+    `malformed_calls` counts such calls. `as_text`: the agent reads it as text; calls in a stream come with the answer's
+    end. `return_error`: the agent's model call fails, with status 400 through the gateway or an error event in a
+    stream, and the agent decides. `end_episode`: the episode ends as truncated, with the judge's reward or 0."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
     timelines: TimelineConfig = TimelineConfig()
     call_timeout_s: float = Field(default=300.0, gt=0)

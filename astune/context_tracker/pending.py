@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from astune.context_tracker.conversation import Conversation
 from astune.renderers.renderer import Rendered, Tool
-from astune.schema import Grammar, Message
+from astune.renderers.settled import Settled
+from astune.schema import Grammar, Message, stable_seed, tool_call_id
+
+
+class CallSeeds:
+    """Seeds of the ids of tool calls: the prompt, and how often its agent asked it.
+
+    They are known before the answer is, so that a call can be streamed, and are the same in whatever order agents ask.
+    """
+
+    def __init__(self) -> None:
+        self._asked: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def next(self, agent: str, prompt_ids: Sequence[int]) -> int:
+        """The seed of the next answer to this prompt."""
+        prompt = stable_seed(agent, prompt_ids)
+        with self._lock:
+            self._asked[prompt] += 1
+            return stable_seed(prompt, self._asked[prompt])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +56,23 @@ class PendingCall:
     """True if the answer is plain text, whatever the model's parser would find in it."""
     stop: Sequence[str]
     """Texts at which the answer ends."""
+    call_seed: int
+    """Seed of the ids of the answer's tool calls."""
     asked_after: int
     """Number of answers at the time of the call."""
+
+    def named(self, part: Settled) -> Settled:
+        """The part with the ids of its calls."""
+        calls = (call._replace(id=tool_call_id(self.call_seed, n)) for n, call in enumerate(part.calls))
+        return part._replace(calls=tuple(calls))
+
+    def tool_calls(self, calls: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+        """The answer's calls, pairs of a name and arguments, as its message has them."""
+        return [
+            {
+                "id": tool_call_id(self.call_seed, n),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for n, (name, arguments) in enumerate(calls)
+        ]

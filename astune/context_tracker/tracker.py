@@ -19,7 +19,7 @@ from datetime import date
 
 from astune.context_tracker.conversation import Conversation, Tip, require_messages, tools_key_of
 from astune.context_tracker.forks import REWRITTEN, VAGUE, fork_cause
-from astune.context_tracker.pending import PendingCall
+from astune.context_tracker.pending import CallSeeds, PendingCall
 from astune.renderers.messages import EXACT, Comparison, Identity, identity, message_of
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
 from astune.renderers.settled import Settled, before_markers, settled_text
@@ -32,8 +32,6 @@ from astune.schema import (
     Grammar,
     Message,
     MessageNode,
-    stable_seed,
-    tool_call_id,
 )
 
 _LOOKED_AT = 3
@@ -62,6 +60,7 @@ class ContextTracker:
         self._tips: dict[str, Tip] = {}
         """Position of the last call, by agent."""
         self._n_answers = 0
+        self._call_seeds = CallSeeds()
         self._lock = threading.Lock()
 
     @property
@@ -131,6 +130,7 @@ class ContextTracker:
             form=self._renderer.call_grammar(must_call) if must_call else grammar,
             literal=grammar is not None,
             stop=stop,
+            call_seed=self._call_seeds.next(agent, prompt_ids),
             asked_after=self._n_answers,
         )
 
@@ -167,7 +167,6 @@ class ContextTracker:
         reply = self._reply(pending, completion.token_ids)
         stopped_by = sequence_in(reply.content, pending.stop)
         reply = before(reply, stopped_by)
-        name_of_calls = stable_seed(pending.prompt_ids, completion.token_ids) if reply.tool_calls else 0
         with self._lock:
             if not self._comparison.exact:
                 self._count_relaxed(pending)
@@ -181,14 +180,7 @@ class ContextTracker:
                 token_ids=[*pending.rendered.generation_ids, *completion.token_ids],
                 agent=pending.agent,
                 reasoning=reply.reasoning,
-                tool_calls=[
-                    {
-                        "id": tool_call_id(name_of_calls, n),
-                        "type": "function",
-                        "function": {"name": name, "arguments": text},
-                    }
-                    for n, (name, text) in enumerate(reply.tool_calls)
-                ],
+                tool_calls=pending.tool_calls(reply.tool_calls),
                 malformed_calls=reply.malformed,
                 logprobs=list(completion.logprobs),
                 finish_reason=completion.finish_reason,
@@ -214,14 +206,18 @@ class ContextTracker:
             return Reply(self._renderer.text(sampled_ids))
         return self._renderer.parse(sampled_ids, pending.prompt_ids, pending.tools)
 
-    def settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
-        """Return the beginning of the answer that `commit` will return, whatever is sampled after these tokens."""
-        return settled_before(self._settled(pending, sampled_ids), pending.stop)
+    def settled(self, pending: PendingCall, sampled_ids: Sequence[int], *, calls: bool = False) -> Settled:
+        """Return the beginning of the answer that `commit` will return, whatever is sampled after these tokens.
 
-    def _settled(self, pending: PendingCall, sampled_ids: Sequence[int]) -> Settled:
+        Args:
+            calls: whether calls are settled, too, although they may turn out malformed: such an answer is not read.
+        """
+        return pending.named(settled_before(self._settled(pending, sampled_ids, calls=calls), pending.stop))
+
+    def _settled(self, pending: PendingCall, sampled_ids: Sequence[int], *, calls: bool = False) -> Settled:
         if pending.literal:
             return Settled(content=settled_text(self._renderer.text(sampled_ids)))
-        return self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools)
+        return self._renderer.settled(sampled_ids, pending.prompt_ids, pending.tools, calls=calls)
 
     def shows_stop(self, pending: PendingCall, sampled_ids: Sequence[int]) -> bool:
         """Return whether the answer's text contains a stop sequence, whatever is sampled after these tokens."""

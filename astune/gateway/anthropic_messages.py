@@ -97,7 +97,7 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
 
 
 class MessageStream:
-    """Events in Anthropic's order: the message, its blocks one after another, how it ended. A call is sent whole."""
+    """Events in Anthropic's order: the message, its blocks one after another, how it ended."""
 
     def __init__(self, request: ChatRequest, answer_id: str) -> None:
         self._request = request
@@ -105,23 +105,18 @@ class MessageStream:
         self._begun = False
         self._sent = Sent()
         self._open: str | None = None
-        """The kind of the block that is being sent."""
+        """The kind of the block that is being sent; a call's with its number."""
         self._index = 0
 
     def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
         (answer,) = live
         if answer.begun:
-            yield from self._text(answer.settled(), answer.read_tokens)
+            yield from self._rest(answer.settled(), answer.read_tokens)
 
     def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
         (sampled,) = answers
-        yield from self._text(sampled.text, sampled.read_tokens)
+        yield from self._rest(sampled.settled, sampled.read_tokens, ended=True)
         yield from self._close()
-        for block in _blocks_of(sampled.message):
-            if block["type"] == "tool_use":
-                spelled = json.dumps(block["input"], ensure_ascii=False)
-                yield from self._delta(block | {"input": {}}, {"type": "input_json_delta", "partial_json": spelled})
-                yield from self._close()
         end = {"stop_reason": _stop_reason(sampled), "stop_sequence": sampled.stopped_by}
         yield _event("message_delta", delta=end, usage=_usage_of(sampled))
         yield _event("message_stop")
@@ -129,24 +124,33 @@ class MessageStream:
     def broken(self, failure: Exception) -> str:
         return _event("error", error=error_of(failure, 500)["error"])
 
-    def _text(self, part: Settled, read_tokens: int) -> Iterator[str]:
+    def _rest(self, part: Settled, read_tokens: int, *, ended: bool = False) -> Iterator[str]:
         if not self._begun:
             self._begun = True
             yield _event("message_start", message=_head(self._request, read_tokens, self._answer_id))
-        rest = self._sent.rest(part)
+        rest = self._sent.rest(part, ended=ended)
         if rest.reasoning:
-            empty = {"type": "thinking", "thinking": "", "signature": ""}
-            yield from self._delta(empty, {"type": "thinking_delta", "thinking": rest.reasoning})
+            yield from self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": rest.reasoning})
         if rest.content:
-            yield from self._delta({"type": "text", "text": ""}, {"type": "text_delta", "text": rest.content})
+            yield from self._begin("text", {"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": rest.content})
+        for number, arguments, begun in rest.calls:
+            if begun is not None:
+                empty = {"type": "tool_use", "id": begun.id, "name": begun.name, "input": {}}
+                yield from self._begin(f"tool_use {number}", empty)
+            if arguments:
+                yield self._delta({"type": "input_json_delta", "partial_json": arguments})
 
-    def _delta(self, empty: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
-        """More of a block, which is begun where another one, or none, is open."""
-        if self._open != empty["type"]:
+    def _begin(self, kind: str, empty: dict[str, Any]) -> Iterator[str]:
+        """A block, where it is not the one that is open."""
+        if self._open != kind:
             yield from self._close()
             yield _event("content_block_start", index=self._index, content_block=empty)
-            self._open = empty["type"]
-        yield _event("content_block_delta", index=self._index, delta=delta)
+            self._open = kind
+
+    def _delta(self, delta: dict[str, Any]) -> str:
+        return _event("content_block_delta", index=self._index, delta=delta)
 
     def _close(self) -> Iterator[str]:
         if self._open is not None:

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from astune.gateway.live_answers import LiveAnswer, Sent
-from astune.renderers.settled import Settled
+from astune.renderers.settled import Settled, SettledCall
 from astune.schema import ContextOverflow, MalformedCall, Message, WorkflowError
 
 OVERRIDDEN = frozenset(
@@ -166,8 +166,13 @@ class Sampled:
     """Version of the weights that sampled it."""
 
     @property
-    def text(self) -> Settled:
-        return Settled(self.message.get("reasoning_content") or "", self.message.get("content") or "")
+    def settled(self) -> Settled:
+        """All of it."""
+        calls = (
+            SettledCall(call["function"]["name"], call["function"]["arguments"], call["id"])
+            for call in self.message.get("tool_calls", ())
+        )
+        return Settled(self.message.get("reasoning_content") or "", self.message.get("content") or "", tuple(calls))
 
     @property
     def openai_finish_reason(self) -> str:
@@ -252,11 +257,8 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
 
 
 class ChatStream:
-    """`chat.completion.chunk`s: of each answer its role, its text as it comes, its calls and its end; then the usage.
-
-    Log-probabilities come with the end of an answer, and calls are sent whole: before the end it is not settled that
-    they are calls.
-    """
+    """`chat.completion.chunk`s: of each answer its role, its text and its calls as they come, and its end; then the
+    usage. Log-probabilities come with the end of an answer."""
 
     def __init__(self, request: ChatRequest, answer_id: str) -> None:
         self._logprobs = bool(request.logprobs)
@@ -268,15 +270,13 @@ class ChatStream:
     def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
         for index, answer in enumerate(live):
             if answer.begun:
-                yield from self._text(index, answer.settled())
+                yield from self._rest(index, answer.settled())
 
     def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
         for index, sampled in enumerate(answers):
-            yield from self._text(index, sampled.text)
+            yield from self._rest(index, sampled.settled, ended=True)
             if self._logprobs:
                 yield self._chunk(index, {}, logprobs=_logprobs_of(sampled))
-            for number, call in enumerate(sampled.message.get("tool_calls", ())):
-                yield self._chunk(index, {"tool_calls": [{"index": number, **call}]})
             yield self._chunk(index, {}, sampled.openai_finish_reason)
         if self._wants_usage:
             yield _event(self._head | {"choices": [], "usage": _usage_of(answers)})
@@ -285,15 +285,22 @@ class ChatStream:
     def broken(self, failure: Exception) -> str:
         return _event(error_of(failure, 500))
 
-    def _text(self, index: int, part: Settled) -> Iterator[str]:
+    def _rest(self, index: int, part: Settled, *, ended: bool = False) -> Iterator[str]:
         if index not in self._sent:
             self._sent[index] = Sent()
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        rest = self._sent[index].rest(part)
+        rest = self._sent[index].rest(part, ended=ended)
         if rest.reasoning:
             yield self._chunk(index, {"reasoning_content": rest.reasoning})
         if rest.content:
             yield self._chunk(index, {"content": rest.content})
+        for number, arguments, begun in rest.calls:
+            if begun is not None:
+                function = {"name": begun.name, "arguments": ""}
+                call = {"index": number, "id": begun.id, "type": "function", "function": function}
+                yield self._chunk(index, {"tool_calls": [call]})
+            if arguments:
+                yield self._chunk(index, {"tool_calls": [{"index": number, "function": {"arguments": arguments}}]})
 
     def _chunk(self, index: int, delta: dict[str, Any], end: str | None = None, logprobs: Any = None) -> str:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end}

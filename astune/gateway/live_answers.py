@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from astune.renderers.settled import Settled
+from astune.renderers.settled import Settled, SettledCall
 
 
 class LiveAnswer:
@@ -80,20 +81,62 @@ class LiveAnswers:
         changed.set()
 
 
+class CallPiece(NamedTuple):
+    """More of a call; `begun` is the call where this is its first piece, and then `arguments` its first ones."""
+
+    number: int
+    arguments: str
+    begun: SettledCall | None
+
+
+class Rest(NamedTuple):
+    """The rest of an answer, to be sent in this order."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: Sequence[CallPiece] = ()
+
+
 class Sent:
-    """The text of an answer that its agent was sent."""
+    """The part of an answer that its agent was sent."""
 
     def __init__(self) -> None:
         self._sent = Settled()
 
-    def rest(self, part: Settled) -> Settled:
-        """Return the new text of a longer part, which counts as sent from now on.
+    def rest(self, part: Settled, *, ended: bool) -> Rest:
+        """Return what is new in a longer part, which counts as sent from now on.
+
+        Args:
+            ended: whether this is the whole answer. Of an unfinished one less may be settled than before.
 
         Raises:
             RuntimeError: it takes back what was sent; a defect of the renderer.
         """
         sent = self._sent
-        if not part.reasoning.startswith(sent.reasoning) or not part.content.startswith(sent.content):
+        if not _begins(part, sent):
+            if not ended and _begins(sent, part):
+                return Rest()
             raise RuntimeError(f"an answer does not begin with what was streamed of it: {sent} and {part}")
         self._sent = part
-        return Settled(part.reasoning[len(sent.reasoning) :], part.content[len(sent.content) :])
+        known = [call.arguments for call in sent.calls]
+        pieces = (
+            CallPiece(n, call.arguments[len(known[n]) :], None)
+            if n < len(known)
+            else CallPiece(n, call.arguments, call)
+            for n, call in enumerate(part.calls)
+        )
+        more = [piece for piece in pieces if piece.arguments or piece.begun is not None]
+        return Rest(part.reasoning[len(sent.reasoning) :], part.content[len(sent.content) :], more)
+
+
+def _begins(part: Settled, sent: Settled) -> bool:
+    """Return whether the part begins with what was sent."""
+    return (
+        part.reasoning.startswith(sent.reasoning)
+        and part.content.startswith(sent.content)
+        and len(part.calls) >= len(sent.calls)
+        and all(
+            (now.id, now.name) == (before.id, before.name) and now.arguments.startswith(before.arguments)
+            for now, before in zip(part.calls, sent.calls, strict=False)
+        )
+    )

@@ -23,8 +23,8 @@ from astune.gateway.chat_completions import (
     require_tools,
     validated,
 )
-from astune.gateway.live_answers import LiveAnswer, Sent
-from astune.renderers.settled import Settled
+from astune.gateway.live_answers import CallPiece, LiveAnswer, Sent
+from astune.renderers.settled import Settled, SettledCall
 from astune.schema import Message
 
 OVERRIDDEN = frozenset({"temperature", "top_p", "reasoning"})
@@ -142,10 +142,7 @@ def answer_of(request: ChatRequest, answers: Sequence[Sampled], *, answer_id: st
 
 
 class ResponseStream:
-    """Events in OpenAI's order: the response, its items one after another, the response as it ended.
-
-    Calls are sent whole: before the end it is not settled that they are calls.
-    """
+    """Events in OpenAI's order: the response, its items one after another, the response as it ended."""
 
     def __init__(self, request: ChatRequest, answer_id: str) -> None:
         self._request = request
@@ -153,30 +150,20 @@ class ResponseStream:
         self._n_events = 0
         self._sent = Sent()
         self._text_of: dict[str, str] = {}
-        """The text of each item that was begun, by the item's kind."""
+        """The text, or the arguments, of each item that was begun, by the item's kind; a call's with its number."""
+        self._call_of: dict[str, SettledCall] = {}
 
     def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
         (answer,) = live
         if answer.begun:
-            yield from self._text(answer.settled())
+            yield from self._rest(answer.settled())
 
     def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
         (sampled,) = answers
-        yield from self._text(sampled.text)
-        if self._text_of:
-            yield from self._close(list(self._text_of)[-1])
-        for index, item in enumerate(_items_of(sampled, self._answer_id)):
-            if item["type"] == "function_call":
-                yield self._event("output_item.added", output_index=index, item=item | {"arguments": ""})
-                place = {"output_index": index, "item_id": item["id"]}
-                yield self._event("function_call_arguments.delta", **place, delta=item["arguments"])
-                yield self._event(
-                    "function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"]
-                )
-                yield self._event("output_item.done", output_index=index, item=item)
-            elif item["type"] not in self._text_of:  # an answer without anything
-                yield from self._delta("message", "")
-                yield from self._close("message")
+        yield from self._rest(sampled.settled, ended=True)
+        if not self._text_of:  # an answer without anything
+            yield from self._delta("message", "")
+        yield from self._close()
         whole = answer_of(self._request, answers, answer_id=self._answer_id)
         yield self._event(whole["status"], response=whole)
 
@@ -184,22 +171,23 @@ class ResponseStream:
         error = error_of(failure, 500)["error"]
         return self._event("error", message=error["message"], code=error["code"], param=error["param"])
 
-    def _text(self, part: Settled) -> Iterator[str]:
+    def _rest(self, part: Settled, *, ended: bool = False) -> Iterator[str]:
         if not self._n_events:
             begun = _head(self._request, self._answer_id, "in_progress")
             yield self._event("created", response=begun)
             yield self._event("in_progress", response=begun)
-        rest = self._sent.rest(part)
+        rest = self._sent.rest(part, ended=ended)
         if rest.reasoning:
             yield from self._delta("reasoning", rest.reasoning)
         if rest.content:
             yield from self._delta("message", rest.content)
+        for piece in rest.calls:
+            yield from self._call(piece)
 
     def _delta(self, kind: str, text: str) -> Iterator[str]:
         """More of an item, which is begun where it is not."""
         if kind not in self._text_of:
-            if self._text_of:
-                yield from self._close(next(iter(self._text_of)))
+            yield from self._close()
             self._text_of[kind] = ""
             item = _text_item(kind, None, self._answer_id)
             yield self._event("output_item.added", output_index=self._index(kind), item=item)
@@ -208,7 +196,33 @@ class ResponseStream:
         more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         yield self._event(f"{_PARTS[kind]}.delta", **self._place(kind), delta=text, **more)
 
-    def _close(self, kind: str) -> Iterator[str]:
+    def _call(self, piece: CallPiece) -> Iterator[str]:
+        """More of a call, or its beginning."""
+        kind = f"function_call {piece.number}"
+        if piece.begun is not None:
+            yield from self._close()
+            self._text_of[kind], self._call_of[kind] = "", piece.begun._replace(arguments="")
+            item = _call_item(self._call_of[kind], piece.number, self._answer_id, status="in_progress")
+            yield self._event("output_item.added", output_index=self._index(kind), item=item)
+        if piece.arguments:
+            self._text_of[kind] += piece.arguments
+            place = {"output_index": self._index(kind), "item_id": _call_id(piece.number, self._answer_id)}
+            yield self._event("function_call_arguments.delta", **place, delta=piece.arguments)
+
+    def _close(self) -> Iterator[str]:
+        """The end of the item that was begun last."""
+        for kind in list(self._text_of)[-1:]:
+            yield from self._close_call(kind) if kind in self._call_of else self._close_text(kind)
+
+    def _close_call(self, kind: str) -> Iterator[str]:
+        number = list(self._call_of).index(kind)
+        call = self._call_of[kind]._replace(arguments=self._text_of[kind])
+        item = _call_item(call, number, self._answer_id, status="completed")
+        place = {"output_index": self._index(kind), "item_id": item["id"]}
+        yield self._event("function_call_arguments.done", **place, arguments=call.arguments, name=call.name)
+        yield self._event("output_item.done", output_index=self._index(kind), item=item)
+
+    def _close_text(self, kind: str) -> Iterator[str]:
         text = self._text_of[kind]
         more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         yield self._event(f"{_PARTS[kind]}.done", **self._place(kind), text=text, **more)
@@ -340,19 +354,28 @@ def _head(request: ChatRequest, answer_id: str, status: str) -> dict[str, Any]:
 
 def _items_of(sampled: Sampled, answer_id: str) -> Iterator[dict[str, Any]]:
     """Thought, text and calls of an answer; one without any is an empty text."""
-    calls = sampled.message.get("tool_calls", ())
-    if sampled.text.reasoning:
-        yield _text_item("reasoning", sampled.text.reasoning, answer_id)
-    if sampled.text.content or not (calls or sampled.text.reasoning):
-        yield _text_item("message", sampled.text.content, answer_id)
-    for number, call in enumerate(calls):
-        yield {
-            "id": f"fc_{answer_id}_{number}",
-            "type": "function_call",
-            "status": "completed",
-            "call_id": call["id"],
-            **call["function"],
-        }
+    whole = sampled.settled
+    if whole.reasoning:
+        yield _text_item("reasoning", whole.reasoning, answer_id)
+    if whole.content or not (whole.calls or whole.reasoning):
+        yield _text_item("message", whole.content, answer_id)
+    for number, call in enumerate(whole.calls):
+        yield _call_item(call, number, answer_id, status="completed")
+
+
+def _call_item(call: SettledCall, number: int, answer_id: str, *, status: str) -> dict[str, Any]:
+    return {
+        "id": _call_id(number, answer_id),
+        "type": "function_call",
+        "status": status,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def _call_id(number: int, answer_id: str) -> str:
+    return f"fc_{answer_id}_{number}"
 
 
 def _text_item(kind: str, text: str | None, answer_id: str) -> dict[str, Any]:

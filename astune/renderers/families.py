@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from astune.renderers import plain_tools
+from astune.renderers.call_json import read_json, repeats_a_key
 from astune.renderers.renderer import Reply, Tool
 from astune.renderers.spelled_calls import read_as
 from astune.renderers.template import ChatTemplate
@@ -135,9 +136,9 @@ def _mistral_calls(block: str) -> list[tuple[str, str]]:
     named = _NAMED_CALL.fullmatch(block)
     try:
         if named is not None:
-            found = [{"name": named["name"].strip(), "arguments": json.loads(named["arguments"])}]
+            found = [{"name": named["name"].strip(), "arguments": read_json(named["arguments"])}]
         else:
-            found = json.loads(block)
+            found = read_json(block)
         calls = [(whole(str(call["name"])), _as_json(dict(call["arguments"]))) for call in found]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
@@ -161,7 +162,8 @@ def _reply(parsed: Any) -> Reply:
 
 
 def _is_readable(call: Any) -> bool:
-    return call.status == "ok" and isinstance(call.name, str) and bool(call.name.strip())
+    named = call.status == "ok" and isinstance(call.name, str) and bool(call.name.strip())
+    return named and not repeats_a_key(call.raw)
 
 
 def _as_json(arguments: dict[str, Any] | str | None) -> str:

@@ -22,6 +22,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from astune.renderers.call_json import read_json, spelled
 from astune.renderers.renderer import Reply, Tool
 from astune.schema import Message
 from astune.schema.plain_json import whole
@@ -85,31 +86,27 @@ def read(text: str) -> Reply:
 
         I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>
 
-    is the text "I add." and a call. A malformed call stays in the text, and is reported.
+    is the text "I add." and a call. A malformed call stays in the text, and is reported; what follows a call is not
+    read, as in the readers of families.
     """
-    calls: list[tuple[str, str]] = []
-    malformed: list[str] = []
-
-    def take(block: re.Match[str]) -> str:
-        call = _call(block[1]) if block[0].endswith("</tool_call>") else None
-        if call is None:
-            malformed.append(block[0])
-            return block[0]
-        calls.append(call)
-        return ""
-
-    content = _CALL.sub(take, text)
-    return Reply(content.strip() if calls else content, None, calls, malformed)
+    blocks = list(_CALL.finditer(text))
+    found = [_call(block[1]) if block[0].endswith("</tool_call>") else None for block in blocks]
+    calls = [call for call in found if call is not None]
+    malformed = [block[0] for block, call in zip(blocks, found, strict=True) if call is None]
+    if not calls:
+        return Reply(text, None, calls, malformed)
+    said = text[: blocks[0].start()].strip()
+    return Reply("\n".join(part for part in [said, *malformed] if part), None, calls, malformed)
 
 
 def _call(text: str) -> tuple[str, str] | None:
     try:
-        call = json.loads(text)
+        call = read_json(text)
         if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"].strip():
             return None
         arguments = call.get("arguments", {})
         if not isinstance(arguments, dict):
             return None
-        return whole(call["name"]), json.dumps(whole(arguments), ensure_ascii=False)
+        return whole(call["name"]), spelled(arguments)
     except (ValueError, RecursionError):
         return None

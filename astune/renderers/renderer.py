@@ -82,8 +82,14 @@ class Renderer(Protocol):
         """Read a sampled answer to `prompt_ids`."""
         ...
 
-    def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
-        """Return the beginning of what `parse` will return, whatever follows the tokens sampled so far."""
+    def settled(
+        self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool], *, calls: bool = False
+    ) -> Settled:
+        """Return the beginning of what `parse` will return, whatever follows the tokens sampled so far.
+
+        Args:
+            calls: whether calls are settled, too, although they may turn out malformed: such an answer is not read.
+        """
         ...
 
     def text(self, sampled_ids: Sequence[int]) -> str:

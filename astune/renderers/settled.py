@@ -18,11 +18,31 @@ _NO_CHARACTER = "\ufffd"
 """Decoding of the first bytes of an incomplete character."""
 
 
+class SettledCall(NamedTuple):
+    """A call, or the beginning of one: its arguments may go on. `id` is empty where no tracker has named it."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
 class Settled(NamedTuple):
-    """The beginning of a reply."""
+    """The beginning of a reply. Where there is a call, `reasoning` and `content` are whole."""
 
     reasoning: str = ""
     content: str = ""
+    calls: tuple[SettledCall, ...] = ()
+
+
+def endings_of(encode: Callable[[str], list[int]], called: str | None) -> list[list[int]]:
+    """Return continuations that make a parser reinterpret the preceding text of an answer.
+
+    Args:
+        called: an answer with a call; None if the template cannot express one.
+    """
+    marks = [text for mark in ("<think>", "</think>") for text in (mark, f"{mark}x")]
+    calls = [] if called is None else [called, f"</think>{called}"]
+    return [encode(text) if text else [] for text in ("", "x", *marks, *calls)]
 
 
 def settled_text(text: str) -> str:

@@ -80,7 +80,9 @@ def before(reply: Reply, stopped_by: str | None) -> Reply:
 
 
 def settled_before(part: Settled, stop: Sequence[str]) -> Settled:
-    """A settled beginning without what may be the beginning of a sequence."""
+    """A settled beginning without what may be the beginning of a sequence; text before a call ends with it."""
+    if part.calls and sequence_in(part.content, stop) is None:
+        return part
     return Settled(part.reasoning, _held_back(part.content, stop))
 
 

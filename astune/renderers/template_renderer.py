@@ -11,7 +11,7 @@ template is checked for this when it is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import date
@@ -25,7 +25,8 @@ from astune.renderers.message_ends import MARK, ends_by_marks, ends_by_search
 from astune.renderers.messages import is_plain, is_whole_in, meaning_of
 from astune.renderers.probes import CALLED, FREE_PROBES, PROBES, QUESTION, TOOL
 from astune.renderers.renderer import Rendered, Reply, Tool
-from astune.renderers.settled import Settled, settled_by_probing, settled_text
+from astune.renderers.settled import Settled, endings_of, settled_by_probing, settled_text
+from astune.renderers.tagged_calls import TaggedCalls
 from astune.renderers.template import ChatTemplate
 from astune.renderers.token_bytes import vocabulary_of
 from astune.schema import ConfigError, Grammar, Message, Vocabulary, WorkflowError
@@ -112,14 +113,22 @@ class TemplateRenderer:
         reply = self._reader.read(sampled_ids, prompt_ids, ())
         return replace(plain_tools.read(reply.content), reasoning=reply.reasoning)
 
-    def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
+    def settled(
+        self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool], *, calls: bool = False
+    ) -> Settled:
         if self._reader.plain and not tools:
             return Settled(content=settled_text(self.text(sampled_ids)))
-        return settled_by_probing(
-            lambda ids: self.parse(ids, prompt_ids, tools),
-            list(takewhile(lambda token: token not in self._dividing_ids, sampled_ids)),
-            self._endings,
-        )
+
+        if calls and tools and self._tagged_calls is not None:
+            part = self._tagged_calls.settled(
+                lambda ids: self.parse(ids, prompt_ids, [*tools, TOOL]),  # the probe is a call that may be read
+                without_last(sampled_ids, self._stop_token_ids),
+                self._endings,
+            )
+            if part is not None:
+                return part
+        said = takewhile(lambda token: token not in self._dividing_ids, sampled_ids)
+        return settled_by_probing(lambda ids: self.parse(ids, prompt_ids, tools), list(said), self._endings)
 
     def text(self, sampled_ids: Sequence[int]) -> str:
         return self.decode(without_last(sampled_ids, self._stop_token_ids))
@@ -285,7 +294,10 @@ class TemplateRenderer:
         self._frames_alone = self._find_framing(generation, end)
         self._reader = reader_for(self._template, self._stop_token_ids)
         self._reads_calls = not self._knows_tools or self._finds_probe_call()
-        self._endings = list(self._find_endings())
+        called = self._probe_call()
+        self._endings = endings_of(encode, called)
+        as_letters = self._reader.plain or not self._knows_tools
+        self._tagged_calls = TaggedCalls.find(self._template, called, as_letters=as_letters)
         thoughts = {token for mark in ("<think>", "</think>") for token in encode(mark)}
         self._dividing_ids = self._template.added_ids - thoughts
 
@@ -329,20 +341,12 @@ class TemplateRenderer:
             return False
         return [(name, json.loads(arguments)) for name, arguments in reply.tool_calls] == [("probe", {"depth": 7})]
 
-    def _find_endings(self) -> Iterator[list[int]]:
-        """Return continuations that make a parser reinterpret the preceding text of an answer."""
-        encode = self._template.encode
-        yield []
-        yield encode("x")
-        for mark in ("<think>", "</think>"):
-            yield encode(mark)
-            yield encode(f"{mark}x")
+    def _probe_call(self) -> str | None:
+        """An answer that calls the probe; None if the template cannot express a call."""
         try:
-            _, _, called = self._answered(*self._spoken([*QUESTION, CALLED], [TOOL]))
-        except Exception:  # it cannot express a call
-            return
-        yield encode(called)
-        yield encode(f"</think>{called}")
+            return self._answered(*self._spoken([*QUESTION, CALLED], [TOOL]))[2]
+        except Exception:  # a template may raise anything
+            return None
 
     def _find_framing(self, generation: str, end: str) -> bool:
         """Return whether every message has its own frame, independent of the others."""

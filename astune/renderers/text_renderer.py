@@ -51,7 +51,9 @@ class TextRenderer:
         ]
         return Reply(said["content"], said.get("reasoning_content"), calls)
 
-    def settled(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Settled:
+    def settled(
+        self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool], *, calls: bool = False
+    ) -> Settled:
         return Settled()  # an endpoint answers at once
 
     def text(self, sampled_ids: Sequence[int]) -> str:

@@ -313,7 +313,7 @@ class EpisodeModel:
         else:
             live.begin(
                 len(pending.prompt_ids),
-                lambda token_ids: tracker.settled(pending, token_ids),
+                lambda token_ids: tracker.settled(pending, token_ids, calls=self._malformed != "as_text"),
                 cancel=lambda: self._home.call_soon_threadsafe(task.cancel),
             )
             feed = live.feed
