@@ -31,7 +31,7 @@ from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
 from astune.viewer._rows import Sought, TasksAsked, facets_of, page_of, tasks_of
 from astune.viewer._run import ViewedRun
-from astune.viewer._settings import policies_of
+from astune.viewer._settings import changed, policies_of
 from astune.viewer._tokens import read_tokens
 from astune.viewer._turn import has_turn
 
@@ -72,6 +72,7 @@ class Api:
             "run": run.name,
             "info": info,
             "config": run.config(),
+            "changed": changed(run.settings()),
             **with_episodes,
             "problems": run.problems(info),
             "vocabulary": _vocabulary(run) is not None,
@@ -125,7 +126,7 @@ class Api:
 
         def read(reader: EpisodeReader) -> dict[str, Any]:
             return read_episode(
-                reader, reader.row(episode_id), reader.read(episode_id), _vocabulary(run), policies_of(run.settings())
+                reader, reader.row(episode_id), reader.read(episode_id), _vocabulary(run), run.settings()
             )
 
         return _ask(run, read)
@@ -151,7 +152,7 @@ class Api:
             row, episode, vocabulary = reader.row(episode_id), reader.read(episode_id), _vocabulary(run)
             logprobs, numbers = reader.trainer_logprobs(episode_id), range(len(episode.forest.leaves()))
             tokens = [read_tokens(episode, row, number, vocabulary, logprobs) for number in numbers]
-            return read_episode(reader, row, episode, vocabulary, policies_of(run.settings())), tokens
+            return read_episode(reader, row, episode, vocabulary, run.settings()), tokens
 
         return _ask(run, read)
 

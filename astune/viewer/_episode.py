@@ -14,6 +14,7 @@ from astune.viewer._answers import plain, plain_text
 from astune.viewer._questions import question_of
 from astune.viewer._revision import episode_revision, group_of
 from astune.viewer._rows import advantage_of, row_json
+from astune.viewer._settings import Settings, policies_of
 
 LEFT_OUT = "left out by trainer.samples"
 
@@ -23,12 +24,12 @@ def read_episode(
     row: EpisodeRow,
     episode: Episode,
     vocabulary: Vocabulary | None,
-    policies: Mapping[str, str],
+    settings: Settings,
 ) -> dict[str, Any]:
     """The episode, and those of its group that did not fail.
 
     Args:
-        policies: the policy of each target, in a run of several.
+        settings: the run's own.
     """
     group = group_of(reader, row)
     reward = episode.reward
@@ -36,13 +37,14 @@ def read_episode(
         "revision": episode_revision(row, group),
         "row": row_json(row, question_of(episode)),
         "task": plain(asdict(episode.task)),
+        "reference": plain(episode.task.metadata.get(settings.values.get("task_judge.reference_field", "answer"))),
         "reward": plain(reward.model_dump()) if reward is not None else None,
         "error": plain(episode.error),
         "timings": episode.timings,
         "metrics": plain(episode.metrics),
         "judge_inputs": plain(episode.judge_inputs),
         "messages": messages_of(episode, row, vocabulary),
-        "timelines": timelines_of(episode, row, policies),
+        "timelines": timelines_of(episode, row, policies_of(settings)),
         "group": [_member(one) for one in sorted(group, key=lambda one: one.repeat) if one.status != "error"],
     }
 

@@ -17,6 +17,7 @@ from astune.config.plain_yaml import FastPlainLoader, require_small
 from astune.viewer._answers import plain_text
 
 _OWN_COLUMNS = ("backbone", "model.path", "seed", "experiment_name", "record_dir")
+_OF_THE_RUN = ("project_name", "experiment_name", "record_dir")
 _MOST_KEYS = 1000
 _CHARACTERS = 80
 _HEAD = "astune:\n"
@@ -98,6 +99,26 @@ def policies_of(settings: Settings) -> dict[str, str]:
         targets = orjson.loads(text) if text.startswith("[") else []
         found |= dict.fromkeys(map(str, targets or [named[1]]), named[1])
     return found
+
+
+def changed(settings: Settings) -> list[tuple[str, str, str | None]]:
+    """Return the settings that are not this version's defaults: key, value, and default; None where a key has none.
+
+    lr 1, seed 0, params.x 2, where lr is 1 and seed 7 by default   gives   (seed, 0, 7), (params.x, 2, None)
+    """
+    default = _defaults()
+    return [
+        (key, _shown(value), _shown(default[key]) if key in default else None)
+        for key, value in settings.values.items()
+        if default.get(key) != value and key not in _OF_THE_RUN
+    ]
+
+
+@lru_cache(1)
+def _defaults() -> Mapping[str, str]:
+    from astune.config import AstuneConfig, dump
+
+    return read_settings(dump(AstuneConfig())).values
 
 
 def differing(runs: Sequence[Settings]) -> list[dict[str, str]]:

@@ -162,7 +162,7 @@ def test_branches_say_why_and_lead_to_the_chat(page, served, staged):
     left = page.locator(".fork-line .leaves").all_inner_texts()
     assert left == ["after #2 user: Begin.", "after #1 system: Write a story together."]
     page.locator('.tree-row[data-node="7"]').click()
-    page.get_by_text("Good enough").wait_for()
+    page.locator(".chat").get_by_text("Good enough").wait_for()
     assert "timeline=2" in page.url
     page.get_by_role("tab", name="Branches").click()
     page.locator(".branches .face-bar").get_by_role("button", name="critic").click()

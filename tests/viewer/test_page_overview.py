@@ -27,7 +27,7 @@ def test_a_run_opens_with_before_and_after_their_intervals_and_the_held_out_curv
     assert "30.1 % to 95.4 %" in told
     page.get_by_text("The intervals overlap: chance alone may explain the difference.").wait_for()
     page.locator('[data-chart="success"] canvas').wait_for()
-    assert "Held-out 0.75" in page.locator('[data-chart="success"] .values-line').inner_text()
+    assert "Held-out 75 %" in page.locator('[data-chart="success"] .values-line').inner_text()
     account = page.locator(".account").inner_text()
     assert "group has no variance" in account
     assert "70 %" in account

@@ -88,6 +88,6 @@ def test_the_settings_in_which_runs_differ_are_in_sight_above_the_configuration(
         (run / "config.yaml").write_text(f"{CONFIG}{lines}  trainer: {{optim: {{lr: {seed + 1}}}}}\n")
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"{serve(tmp_path)}#run=demo/{runs[0].name}&over=demo/{runs[1].name}&view=setup")
-    page.get_by_role("rowheader", name="trainer.optim.lr").wait_for()
+    page.get_by_role("rowheader", name="trainer.optim.lr").first.wait_for()
     assert page.locator(".differences th .faint").all_inner_texts() == ["lr 2", "lr 1"]
-    assert page.locator(".setup .table-scroller").bounding_box()["height"] > 60
+    assert page.locator(".setup .table-scroller").first.bounding_box()["height"] > 60

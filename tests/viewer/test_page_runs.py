@@ -103,18 +103,20 @@ def test_runs_of_one_setting_are_one_curve_with_their_mean(page, runs):
     told.get_by_text("model small (2)").or_(
         page.locator(".dashboard-heading", has_text="model small (2)")
     ).first.wait_for()
-    assert "0.5" in told.inner_text(), "the mean of 0.7 and 0.3 at step 4"
+    assert "50 %" in told.inner_text(), "the mean of 0.7 and 0.3 at step 4"
 
 
 def test_the_settings_of_chosen_runs_stand_beside_each_other(page, runs):
     page.goto(runs)
     open_curves_of_all(page)
     page.get_by_role("button", name="Setup").click()
-    rows = page.locator(".differences tbody tr").all_inner_texts()
+    rows = page.locator(".differences:not(.changed) tbody tr").all_inner_texts()
     assert len(rows) == 1
     key, *values = rows[0].split("\t")
     assert key.strip() == "trainer.optim.lr"
     assert sorted(map(float, values)) == [2e-6, 1e-5, 5e-5]
+    chosen = page.locator(".changed tbody tr").all_inner_texts()
+    assert ["trainer.optim.lr", "2e-6", "1e-6"] in [row.split("\t") for row in chosen]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -106,6 +106,7 @@ def test_given_answers_are_told_from_sampled_ones_and_tokens_open_at_these(page,
     page.goto(f"{url}#run={first}&id=validation-000004-four-000-1")
     page.locator('[data-node="1"]').get_by_text("given").wait_for()
     page.locator('[data-node="3"]').get_by_text("sampled").wait_for()
+    assert page.locator(".final dd").all_inner_texts() == ["Yes, I think that it is.", "2"]
     assert not page.locator(".message .agent-name").first.is_visible()
     page.get_by_role("tab", name="Tokens").click()
     page.locator(".tokens .t.masked").first.wait_for()
@@ -122,6 +123,14 @@ def test_the_same_task_of_another_run_stands_beside_it_word_by_word(page, runs):
     assert "".join(page.locator('[data-side="b"] .its').all_inner_texts()) == "Noknow"
     last = page.locator(".pair").last.inner_text()
     assert "that it is." in last, "a difference does not break the line"
+
+
+def test_an_episode_without_a_group_stands_beside_what_the_task_was_before_training(page, runs):
+    url, first, _ = runs
+    page.goto(f"{url}#run={first}&id=validation-000004-four-000-1&face=compare")
+    page.get_by_text("The same task in this run, any step: 2").wait_for()
+    assert page.locator(".group tbody tr.other td").first.inner_text() == "0"
+    page.get_by_text("same tokens").wait_for()
 
 
 def test_an_episode_is_compared_with_the_one_of_its_group_whose_reward_differs_most(page, serve, tmp_path):

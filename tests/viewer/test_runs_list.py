@@ -50,6 +50,19 @@ def test_runs_have_the_settings_in_which_they_differ(tmp_path):
     assert {key for run in runs for key in run["settings"]} == {"trainer.optim.lr"}
 
 
+def test_what_was_set_is_told_from_what_was_left_at_its_default(tmp_path):
+    chosen = ["trainer.optim.lr=0.25", "task_reader.params.size=3", "experiment_name=demo", "trainer.total_steps=100"]
+    run = write(tmp_path, {}, dump(load_config(None, chosen)))
+    with serving(run) as client:
+        told = get(client, "run", run="")["changed"]
+    assert told == [["task_reader.params.size", "3", None], ["trainer.optim.lr", "0.25", "1e-6"]]
+
+
+def test_of_a_run_without_a_configuration_nothing_was_set(tmp_path):
+    with serving(write(tmp_path, {}, "astune: [")) as client:
+        assert get(client, "run", run="")["changed"] == []
+
+
 def test_a_setting_that_a_run_does_not_have_differs_from_nothing():
     runs = [Settings(values={"lr": "1", "x": "1"}), Settings(values={"lr": "2"}), Settings(values={"lr": "1"})]
     assert differing(runs) == [{"lr": "1"}, {"lr": "2"}, {"lr": "1"}]

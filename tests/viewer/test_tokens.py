@@ -10,6 +10,7 @@ from viewer_stage import BYTES, branching_episode, get, make_episode, read_node,
 
 from astune.schema import Vocabulary
 from astune.viewer._episode import read_episode
+from astune.viewer._settings import Settings
 from astune.viewer._tokens import character_runs, read_tokens
 
 
@@ -152,13 +153,27 @@ def test_a_group_is_what_was_compared_without_its_failed_attempts(tmp_path: Path
             assert [(one["repeat"], one["status"]) for one in group] == [(0, "success"), (1, "success")]
 
 
+@pytest.mark.parametrize(
+    ("settings", "reference"),
+    [({}, "4"), ({"task_judge.reference_field": "key"}, ["5"]), ({"task_judge.reference_field": "x"}, None)],
+)
+def test_an_episode_has_the_answer_that_its_judge_compares_with(tmp_path: Path, settings, reference):
+    episode = branching_episode()
+    episode.task = replace(episode.task, metadata={"answer": "4", "key": ["5"]})
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode, [0.5])
+    with run.episodes() as reader:
+        told = read_episode(reader, reader.row(episode.episode_id), episode, None, Settings(values=settings))
+    assert told["reference"] == reference
+
+
 def test_only_the_timeline_that_is_asked_for_is_flattened(tmp_path: Path):
     episode = branching_episode()
     with writing(tmp_path) as run, run.open_episodes() as store:
         store.append(episode, [0.5])
     with run.episodes() as reader:
         row = reader.row(episode.episode_id)
-        told = read_episode(reader, row, episode, None, {})["timelines"]
+        told = read_episode(reader, row, episode, None, Settings())["timelines"]
     tokens = [read_tokens(episode, row, number, None, None) for number in range(len(told))]
     assert "timelines" not in vars(episode)
     for number, timeline in enumerate(episode.timelines):

@@ -6,7 +6,7 @@ import { dark } from '../state/preferences'
 import { afterFrame } from '../state/later'
 import { go, place, usePlace, type Axis } from '../state/place'
 import { Store, useStore } from '../state/store'
-import { number } from '../text/format'
+import { number, percent } from '../text/format'
 import { term } from '../text/terms'
 import { t } from '../text/translate'
 import type { Word } from '../text/words'
@@ -41,17 +41,17 @@ export function Chart({ kind, all, axis, names, isFirst }: Props) {
   const isLog = log.includes(key)
   const lines = useMemo(() => all.map((curve) => lineOf(curve, kind, names, isDark)), [all, names, isDark, title])
   const sight = useMemo(
-    (): Sight => ({ fromZero: kind.fromZero, isLog, isWhole: axis === 'step', from: axis === chosen ? edge(from) : null, to: axis === chosen ? edge(to) : null }),
-    [kind.fromZero, isLog, axis, chosen, from, to],
+    (): Sight => ({ fromZero: kind.fromZero, isShare: kind.unit === '%', isLog, isWhole: axis === 'step', from: axis === chosen ? edge(from) : null, to: axis === chosen ? edge(to) : null }),
+    [kind.fromZero, kind.unit, isLog, axis, chosen, from, to],
   )
-  const savePicture = async (): Promise<void> => download(`${fileOf(kind)}.png`, await picture(title, lines, sight, isDark ? DARK : LIGHT))
+  const savePicture = async (): Promise<void> => download(`${fileOf(kind)}.png`, await picture(kind.unit ? `${title} (${term(kind.unit)})` : title, lines, sight, isDark ? DARK : LIGHT))
   const saveTable = (): void => download(`${fileOf(kind)}.csv`, new Blob([csv(axis === 'step' ? 'step' : t(UNITS[axis]), lines)], { type: 'text/csv' }))
   const toggleLog = (): void => go({ log: isLog ? log.filter((each) => each !== key) : [...log, key] }, { replace: true })
   return (
     <figure class="chart" data-chart={key}>
       <figcaption>
         <Title kind={kind} />
-        {kind.unit && <span class="faint"> {term(kind.unit)}</span>}
+        {kind.unit && kind.unit !== title.toLowerCase() && <span class="faint"> {term(kind.unit)}</span>}
         {kind.parts && names.length > 1 && <span class="faint"> {t('of_run', { run: names[0] ?? '' })}</span>}
         {lines.length > 0 && (
           <span class="chart-tools">
@@ -204,7 +204,7 @@ function Plot({ title, lines, sight, axis, isDark, isFirst }: PlotProps) {
         </li>
         {lines.map((line, index) => (
           <li key={index} title={line.label}>
-            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <Value line={line} at={at} />
+            <Swatch colour={line.colour} dashed={line.dashes.length > 0} /> {line.short} <Value line={line} at={at} isShare={sight.isShare} />
           </li>
         ))}
       </ul>
@@ -233,12 +233,12 @@ function lastOf(lines: Line[], to: number | null): number | null {
 }
 
 /** With its own place where that is not the one that is pointed at, and how many runs a mean is of. */
-function Value({ line: { points, counts }, at }: { line: Line; at: number | null }) {
+function Value({ line: { points, counts }, at, isShare }: { line: Line; at: number | null; isShare: boolean }) {
   const point = at === null ? null : pointAt(points, at)
   const count = point && counts?.[points.indexOf(point)]
   return (
     <>
-      <b>{number(point?.[1] ?? null)}</b>
+      <b>{(isShare ? percent : number)(point?.[1])}</b>
       {point && point[0] !== at && <span class="faint"> ({number(point[0])})</span>}
       {count && <span class="faint"> {t('mean_of', { n: count })}</span>}
     </>

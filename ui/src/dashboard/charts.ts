@@ -10,6 +10,7 @@ import type { Band } from './plot'
 export interface ChartKind {
   key: string
   title: string
+  /** `%` where values are shares of 1. */
   unit: string
   /** What it shows, as the catalogue has it. */
   meaning: string
@@ -108,7 +109,7 @@ export function isMeant(kind: ChartKind, wanted: string): boolean {
 function chartOf(name: string, catalogue: Metric[]): ChartKind {
   const { title, unit, meaning } = described(name, catalogue)
   const metrics = TRAINING_ONLY.includes(name) ? both(name).slice(0, 1) : both(name)
-  return { key: name, title, unit, meaning, metrics, fromZero: unit !== '' || FROM_ZERO.includes(name) }
+  return { key: name, title, unit: unit === 'share' ? '%' : unit, meaning, metrics, fromZero: unit !== '' || FROM_ZERO.includes(name) }
 }
 
 /** The curves of a chart; for one of parts those of the first run. */

@@ -19,7 +19,7 @@ const RUNS: RunMetrics[] = [
   },
   { run: 'b', lines: [{ step: 1, kind: 'train', time: 0, elapsed_s: 60, metrics: { 'reward/mean': null } }] },
 ]
-const sight = (given: Partial<Sight>): Sight => ({ fromZero: false, isLog: false, isWhole: true, from: null, to: null, ...given })
+const sight = (given: Partial<Sight>): Sight => ({ fromZero: false, isShare: false, isLog: false, isWhole: true, from: null, to: null, ...given })
 const chart = (key: string) => overview([]).find((kind) => kind.key === key)!
 
 it('lays runs over each other, a step that was run again as it was last', () => {

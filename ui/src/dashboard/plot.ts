@@ -37,6 +37,8 @@ interface Frame {
 export interface Sight {
   /** The values' axis begins at 0. */
   fromZero: boolean
+  /** Values are shares of 1, written in percent. */
+  isShare: boolean
   /** The values' axis is logarithmic: what is not above 0 has no place on it. */
   isLog: boolean
   /** Places are whole numbers. */
@@ -196,7 +198,7 @@ function axes(paper: CanvasRenderingContext2D, scale: Scale, look: Look): void {
   paper.textBaseline = 'middle'
   paper.textAlign = 'right'
   const ys = scale.sight.isLog ? powers(...scale.y) : ticks(...scale.y, Math.max(2, height / 42))
-  for (const [index, label] of labels(ys).entries()) {
+  for (const [index, label] of labels(scale.sight.isShare ? ys.map((y) => 100 * y) : ys).entries()) {
     const at = Math.round(scale.atY(ys[index]!)) + 0.5
     stroke(paper, look.grid, [[LEFT, at], [width - RIGHT, at]])
     paper.fillStyle = look.faint

@@ -117,6 +117,8 @@ export interface Run {
   run: string
   info: RunInfo
   config: string
+  /** The settings that are not at their defaults; null for one that has none. */
+  changed: [key: string, value: string, otherwise: string | null][]
   steps: StepRow[]
   agents: string[]
   errors: ErrorCount[]
@@ -250,6 +252,8 @@ export interface Episode {
   revision: string
   row: EpisodeRow
   task: { [key: string]: Json }
+  /** The answer that the task's judge compares with; null where the task has none. */
+  reference: Json
   reward: { [key: string]: Json } | null
   error: string | null
   timings: { [key: string]: number | null }

@@ -1,11 +1,11 @@
-/** The episodes of a group, or of the same task in another run, and one of them against this one, word by word. */
+/** The episodes of a group, or of the same task at other steps or in another run, and one of them against this one, word by word. */
 
 import { useMemo, useRef } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
 import { EpisodeOutcome } from '../common/Status'
-import type { Episode, GroupMember } from '../data/types'
+import type { Episode, EpisodeRow, GroupMember } from '../data/types'
 import { VirtualList, type ListHandle } from '../list/VirtualList'
 import { go, NO_FILTER, openEpisode, usePlace } from '../state/place'
 import { useResource } from '../state/resource'
@@ -21,31 +21,35 @@ import { aligned } from './aligned'
 import { firstDifference } from './diff'
 import { LINE } from './TokensFace'
 
+/** In the place of a run: this one, at whichever step. */
+const ALL_STEPS = '*'
+
 export function CompareFace({ episode }: { episode: Episode }) {
   const place = usePlace()
   const source = useSource()
-  const { row } = episode
-  const isElsewhere = place.with_run !== '' && place.with_run !== place.run
+  const { row, group } = episode
+  const isAlone = group.length < 2 && place.with !== row.episode_id
+  const chosen = place.with_run || (isAlone && source.served ? ALL_STEPS : '')
+  const elsewhere = chosen === ALL_STEPS ? (place.run ?? '') : chosen
   return (
     <div class="compare">
-      {source.served && <RunChoice />}
-      {isElsewhere ? <Elsewhere key={`${place.with_run} ${row.task_id} ${row.split}`} episode={episode} run={place.with_run} /> : <InGroup episode={episode} />}
+      {source.served && <RunChoice chosen={chosen} isAlone={isAlone} />}
+      {chosen ? <Elsewhere key={`${chosen} ${row.task_id} ${row.split}`} episode={episode} run={elsewhere} /> : <InGroup episode={episode} />}
     </div>
   )
 }
 
-/** Whose episodes of the task are compared with: of this run, or of another one. */
-function RunChoice() {
+/** Whose episodes of the task are compared with: of the group, of all steps of this run, or of another one. */
+function RunChoice({ chosen, isAlone }: { chosen: string; isAlone: boolean }) {
   const source = useSource()
-  const { run, with_run } = usePlace()
+  const { run } = usePlace()
   const runs = useResource('runs to compare', () => source.runs())
-  if (!runs.data || runs.data.length < 2) return null
-  const others = runs.data.filter((info) => info.run !== run && !info.notes.archived)
+  const others = (runs.data ?? []).filter((info) => info.run !== run && !info.notes.archived)
   return (
     <Select
       label={t('compare_run')}
-      value={with_run}
-      options={[['', t('this_run')], ...others.map((info): [string, string] => [info.run, `${info.experiment} ${info.name}`])]}
+      value={chosen}
+      options={[...(isAlone ? [] : [['', t('this_group')] as [string, string]]), [ALL_STEPS, t('this_run')], ...others.map((info): [string, string] => [info.run, `${info.experiment} ${info.name}`])]}
       onChange={(value) => go({ with_run: value, with: '', with_timeline: 0 }, { replace: true })}
     />
   )
@@ -76,7 +80,7 @@ function mostUnlike(others: GroupMember[], { reward }: Pick<GroupMember, 'reward
   return others.toSorted((one, two) => distance(two) - distance(one))[0]
 }
 
-/** The same task in another run, its newest step first; of the same step where there is one. */
+/** The same task at other steps, the newest first, or in another run. */
 function Elsewhere({ episode, run }: { episode: Episode; run: string }) {
   const place = usePlace()
   const source = useSource()
@@ -86,18 +90,23 @@ function Elsewhere({ episode, run }: { episode: Episode; run: string }) {
   )
   if (answer.error) return <Failure error={answer.error} again={answer.again} />
   if (!answer.data) return <Loading />
-  const rows = answer.data.rows.filter((each) => each.status !== 'error')
-  const other = rows.find((each) => each.episode_id === place.with) ?? rows.find((each) => each.step === row.step) ?? rows[0]
-  if (!other) return <Empty title={t('no_such_task')} />
+  const rows = answer.data.rows.filter((each) => each.status !== 'error' && each.episode_id !== row.episode_id)
+  const other = rows.find((each) => each.episode_id === place.with) ?? (run === place.run ? farthest(rows, row) : rows.find((each) => each.step === row.step)) ?? rows[0]
+  if (!other) return run === place.run ? <InGroup episode={episode} /> : <Empty title={t('no_such_task')} />
   return (
     <>
-      <GroupTable title={t('same_task_there', { run, n: rows.length })} group={rows} here="" other={other.episode_id} />
+      <GroupTable title={t('same_task_there', { run: run === place.run ? t('this_run') : run, n: rows.length })} group={rows} here="" other={other.episode_id} />
       <Against key={`${row.episode_id} ${run} ${other.episode_id}`} episode={episode} run={run} other={other.episode_id} />
     </>
   )
 }
 
-/** Episodes of one task in another run that are offered. */
+/** The newest; for what is the newest itself the oldest: what training made of the task. */
+function farthest(rows: EpisodeRow[], { step }: EpisodeRow): EpisodeRow | undefined {
+  return rows[0] && rows[0].step > step ? rows[0] : rows.at(-1)
+}
+
+/** Episodes of one task that are offered. */
 const MOST_ELSEWHERE = 60
 
 interface GroupProps {
@@ -117,11 +126,19 @@ function GroupTable({ title, group, here, other }: GroupProps) {
         <caption>{title}</caption>
         <thead>
           <tr>
-            {hasSteps && <th scope="col">{t('step')}</th>}
+            {hasSteps && (
+              <th scope="col" class="number">
+                {t('step')}
+              </th>
+            )}
             <th scope="col">{t('repeat')}</th>
             <th scope="col">{t('status')}</th>
-            <th scope="col">{t('reward')}</th>
-            <th scope="col">{t('advantage')}</th>
+            <th scope="col" class="number">
+              {t('reward')}
+            </th>
+            <th scope="col" class="number">
+              {t('advantage')}
+            </th>
             <th scope="col">
               <span class="unseen">{t('compare_with')}</span>
             </th>

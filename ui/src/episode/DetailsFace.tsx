@@ -56,7 +56,7 @@ function Section({ title, children }: { title: string; children: ComponentChildr
 function Values({ values, shown = plain }: { values: { [name: string]: Json }; shown?: (value: Json) => string }) {
   return (
     <dl class="values">
-      {Object.entries(values).map(([name, value]) => (
+      {Object.entries(values).filter(([, value]) => !isEmpty(value)).map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
           <dd>{value !== null && typeof value === 'object' ? <Code text={laidOut(value)} /> : shown(value)}</dd>
@@ -66,7 +66,12 @@ function Values({ values, shown = plain }: { values: { [name: string]: Json }; s
   )
 }
 
+/** Then a line of it says nothing. */
+function isEmpty(value: Json): boolean {
+  return value === '' || (typeof value === 'object' && Object.keys(value ?? {}).length === 0)
+}
+
 function plain(value: Json): string {
   if (typeof value === 'number') return number(value)
-  return value === null ? '–' : String(value)
+  return String(value)
 }

@@ -11,7 +11,8 @@ import { useCommands } from '../state/commands'
 import { COLOURINGS, FACES, go, usePlace, type Colouring, type Face } from '../state/place'
 import { useResource, useSame, type Resource } from '../state/resource'
 import { useSource } from '../state/source'
-import { duration, integer, number, signed } from '../text/format'
+import { callText, plainText } from '../text/content'
+import { brief, duration, integer, number, signed } from '../text/format'
 import { t } from '../text/translate'
 import { BranchesFace } from './BranchesFace'
 import { ChatFace } from './ChatFace'
@@ -23,6 +24,8 @@ import { firstHit, hitsOf, hitTimeline, useMarkedHits } from './hits'
 import { TokensFace } from './TokensFace'
 
 const SETTLED_MS = 250
+/** Characters of an answer in the heading. */
+const ANSWER = 160
 
 /** `written` grows when something was written to the run's episodes: advantages are written after the episode. */
 export function Interaction({ written }: { written: number }) {
@@ -143,6 +146,7 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
         <Fact name={t('turns')} value={integer(row.n_turns)} />
         <Fact name={t('seconds')} value={duration(row.seconds)} />
       </dl>
+      <Answer episode={episode} timeline={timeline} />
       {row.error_text !== null && (
         <p class="error-line" role="note">
           {row.error_type !== null && !row.error_text.startsWith(row.error_type) && <strong>{row.error_type}: </strong>}
@@ -173,6 +177,20 @@ function Heading({ episode, timeline }: { episode: Episode; timeline: number }) 
         )}
       </div>
     </header>
+  )
+}
+
+/** What the agent came to, beside what it should have: an episode is judged by both. */
+function Answer({ episode: { messages, timelines, reference }, timeline }: { episode: Episode; timeline: number }) {
+  const path = timelines[timeline]?.path ?? []
+  const last = messages.findLast(({ node, sampled }) => sampled && path.includes(node))
+  const said = last && brief(plainText(last.content) || last.tool_calls.map(callText).join(' '), ANSWER)
+  if (!said) return null
+  return (
+    <dl class="summary final">
+      <Fact name={t('final_answer')} value={said} />
+      {reference !== null && <Fact name={t('reference')} value={brief(typeof reference === 'string' ? reference : JSON.stringify(reference), ANSWER)} />}
+    </dl>
   )
 }
 

@@ -172,7 +172,7 @@ function useRoom(): boolean {
   return has
 }
 
-const ROOM = '(min-width: 1200px)'
+const ROOM = '(min-width: 1000px)'
 
 interface RowProps {
   row: EpisodeRow | null

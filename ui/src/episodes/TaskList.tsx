@@ -9,7 +9,7 @@ import type { Run, TaskRow } from '../data/types'
 import { VirtualList } from '../list/VirtualList'
 import { filterOf, go, usePlace } from '../state/place'
 import { useSource } from '../state/source'
-import { integer, percent } from '../text/format'
+import { integer, rate } from '../text/format'
 import { t } from '../text/translate'
 import { useRows } from './pages'
 
@@ -91,7 +91,7 @@ function Row({ row, split }: { row: TaskRow | null; split: string }) {
         <Steps row={row} />
         <span class="task-rates">
           <span>
-            {percent(rate(first))} → <b>{percent(rate(last))}</b>
+            {rate(share(first))} → <b>{rate(share(last))}</b>
           </span>
           {row.turned && <span class={`chip is-${row.turned === 'solved' ? 'success' : 'error'}`}>{t(`turned_${row.turned}`)}</span>}
         </span>
@@ -109,11 +109,11 @@ function Steps({ row }: { row: TaskRow }) {
     <svg class="task-steps" width={shown.length * 7} height="28" viewBox={`0 0 ${shown.length * 7} 28`} role="img" aria-label={told}>
       <title>{told}</title>
       {shown.map((step, at) => {
-        const height = Math.max(2, 28 * rate(step))
+        const height = Math.max(2, 28 * share(step))
         return (
           <g key={step[0]}>
             <rect class="task-step-of" x={at * 7} y="0" width="5" height="28" />
-            <rect class={rate(step) >= 0.5 ? 'task-step-on' : 'task-step'} x={at * 7} y={28 - height} width="5" height={height} />
+            <rect class={share(step) >= 0.5 ? 'task-step-on' : 'task-step'} x={at * 7} y={28 - height} width="5" height={height} />
           </g>
         )
       })}
@@ -121,6 +121,6 @@ function Steps({ row }: { row: TaskRow }) {
   )
 }
 
-function rate([, episodes, successes]: TaskRow['steps'][number]): number {
+function share([, episodes, successes]: TaskRow['steps'][number]): number {
   return episodes > 0 ? successes / episodes : 0
 }

@@ -1,7 +1,7 @@
 /** Success before and after, with intervals: the run's answer in one look. */
 
 import type { Measured, Outcome, Run } from '../data/types'
-import { number, percent } from '../text/format'
+import { number, rate } from '../text/format'
 import { t } from '../text/translate'
 
 export function BeforeAfter({ run, outcome }: { run: Run; outcome: Outcome }) {
@@ -66,8 +66,4 @@ function InTraining({ run }: { run: Run }) {
       </p>
     </section>
   )
-}
-
-function rate(value: number): string {
-  return percent(Number(value.toFixed(3)))
 }

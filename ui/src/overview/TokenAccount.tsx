@@ -1,7 +1,7 @@
 /** Where the tokens went that were sampled in training. */
 
 import type { Outcome } from '../data/types'
-import { integer, percent } from '../text/format'
+import { integer, rate } from '../text/format'
 import { term } from '../text/terms'
 import { t } from '../text/translate'
 
@@ -33,7 +33,7 @@ export function TokenAccount({ balance }: { balance: Outcome['balance'] }) {
                 <span class={`account-key account-${kind}`} aria-hidden="true" /> {name}
               </th>
               <td>{integer(count)}</td>
-              <td>{percent(Number((count / balance.sampled).toFixed(3)))}</td>
+              <td>{rate(count / balance.sampled)}</td>
             </tr>
           ))}
         </tbody>

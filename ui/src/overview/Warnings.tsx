@@ -2,7 +2,7 @@
 
 import type { RunWarning } from '../data/types'
 import { go } from '../state/place'
-import { number, percent } from '../text/format'
+import { number, rate } from '../text/format'
 import { t } from '../text/translate'
 
 export function Warnings({ warnings }: { warnings: RunWarning[] }) {
@@ -26,7 +26,7 @@ export function Warnings({ warnings }: { warnings: RunWarning[] }) {
 function told({ kind, metric, step, value, before }: RunWarning): string {
   if (value === null) return t('warn_nan', { metric, step: step ?? '' })
   const isPart = kind === 'dropped' || kind === 'failed'
-  const shown = isPart ? percent(Number(value.toFixed(3))) : number(value, 3)
+  const shown = isPart ? rate(value) : number(value, 3)
   return t(`warn_${kind}`, { metric, step: step ?? '', value: shown, before: number(before, 3) })
 }
 

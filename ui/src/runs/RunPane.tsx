@@ -7,7 +7,7 @@ import { Empty } from '../common/Notice'
 import { RunStatus } from '../common/Status'
 import { useLater } from '../state/later'
 import { go, openRun, place as placeStore, usePlace } from '../state/place'
-import { integer, number, percent } from '../text/format'
+import { integer, number, rate } from '../text/format'
 import { t } from '../text/translate'
 import { toldApart } from './columns'
 
@@ -65,7 +65,7 @@ function RunItem({ info, told, here, canLayOver, isOver }: ItemProps) {
           <RunStatus status={info.status} />
           {info.steps !== null && <span>{t('of_steps', { n: integer(info.steps) })}</span>}
           <span class="end" title={t('reward')}>
-            {info.reward !== null && number(info.reward)}
+            {info.reward !== null && number(info.reward, 3)}
           </span>
         </span>
       </button>
@@ -112,7 +112,7 @@ function Steps({ run }: { run: Run }) {
 }
 
 function StepItem({ row, errors, here, open }: { row: StepRow; errors: ErrorCount[]; here: boolean; open: () => void }) {
-  const rate = row.episodes > 0 ? row.successes / row.episodes : null
+  const success = row.episodes > 0 ? row.successes / row.episodes : null
   return (
     <li class={here ? 'here' : ''}>
       <button aria-current={here ? 'true' : undefined} onClick={open}>
@@ -125,9 +125,9 @@ function StepItem({ row, errors, here, open }: { row: StepRow; errors: ErrorCoun
               {row.errors}!{' '}
             </span>
           )}
-          <span title={t('success')}>{percent(rate)}</span> · {number(row.reward)}
+          <span title={t('success')}>{rate(success)}</span> · {number(row.reward, 3)}
         </span>
-        <meter min={0} max={1} value={rate ?? 0} aria-hidden="true" />
+        <meter min={0} max={1} value={success ?? 0} aria-hidden="true" />
       </button>
     </li>
   )

@@ -1,5 +1,7 @@
 /** What the run was started with. */
 
+import type { ComponentChildren } from 'preact'
+
 import type { Run, RunInfo } from '../data/types'
 import { differing, toldApart } from './columns'
 import { moment } from '../text/format'
@@ -26,9 +28,22 @@ export function Setup({ run, over }: { run: Run; over: RunInfo[] }) {
       </dl>
       {info.message && <p class="error-line">{info.message}</p>}
       {over.length > 1 && <Differences runs={over} />}
+      <Changed run={run} />
       <h3>{t('config')}</h3>
       <pre class="code">{run.config}</pre>
     </section>
+  )
+}
+
+/** What was chosen for the run, apart from what it left at this version's defaults. */
+function Changed({ run: { changed } }: { run: Run }) {
+  if (changed.length === 0) return null
+  const rows = changed.map(([key, value, otherwise]): Row => [key, value, otherwise || '–'])
+  return (
+    <>
+      <h3 title={t('changed_hint')}>{t('changed')}</h3>
+      <Settings class="changed" heads={[t('value'), t('otherwise')]} rows={rows} />
+    </>
   )
 }
 
@@ -36,38 +51,50 @@ export function Setup({ run, over }: { run: Run; over: RunInfo[] }) {
 function Differences({ runs }: { runs: RunInfo[] }) {
   const keys = differing(runs)
   const told = toldApart(runs)
+  const heads = runs.map(({ run, experiment, name }) => (
+    <>
+      {experiment} {name}
+      <div class="faint">{told.get(run)}</div>
+    </>
+  ))
   return (
     <>
       <h3>{t('differing')}</h3>
       {keys.length === 0 ? (
         <p class="faint">{t('no_differing')}</p>
       ) : (
-        <div class="table-scroller">
-          <table class="run-table differences">
-            <thead>
-              <tr>
-                <th scope="col" />
-                {runs.map(({ run, experiment, name }) => (
-                  <th key={run} scope="col">
-                    {experiment} {name}
-                    <div class="faint">{told.get(run)}</div>
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {keys.map((key) => (
-                <tr key={key}>
-                  <th scope="row">{key}</th>
-                  {runs.map(({ run, settings }) => (
-                    <td key={run}>{settings?.[key] ?? '–'}</td>
-                  ))}
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Settings heads={heads} rows={keys.map((key): Row => [key, ...runs.map(({ settings }) => settings?.[key] ?? '–')])} />
       )}
     </>
+  )
+}
+
+type Row = [key: string, ...values: string[]]
+
+function Settings({ heads, rows, class: kind = '' }: { heads: ComponentChildren[]; rows: Row[]; class?: string }) {
+  return (
+    <div class="table-scroller">
+      <table class={`run-table differences ${kind}`}>
+        <thead>
+          <tr>
+            {[t('setting'), ...heads].map((head, at) => (
+              <th key={at} scope="col">
+                {head}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([key, ...values]) => (
+            <tr key={key}>
+              <th scope="row">{key}</th>
+              {values.map((value, at) => (
+                <td key={at}>{value}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   )
 }

@@ -1,7 +1,7 @@
 /** The columns of the list of runs: what each one shows, and what it is sorted by. */
 
 import type { RunInfo } from '../data/types'
-import { duration, integer, moment, number, percent } from '../text/format'
+import { duration, integer, moment, number, rate } from '../text/format'
 import { t } from '../text/translate'
 import type { Word } from '../text/words'
 
@@ -33,7 +33,6 @@ export function columns(settings: string[]): Column[] {
     value,
     text,
   })
-  const rate = (value: number | undefined): string => percent(value === undefined ? null : Number(value.toFixed(3)))
   return [
     of('started', (info) => info.created_at, (info) => moment(info.created_at).slice(0, TO_THE_MINUTE)),
     of(

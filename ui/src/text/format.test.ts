@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 
 import type { Json, Message } from '../data/types'
 import { plainText, searchedText } from './content'
-import { brief, duration, integer, laidOut, number, percent, seconds, signed } from './format'
+import { brief, duration, integer, laidOut, number, percent, rate, seconds, signed } from './format'
 import { t } from './translate'
 import { WORDS } from './words'
 
@@ -16,6 +16,10 @@ it('writes numbers with the digits that matter', () => {
   expect(signed(-0.5)).toBe('−0.5')
   expect([0.9997, 0.99999, 0.994, 1, 1.5].map(percent)).toEqual(['99.97 %', '99.999 %', '99.4 %', '100 %', '150 %'])
   expect([percent(0.5), percent(0), percent(0.00001)]).toEqual(['50 %', '0 %', '1.0e-3 %'])
+})
+
+it('writes rates of success in one way', () => {
+  expect([0, 0.020833, 0.5, 0.9995, 1, null].map(rate)).toEqual(['0 %', '2.1 %', '50 %', '99.95 %', '100 %', '–'])
 })
 
 it('writes durations in the units that matter', () => {

@@ -31,6 +31,11 @@ export function percent(part: number | null | undefined): string {
   return `${Number(value.toFixed(value < 10 ? 2 : value < 100 ? digitsBelow100(value) : 1))} %`
 }
 
+/** A share of episodes or tokens, where it stands among others: 2.1 %. */
+export function rate(part: number | null | undefined): string {
+  return percent(typeof part === 'number' && part < 0.99 ? Number(part.toFixed(3)) : part)
+}
+
 /** As many as tell it from 100. */
 function digitsBelow100(value: number): number {
   return Math.min(10, Math.max(1, Math.ceil(-Math.log10(100 - value))))

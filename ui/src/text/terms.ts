@@ -34,7 +34,6 @@ const CHINESE: { [term: string]: string } = {
   nats: '奈特',
   seconds: '秒',
   episodes: '回合',
-  share: '比例',
   turns: '轮',
   steps: '步',
   groups: '组',
