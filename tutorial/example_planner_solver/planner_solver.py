@@ -20,12 +20,20 @@ SOLVER = r"Write <calc>...</calc> to calculate what you are told. When you have 
 PLANS = (
     ("Mia has 58 pears and gets 23 more. How many pears does Mia have?", "add 58 and 23"),
     ("Noah had 82 pears and ate 45. How many are left?", "subtract 45 from 82"),
+    ("There are 31 cats in one house and 27 in another. How many cats is that?", "add 31 and 27"),
+    ("Of 64 lamps in a hall, 39 are broken. How many still work?", "subtract 39 from 64"),
+    ("Lea reads 15 pages, then 48 more. How many pages did she read?", "add 15 and 48"),
+    ("A tank holds 93 litres. Ben takes 16 out. What is still in it?", "subtract 16 from 93"),
 )
 SOLUTIONS = (
     ("add 58 and 23", "<calc>58+23</calc>"),
     ("<result>81</result>", r"\boxed{81}"),
     ("subtract 45 from 82", "<calc>82-45</calc>"),
     ("<result>37</result>", r"\boxed{37}"),
+    ("add 15 and 48", "<calc>15+48</calc>"),
+    ("<result>63</result>", r"\boxed{63}"),
+    ("subtract 16 from 93", "<calc>93-16</calc>"),
+    ("<result>77</result>", r"\boxed{77}"),
 )
 
 
