@@ -7,7 +7,7 @@ AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
 
-.PHONY: help install demo test check format docs site ui fuzz chaos effective kills faults-gateway redteam soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test check format docs site ui fuzz chaos effective kills faults-gateway redteam held soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -80,6 +80,9 @@ faults-gateway: install ## N calls of a gateway under seeded faults from SEED; i
 
 redteam: install ## every attack, on a naive harness and here, into benchmarks/results/redteam.md
 	@REDTEAM_REPORT=benchmarks/results/redteam.md $(VENV)/python -m pytest -rs --timeout 0 -p no:xdist tests/redteam
+
+held: install ## what was tried to break or to hack and what held, by kind, into benchmarks/results/held.md
+	@$(VENV)/python tests/redteam/held.py
 
 soak: install ## N episodes with a scripted engine: memory, files and the slowest episodes have to stay as they were
 	@SOAK_N=$(or $(N),100000) CHAOS_REPORT=benchmarks/results/chaos.md \

@@ -46,6 +46,11 @@ class Report:
         for row in self._rows.values():
             tried[row.goal] += len(row.tried)
             held[row.goal] += len(row.held)
+        tried_at, held_at = Counter[str](), Counter[str]()
+        for row in self._rows.values():
+            tried_at.update(row.tried)
+            held_at.update(row.held)
+        places = [f"| {place} | {tried_at[place]} | {held_at[place]} |" for place in sorted(tried_at)]
         goals = [f"| {goal} | {tried[goal]} | {held[goal]} |" for goal in sorted(tried)]
         rows = [
             f"| {name} | {row.goal} | {row.naive}: {'reached' if row.open else 'not reached'} "
@@ -58,6 +63,10 @@ class Report:
             "|---|---|---|",
             *goals,
             f"| all | {tried.total()} | {held.total()} |",
+            "",
+            "| place | tried | held |",
+            "|---|---|---|",
+            *places,
             "",
             "| attack | goal | naive harness | here | held |",
             "|---|---|---|---|---|",
