@@ -85,12 +85,15 @@ class Sandbox:
         """The name of the backend in use, one of BACKENDS."""
         return self._backend.name
 
-    async def run(self, code: str, *, timeout_s: float | None = None, name: str = "the code") -> SandboxResult:
+    async def run(
+        self, code: str, *, timeout_s: float | None = None, more_output_kb: int = 0, name: str = "the code"
+    ) -> SandboxResult:
         """Run code as a separate program, without state of earlier calls.
 
         Args:
             timeout_s: timeout in seconds, above 0, if less than the configured one. Time in the queue, while other
                 calls might use half of the machine's memory, does not count.
+            more_output_kb: output beyond the configured one, for what the caller's own code prints.
             name: name in errors, for instance the episode's task.
 
         Raises:
@@ -102,6 +105,8 @@ class Sandbox:
             raise ValueError(f"timeout_s is {timeout_s}, and has to be above 0")
         if timeout_s is not None:
             limits = limits.model_copy(update={"timeout_s": min(timeout_s, limits.timeout_s)})
+        if more_output_kb:
+            limits = limits.model_copy(update={"output_kb": limits.output_kb + more_output_kb})
         async with self._budget.place():
             try:
                 return await self._backend.run(code, limits, name=name)

@@ -1,12 +1,13 @@
 """Sandboxed tools for agents that run model-written code.
 
 `execute_python_code` and `execute_shell_command` are tool functions of AgentScope, with the name, arguments and result
-of AgentScope's own, which have no isolation. `run_python_code` is for any other agent. No state is kept between calls.
+of AgentScope's own, which have no isolation. `run_python_code` is for any other agent. The files of an episode's shell
+stay from one command to the next; nothing else is kept between calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from astune.config.schema import SandboxConfig
 from astune.sandbox import SandboxResult, shared_sandbox
 from astune.schema import AstuneError, SandboxError, WorkflowError, install_extra
+from astune.workflow.workspace import MOST_KB, Workspace
 
 if TYPE_CHECKING:
     from agentscope.tool import ToolResponse
@@ -23,7 +25,7 @@ _LONGEST_S = 300.0
 
 
 class ToolUse:
-    """The tools of one episode: their limits, and whether one of them failed.
+    """The tools of one episode: their limits, the files of its shell, and whether one of them failed.
 
     Args:
         maybe_of: candidate episodes if the calling one is unknown; a failure is recorded in each.
@@ -31,6 +33,7 @@ class ToolUse:
 
     def __init__(self, config: SandboxConfig, maybe_of: Sequence[ToolUse] = ()) -> None:
         self.config = config
+        self.workspace = Workspace()
         self.failure: AstuneError | None = None
         self._maybe_of = maybe_of
 
@@ -91,7 +94,8 @@ async def execute_python_code(code: str, timeout: float = _LONGEST_S, **_: Any) 
 
 async def execute_shell_command(command: str, timeout: float = _LONGEST_S, **_: Any) -> ToolResponse:
     """Execute given command in a sandbox and return the return code, standard output and error within
-    <returncode></returncode>, <stdout></stdout> and <stderr></stderr> tags. Note that files are gone afterwards.
+    <returncode></returncode>, <stdout></stdout> and <stderr></stderr> tags. Files in the current folder stay for the
+    next command.
 
     Args:
         command (`str`):
@@ -120,8 +124,12 @@ def tool_response(text: str) -> ToolResponse:
 
 
 async def run_shell_command(command: str, timeout: float = _LONGEST_S) -> str:
-    """Run a command in the sandbox as `run_python_code` runs Python."""
-    return await run_python_code(f"import os\nos.execl('/bin/sh', 'sh', '-c', {command!r})", timeout)
+    """Run a command in the sandbox as `run_python_code` runs Python, in the folder of the episode's shell."""
+    use = current_tool_use() or ToolUse(SandboxConfig())
+    if not isinstance(command, str):
+        return _as_tags(-1, "", f"TypeError: the command has to be a string, and is {command!r}")
+    program, mark = use.workspace.program(command)
+    return await _run(use, program, timeout, lambda result: use.workspace.keep(result, mark), more_output_kb=MOST_KB)
 
 
 async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
@@ -135,15 +143,26 @@ async def run_python_code(code: str, timeout: float = _LONGEST_S) -> str:
     Raises:
         SandboxError: the sandbox failed. Errors of the code are in the text.
     """
-    use = current_tool_use() or ToolUse(SandboxConfig())
-    timeout_s = _seconds(timeout)
     if not isinstance(code, str):
         return _as_tags(-1, "", f"TypeError: the code has to be a string, and is {code!r}")
+    return await _run(current_tool_use() or ToolUse(SandboxConfig()), code, timeout, lambda result: result)
+
+
+async def _run(
+    use: ToolUse,
+    code: str,
+    timeout: float,
+    read: Callable[[SandboxResult], SandboxResult],
+    *,
+    more_output_kb: int = 0,
+) -> str:
+    """Run Python in the sandbox; `read` gets its result and returns what the model reads."""
+    timeout_s = _seconds(timeout)
     if timeout_s is None:
         return _as_tags(-1, "", f"ValueError: the timeout has to be a number of seconds above 0, and is {timeout!r}")
     try:
         sandbox = await shared_sandbox(use.config)
-        result = await sandbox.run(code, timeout_s=timeout_s)
+        result = read(await sandbox.run(code, timeout_s=timeout_s, more_output_kb=more_output_kb))
     except SandboxError as failure:
         use.fail(failure)
         raise

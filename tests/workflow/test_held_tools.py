@@ -67,6 +67,26 @@ async def test_code_and_commands_reach_no_file_of_this_machine_in_an_episode_and
     await asyncio.gather(of_an_episode(), of_nobody(), of_an_episode())
 
 
+async def test_the_files_of_a_shell_stay_between_the_commands_of_an_episode_and_no_longer() -> None:
+    async def shell(command: str, **limits: Any) -> str:
+        return await called("execute_shell_command", command=command, **limits)
+
+    async def episode(number: int) -> None:
+        with tools_of_episode(SandboxConfig(output_kb=16)):
+            assert "<stdout></stdout>" in await shell("ls -A")
+            made = await shell(f"mkdir src && echo 'echo {number}' > src/run.sh && chmod 700 src/run.sh && ln -s src s")
+            assert made == "<returncode>0</returncode><stdout></stdout><stderr></stderr>"
+            assert f"<stdout>{number}\n</stdout>" in await shell("sh s/run.sh")
+            assert "<returncode>7</returncode>" in await shell("echo more >> src/run.sh; exit 7")
+            assert "<stdout>2 src/run.sh\n</stdout>" in await shell("wc -l src/run.sh")
+            assert "TimeoutError" in await shell("rm src/run.sh; sleep 60", timeout=1.5)
+            too_much = await shell("rm src/run.sh; head -c 3000000 /dev/urandom > big; echo done >&2")
+            assert "<stderr>done\nthe files are more than 1024 KB when packed" in too_much
+            assert "<stdout>2 src/run.sh\n</stdout>" in await shell("wc -l src/run.sh"), "the files from before"
+
+    await asyncio.gather(episode(1), episode(2))
+
+
 async def test_a_thread_that_does_not_know_its_episode_is_held_back_while_one_runs(tmp_path: Path) -> None:
     file = tmp_path / "file"
 
