@@ -9,7 +9,8 @@ from pathlib import Path
 _HEAD = """# Attacks
 
 Written by `make redteam`. Each attack first has to reach its goal in a naive harness of the tests, and is then tried
-here. What an agent in the trainer's own process can do by nature is in docs/en/security.md; no attack of it is listed.
+here. Of the trainer's own process, only text of models is tried: what an agent's code in it can do by nature is in
+docs/en/security.md.
 """
 
 

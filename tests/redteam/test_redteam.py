@@ -61,12 +61,13 @@ def test_code_in_a_sandbox(
     attack: Attack, box: tuple[str, Play], world: World, tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, play = box
-    report.played(attack.name, attack.goal, "a plain subprocess", f"sandbox, {backend}")
+    place = backend if backend.startswith("a ") else f"sandbox, {backend}"
+    report.played(attack.name, attack.goal, "a plain subprocess", place)
     if not report.is_open(attack.name):
         assert world.reached(attack, plain_subprocess(tmp_path / "naive")), "it is no attack on a naive harness"
         report.opened(attack.name)
     assert not world.reached(attack, play)
-    report.held(attack.name, f"sandbox, {backend}")
+    report.held(attack.name, place)
 
 
 @pytest.mark.parametrize("attack", GRADER_IN_THE_BOX, ids=lambda attack: attack.name)
