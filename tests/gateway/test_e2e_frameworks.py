@@ -29,7 +29,8 @@ from astune.engine.local.grammar import Grammars
 from astune.engine.local.in_process import InProcessEngine
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Renderer
-from astune.schema import Episode, EpisodeGroup, TokenBalance, TrainingBatch
+from astune.sandbox.jail import Jail
+from astune.schema import Episode, EpisodeGroup, SandboxError, TokenBalance, TrainingBatch
 from astune.trainer.microbatch import pack, split
 from astune.trainer.rows import row_metrics
 from astune.trainer.samples import weighted
@@ -134,9 +135,12 @@ def command_of(agent: Agent) -> list[str]:
     return [node, str(there)]
 
 
-def play(renderer: Any, agent: Agent, *, num_repeat: int = 1, **stage_of: Any) -> tuple[list[Episode], TokenBalance]:
+def play(
+    renderer: Any, agent: Agent, *, num_repeat: int = 1, sandboxed: bool = False, **stage_of: Any
+) -> tuple[list[Episode], TokenBalance]:
     """Its episodes, none of which failed, and where their tokens went."""
-    workflow = program_workflow(ProgramConfig(command=command_of(agent)))
+    shown = [str(ENVIRONMENT)] if sandboxed else []
+    workflow = program_workflow(ProgramConfig(command=command_of(agent), sandboxed=sandboxed, readable=shown))
     stage = build_stage(renderer, workflow, max_model_len=CONTEXT, episode_timeout_s=300, **stage_of)
 
     async def step() -> tuple[list[Episode], TokenBalance]:
@@ -160,6 +164,21 @@ def test_a_frameworks_agent_uses_its_tool_and_branches_as_it_is_known_to(agent: 
     assert episode.judge_inputs["final_answer"] == "63"
     assert sum(node.sampled for node in episode.forest.nodes) == len(agent.answers)
     assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == list(agent.forks)
+
+
+def test_a_coding_agents_files_stay_between_its_commands_in_the_sandbox(renderer: Renderer, tmp_path: Path) -> None:
+    try:
+        Jail([], 64).try_out()
+    except SandboxError as cause:
+        pytest.skip(f"this machine has no {cause.message}")
+    agent = next(agent for agent in AGENTS if agent.file == "mini_swe_agent.py")
+    (tmp_path / "secret").write_text("treasure")
+    answers = (agent.answers[0], call("bash", command=f"cat {tmp_path}/secret >> sum 2>&1; {SUBMIT}"))
+    replies = [renderer.answer_ids([ASK, answer], TOOLS) for answer in answers]  # type: ignore[attr-defined]
+    (episode,), _ = play(renderer, agent, replies=replies, sandboxed=True)
+    its_sum, refused = episode.judge_inputs["final_answer"].splitlines()
+    assert its_sum == "63"
+    assert "No such file" in refused
 
 
 def test_frameworks_in_the_trainers_process_stream_without_a_socket(smol_folder: Path) -> None:
