@@ -21,7 +21,9 @@ PANES = {
 }
 """The least height of each view's parts in pixels."""
 LOW = """
-    (() => {
+    (async () => {
+        const frame = () => new Promise(requestAnimationFrame)
+        await frame().then(frame) // the new size of the window is laid out
         const high = part => Math.max(0, ...[...document.querySelectorAll(part)].map(
             each => each.getBoundingClientRect().height))
         const low = Object.entries(PARTS).filter(([part, least]) => high(part) < least)

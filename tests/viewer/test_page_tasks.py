@@ -131,6 +131,8 @@ def test_an_episode_without_a_group_stands_beside_what_the_task_was_before_train
     page.get_by_text("The same task in this run, any step: 2").wait_for()
     assert page.locator(".group tbody tr.other td").first.inner_text() == "0"
     page.get_by_text("same tokens").wait_for()
+    heads = page.locator(".diff-heads span").all_inner_texts()
+    assert heads == ["step 4 · #0 · Reward 1", "step 0 · #0 · Reward 0"]
 
 
 def test_an_episode_is_compared_with_the_one_of_its_group_whose_reward_differs_most(page, serve, tmp_path):

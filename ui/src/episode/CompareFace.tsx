@@ -247,12 +247,11 @@ function Diff({ a, b, first, episode }: { a: Columns; b: Columns; first: Episode
         )}
       </div>
       <div class="diff-heads">
-        <span>
-          #{first.row.repeat} · {number(first.row.reward)}
-        </span>
-        <span>
-          #{episode.row.repeat} · {number(episode.row.reward)}
-        </span>
+        {[first.row, episode.row].map(({ step, repeat, reward }, side) => (
+          <span key={side}>
+            {t('at_step', { n: step })} · #{repeat} · {t('reward')} {number(reward)}
+          </span>
+        ))}
       </div>
       <div class="tokens-area" ref={area}>
         {width > 0 && (
