@@ -172,8 +172,8 @@ class Slot:
                     assert status in (0, 1), f"ended with status {status}"
                     assert status == 0 or "error: " in (folder / "log").read_text(), "failed without a cause"
                 run = begun(folder / "launcher_record")
-                if starts == 1 and run is not None:
-                    _damage(run, plan)
+                if starts == 1 and run is not None and run.info().status != "finished":
+                    _damage(run, plan)  # what nobody resumes, nobody can repair
             seconds = time.monotonic() - began
             outcome = self._looked_over(run, plan, seconds, starts)
         await self._service.assert_as_before()
