@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -224,6 +225,17 @@ def meaning_of(arguments: Any) -> Any:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return arguments
+
+
+def in_roles_of(template: str, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with developers as systems, which they are to a model whose template has no developers.
+
+    Args:
+        template: its source.
+    """
+    if "developer" in template:
+        return list(messages)
+    return [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
 
 
 def message_of(node: MessageNode) -> Message:

@@ -22,7 +22,7 @@ from astune.renderers import forced_calls, plain_tools
 from astune.renderers.beginnings import common_beginning
 from astune.renderers.families import reader_for, without_last
 from astune.renderers.message_ends import MARK, ends_by_marks, ends_by_search
-from astune.renderers.messages import is_plain, is_whole_in, meaning_of
+from astune.renderers.messages import in_roles_of, is_plain, is_whole_in, meaning_of
 from astune.renderers.probes import CALLED, FREE_PROBES, PROBES, QUESTION, TOOL
 from astune.renderers.renderer import Rendered, Reply, Tool
 from astune.renderers.settled import Settled, endings_of, settled_by_probing, settled_text
@@ -120,12 +120,9 @@ class TemplateRenderer:
             return Settled(content=settled_text(self.text(sampled_ids)))
 
         if calls and tools and self._tagged_calls is not None:
-            part = self._tagged_calls.settled(
-                lambda ids: self.parse(ids, prompt_ids, [*tools, TOOL]),  # the probe is a call that may be read
-                without_last(sampled_ids, self._stop_token_ids),
-                self._endings,
-            )
-            if part is not None:
+            read = lambda ids: self.parse(ids, prompt_ids, [*tools, TOOL])  # noqa: E731 - the probe may be called
+            answered = without_last(sampled_ids, self._stop_token_ids)
+            if (part := self._tagged_calls.settled(read, answered, self._endings)) is not None:
                 return part
         said = takewhile(lambda token: token not in self._dividing_ids, sampled_ids)
         return settled_by_probing(lambda ids: self.parse(ids, prompt_ids, tools), list(said), self._endings)
@@ -222,7 +219,8 @@ class TemplateRenderer:
 
     def _spoken(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[Message], list[Tool]]:
         """Return messages and tools in the form that the template accepts."""
-        guarded, guarded_tools = self._template.guarded(list(messages)), self._template.guarded(list(tools))
+        known = in_roles_of(self._template.source, messages)
+        guarded, guarded_tools = self._template.guarded(known), self._template.guarded(list(tools))
         if not self._knows_tools:
             return plain_tools.spoken(guarded, guarded_tools), []
         return [self._with_arguments(message) for message in guarded], guarded_tools

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from family_templates import family_renderer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -185,8 +186,25 @@ def test_what_closes_an_answer_depends_on_how_it_ended(renderer: Renderer) -> No
 
 def test_a_role_that_the_template_leaves_out_is_refused(smol_folder: Path, tmp_path: Path) -> None:
     renderer = load_renderer(with_template(smol_folder, tmp_path, QWEN_LIKE))
-    with pytest.raises(WorkflowError, match="leaves out a developer message"):
-        renderer.render([{"role": "user", "content": "Hi"}, {"role": "developer", "content": "x"}], ())
+    with pytest.raises(WorkflowError, match="leaves out a critic message"):
+        renderer.render([{"role": "user", "content": "Hi"}, {"role": "critic", "content": "x"}], ())
+
+
+def test_a_developer_is_a_system_to_a_model_that_knows_none(smol_folder: Path, tmp_path: Path) -> None:
+    renderer = load_renderer(with_template(smol_folder, tmp_path, QWEN_LIKE))
+
+    def read(role: str) -> str:
+        talk = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+        return renderer.decode(renderer.render(talk, ()).token_ids)
+
+    assert read("developer") == read("system")
+    assert "<|im_start|>system\nBe brief.<|im_end|>" in read("developer")
+
+
+def test_a_developer_stays_one_to_a_model_that_knows_one(smol_folder: Path) -> None:
+    talk = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    renderer = family_renderer("gptoss", smol_folder)
+    assert "developer<|message|>" in renderer.decode(renderer.render(talk, ()).token_ids)
 
 
 def test_what_the_template_refuses_is_an_error_of_the_workflow(smol_folder: Path, tmp_path: Path) -> None:
