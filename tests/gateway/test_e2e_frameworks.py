@@ -166,6 +166,26 @@ def test_a_frameworks_agent_uses_its_tool_and_branches_as_it_is_known_to(agent: 
     assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == list(agent.forks)
 
 
+STREAMING = (
+    "openai_sdk.py",
+    "openai_sdk.mjs",
+    "anthropic_sdk.py",
+    "langgraph_agent.py",
+    "agentscope2_agent.py",
+    "qwen_code.sh",
+)
+
+
+@pytest.mark.parametrize("file", STREAMING)
+def test_a_frameworks_agent_puts_its_call_together_from_pieces(file: str, renderer: Renderer) -> None:
+    """Arguments are streamed as they are sampled where an answer that breaks off is an error."""
+    agent = next(agent for agent in AGENTS if agent.file == file)
+    replies = [renderer.answer_ids([ASK, answer], TOOLS) for answer in agent.answers]  # type: ignore[attr-defined]
+    (episode,), _ = play(renderer, agent, replies=replies, malformed_tool_calls="return_error")
+    assert episode.judge_inputs["final_answer"] == "63"
+    assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == []
+
+
 def test_a_coding_agents_files_stay_between_its_commands_in_the_sandbox(renderer: Renderer, tmp_path: Path) -> None:
     try:
         Jail([], 64).try_out()
