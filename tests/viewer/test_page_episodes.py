@@ -163,6 +163,20 @@ def test_keys_reach_episodes_whose_rows_are_not_there_yet(page, serve, tmp_path)
     page.locator('.interaction h2[title$="-448-1"]').wait_for()
 
 
+def test_rows_that_are_known_are_drawn_in_the_frame_that_scrolls_to_them(page, serve, tmp_path):
+    run = write_run(tmp_path, [make_episode(number) for number in range(120)])
+    shown(page, f"{serve(tmp_path)}#run=demo/{run.name}", 120)
+    until(page, "document.querySelector('.episode-pane [data-episode]')")
+    drawn = page.evaluate(
+        """new Promise(resolve => {
+            const list = document.querySelector('.episode-pane .scroller')
+            list.scrollTop = 40 * list.querySelector('.episode-row').offsetHeight
+            requestAnimationFrame(() => resolve(list.querySelector('[data-index="40"] [data-episode]') !== null))
+        })"""
+    )
+    assert drawn
+
+
 def test_a_link_restores_everything(page, served, real, recorded):
     shown(page, f"{served}#run={real}&sort=reward&order=desc", len(recorded))
     page.keyboard.press("j")
