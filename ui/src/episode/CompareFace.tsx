@@ -119,6 +119,7 @@ interface GroupProps {
 
 function GroupTable({ title, group, here, other }: GroupProps) {
   const hasSteps = group.some(({ step }) => step !== undefined)
+  const isTrained = group.some(({ advantage }) => advantage !== null)
   const greatest = Math.max(1e-9, ...group.map((member) => Math.abs(member.reward ?? 0)))
   return (
     <div class="group">
@@ -136,9 +137,11 @@ function GroupTable({ title, group, here, other }: GroupProps) {
             <th scope="col" class="number">
               {t('reward')}
             </th>
-            <th scope="col" class="number">
-              {t('advantage')}
-            </th>
+            {isTrained && (
+              <th scope="col" class="number">
+                {t('advantage')}
+              </th>
+            )}
             <th scope="col">
               <span class="unseen">{t('compare_with')}</span>
             </th>
@@ -164,7 +167,7 @@ function GroupTable({ title, group, here, other }: GroupProps) {
                 <meter min={0} max={greatest} value={Math.max(0, member.reward ?? 0)} aria-hidden="true" />
                 <span>{number(member.reward)}</span>
               </td>
-              <td class="number">{signed(member.advantage)}</td>
+              {isTrained && <td class="number">{signed(member.advantage)}</td>}
               <td>
                 {member.episode_id === here ? (
                   t('this_episode')
