@@ -22,6 +22,7 @@ from cluster_runs import (
     python_of,
     run_of,
 )
+from program_runs import assert_trains_a_program, assert_trains_an_agent_that_is_a_server
 from tiny_runs import (
     assert_goes_on,
     assert_refuses_gpus_that_it_would_not_use,
@@ -97,3 +98,11 @@ def test_a_run_goes_on_with_what_is_left_of_it(tmp_path: Path, tiny_folder: Path
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     assert_goes_on_where_it_was_interrupted("trinity", tmp_path)
+
+
+def test_a_program_is_trained(tmp_path: Path) -> None:
+    assert_trains_a_program("trinity", tmp_path)
+
+
+def test_an_agent_that_is_a_server_is_trained(tmp_path: Path) -> None:
+    assert_trains_an_agent_that_is_a_server("trinity", tmp_path)

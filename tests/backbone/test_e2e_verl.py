@@ -21,6 +21,7 @@ from cluster_runs import (
     python_of,
     run_of,
 )
+from program_runs import assert_trains_a_program, assert_trains_an_agent_that_is_a_server
 from tiny_runs import (
     assert_goes_on,
     assert_refuses_gpus_that_it_would_not_use,
@@ -90,3 +91,11 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 
 def test_agents_that_fail_stop_nothing_and_lose_nothing(tmp_path: Path) -> None:
     assert_failing_agents_lose_nothing("verl", tmp_path)
+
+
+def test_a_program_is_trained(tmp_path: Path) -> None:
+    assert_trains_a_program("verl", tmp_path)
+
+
+def test_an_agent_that_is_a_server_is_trained(tmp_path: Path) -> None:
+    assert_trains_an_agent_that_is_a_server("verl", tmp_path)

@@ -1,0 +1,114 @@
+"""Programs as agents, trained with an engine on a local Ray: a process an episode, and an agent that is a server.
+
+A few steps of the small real model. Their conversations are recorded as everywhere, replay token for token, and are
+trained with the probabilities that they were sampled with.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+from astune_command import ROOT, start
+from cluster_runs import metrics_of, python_of, run_of, set_to
+
+from astune.backbone.engines import load_renderer
+from astune.context_tracker.replay import faults
+from astune.engine.model_files import resolve_model
+from astune.runs import balance_of
+from tutorial.example_calculator.tasks import Split, make_tasks
+
+AGENT = ROOT / "tutorial" / "example_any_agent"
+MODEL = "builtin:smollm2-135m"
+STEPS, TASKS, REPEATS = 2, 2, 4
+
+
+def assert_trains_a_program(engine: str, folder: Path) -> None:
+    """`astune train ... -- COMMAND`, which calls the model by the standard library."""
+    for name, split in _SPLITS.items():
+        lines = [json.dumps(asdict(task)) for task in make_tasks(split, 8)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    files = ("--tasks", "tasks.jsonl", "--validation", "held_out.jsonl", "--judge", str(AGENT / "judge.py"))
+    command = ("--", "python3", str(AGENT / "agent.py"))
+    _assert_trained(engine, folder, "train", *files, "--model", MODEL, *_settings(engine), *command)
+
+
+def assert_trains_an_agent_that_is_a_server(engine: str, folder: Path) -> None:
+    """`rollout.workflow: {url: ...}`, which streams its answers by OpenAI's SDK."""
+    values = yaml.safe_load((AGENT / "any_agent.yaml").read_text())["astune"]
+    values["task_judge"] = {"judge_protocol": f"{AGENT / 'judge.py'}->CalculatorJudge"}
+    with _serving() as url:
+        values["rollout"]["workflow"] = {"url": url}
+        (folder / "tasks.yaml").write_text(yaml.safe_dump({"astune": values}))
+        _assert_trained(engine, folder, "--conf", "tasks.yaml", *_settings(engine))
+
+
+_SPLITS: dict[str, Split] = {"tasks": "train", "held_out": "validation"}
+
+
+def _settings(engine: str) -> list[str]:
+    words = {
+        f"environments.{engine}": python_of(engine),
+        "rollout.num_repeat": REPEATS,
+        "rollout.max_model_len": 512,
+        "rollout.max_response_length_in_one_turn": 48,
+        "trainer.total_steps": STEPS,
+        "trainer.tasks_per_step": TASKS,
+        "trainer.optim.lr": "1e-4",
+        "trainer.optim.warmup_steps": 0,
+        "trainer.test_freq": 1000,
+        "trainer.save_freq": STEPS,
+        "trainer.validation.max_tasks": 2,
+    }
+    return ["--backbone", engine, *set_to(*(f"{key}={value}" for key, value in words.items()))]
+
+
+def _assert_trained(engine: str, folder: Path, *arguments: str) -> None:
+    out, _ = start(folder, *arguments, together=True).communicate(timeout=1800)
+    run = run_of(folder, "tasks")
+    assert run.info().status == "finished", out
+    lines = metrics_of(run)
+    assert len(lines) == STEPS
+    for line in lines:
+        assert balance_of(line).difference == 0
+        assert line["episodes/finished"] == TASKS * REPEATS
+        assert line.get("train/engine_correlation", 1.0) > 0.99
+    assert any("train/engine_correlation" in line for line in lines)
+    renderer = load_renderer(resolve_model(MODEL))
+    with run.episodes() as reader:
+        recorded = reader.list(split="train")
+        broken = [fault for episode in reader.episodes(split="train") for fault in faults(episode.forest, renderer)]
+    assert not broken
+    assert len(recorded) == STEPS * TASKS * REPEATS
+    assert {one.status for one in recorded} <= {"success", "failed"}
+    assert max(one.n_turns for one in recorded) > 1, "the program calculated and asked again"
+
+
+@contextmanager
+def _serving() -> Iterator[str]:
+    """The agent's server, and the address that gets an episode."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, AGENT / "openai_server.py", str(port)])
+    give_up = time.monotonic() + 60
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                break
+            except ConnectionRefusedError:
+                assert server.poll() is None
+                assert time.monotonic() < give_up
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/run"
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
