@@ -2,7 +2,8 @@
 
 The time begins with the reader's own event, as the browser stamps it, or with the navigation. It ends with the first
 task after the main thread's part of the frame that follows the change of the page: styles, layout and painting are in
-it, and nothing is faster than that frame. What other threads make of it then, raster and compositing, is not in it.
+it, and nothing is faster than that frame. Of a change within an animation frame's callback that is the frame after its
+own: one too many. What other threads make of it then, raster and compositing, is not in it.
 
 What is waited for must not be there before: that is an error, and no time.
 """
