@@ -17,7 +17,7 @@ from astune.schema.plain_json import whole
 
 _LEXEME = re.compile(r'[ \t\n\r]*([{\[}\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+)', re.DOTALL)
 _OPEN_STRING = re.compile(r'[ \t\n\r]*"(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*', re.DOTALL)
-_HALF_CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_HALF_CHARACTER = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2}|[\ud800-\udbff])\Z")
 _CLOSERS = {"{": "}", "[": "]"}
 _IN_ARGUMENTS = 2
 """Nesting from which an unfinished string is one of the arguments."""

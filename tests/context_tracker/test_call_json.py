@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astune.renderers import plain_tools
@@ -38,6 +38,7 @@ def is_never_taken_back(text: str) -> list[str]:
     return [call[1] for call in found if call is not None]
 
 
+@example(arguments={"": ["\ud83d\ude42"]}, ascii_only=False, indent=None, name_first=True)
 @settings(max_examples=300, deadline=None)
 @given(
     arguments=st.dictionaries(TEXTS, VALUES, max_size=4),

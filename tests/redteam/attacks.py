@@ -103,9 +103,9 @@ SANDBOX = [
         seen="left",
     ),
     Attack(
-        "a hundred processes",
+        "three hundred processes",
         EXHAUST,
-        "import os, time\nmade = []\ntry:\n    for _ in range(100):\n        pid = os.fork()\n"
+        "import os, time\nmade = []\ntry:\n    for _ in range(300):\n        pid = os.fork()\n"
         "        if pid == 0: time.sleep(20); os._exit(0)\n        made.append(pid)\n    print('REACHED')\n"
         "finally:\n    [os.kill(pid, 9) for pid in made]",
     ),

@@ -276,6 +276,7 @@ def test_a_run_that_one_may_not_write_is_read_all_the_same(seen_by_others):
         left.unlink()
     ask = """
 import os, sys
+from astune.config import AstuneConfig
 from astune.viewer._api import Api
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
@@ -310,6 +311,7 @@ def test_a_file_that_one_may_not_read_is_said_and_the_rest_is_shown_and_followed
     (seen_by_others / hidden).chmod(0o600)
     ask = """
 import os, sys
+from astune.config import AstuneConfig
 from astune.viewer._api import Api
 from astune.viewer._events import WatchedRun
 from astune.viewer._folder import Folder
