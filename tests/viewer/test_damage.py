@@ -276,11 +276,12 @@ def test_a_run_that_one_may_not_write_is_read_all_the_same(seen_by_others):
         left.unlink()
     ask = """
 import os, sys
-from astune.config import AstuneConfig
+from astune.config import AstuneConfig, dump
 from astune.viewer._api import Api
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
 from pathlib import Path
+dump(AstuneConfig())  # another user cannot import what is in our home
 os.setuid(65534)
 told = Api(Library(Folder(Path(sys.argv[1])))).run("")
 print(told["info"]["episodes"], len(told["steps"]), told["problems"])
@@ -311,12 +312,13 @@ def test_a_file_that_one_may_not_read_is_said_and_the_rest_is_shown_and_followed
     (seen_by_others / hidden).chmod(0o600)
     ask = """
 import os, sys
-from astune.config import AstuneConfig
+from astune.config import AstuneConfig, dump
 from astune.viewer._api import Api
 from astune.viewer._events import WatchedRun
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
 from pathlib import Path
+dump(AstuneConfig())  # another user cannot import what is in our home
 os.setuid(65534)
 library = Library(Folder(Path(sys.argv[1])))
 api, watched = Api(library), WatchedRun(library.run(""))
