@@ -112,7 +112,8 @@ SANDBOX = [
     Attack(
         "700 MB of memory",
         EXHAUST,
-        "kept = bytearray(700 << 20)\nfor i in range(0, len(kept), 4096): kept[i] = 1\nprint('REACHED')",
+        "import time\nkept = bytearray(700 << 20)\nfor i in range(0, len(kept), 4096): kept[i] = 1\n"
+        "time.sleep(2)\nprint('REACHED')",  # a program's memory is looked at five times a second
     ),
     Attack(
         "600 MB of files", EXHAUST, "for i in range(6): open(str(i), 'wb').write(bytes(100 << 20))\nprint('REACHED')"
