@@ -81,6 +81,14 @@ def shown(request, serve, folder, tmp_path) -> Iterator[tuple[str, Path, str]]:
         conf = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
         steps = overrides({"trainer.total_steps": 10, "trainer.test_freq": 2})
         astune(tmp_path, "--conf", str(conf), *steps, timeout_s=1500)
+    rows = request.getfixturevalue("gsm8k")
+    files = {f"task_reader.jsonl.{split}.file_path": rows / "train.jsonl" for split in ("training", "validation")}
+    for example, settings in {
+        "planner_solver": {},
+        "math_agent": {"task_reader.type": "jsonl", "task_reader.jsonl.query_field": "question", **files},
+    }.items():
+        conf = ROOT / "tutorial" / f"example_{example}" / f"{example}.yaml"
+        astune(tmp_path, "--conf", str(conf), "--backbone", "debug", *overrides(settings), timeout_s=300)
     [run] = (record / "calculator").iterdir()
     write_staged_run(record)
     yield serve(record), record, f"calculator/{run.name}"
@@ -95,9 +103,19 @@ def best(shown) -> str:
     return quote(max(rows, key=lambda row: (row.reward, row.n_turns, row.seq)).episode_id)
 
 
+def an_episode(record: Path, experiment: str) -> str:
+    """The address of the longest episode of a real run of an example; of a staged one where no pictures are kept."""
+    if not (record / experiment).exists():
+        [staged] = (record / "staged").iterdir()
+        return f"#run=staged/{staged.name}&id=train-1-forked-0-1"
+    [run] = (record / experiment).iterdir()
+    with RunDirectory.look_at(run).episodes() as reader:
+        longest = max(reader.list(), key=lambda row: row.n_turns)
+    return f"#run={experiment}/{run.name}&id={quote(longest.episode_id)}"
+
+
 def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     served, record, name = shown
-    [staged] = (record / "staged").iterdir()
     page.set_viewport_size(SIZE)
     run = f"{served}#run={name}&sort=reward&order=desc&id={best}"
 
@@ -121,11 +139,11 @@ def test_the_main_pages_have_their_pictures(page, shown, best, folder):
     page.locator(".side .t").first.wait_for()
     taken(page, folder / "viewer-compare.png")
 
-    page.goto(f"{served}#run=staged/{staged.name}&id=train-1-forked-0-1&face=branches")
-    page.locator(".tree-row").first.wait_for()
+    page.goto(f"{served}{an_episode(record, 'math_agent')}&face=branches")
+    page.locator(".tree-row").last.scroll_into_view_if_needed()
     taken(page, folder / "viewer-branches.png")
 
-    page.goto(f"{served}#run=staged/{staged.name}&id=train-1-forked-0-1&face=lanes")
+    page.goto(f"{served}{an_episode(record, 'planner_solver')}&face=lanes")
     page.locator(".saying").first.wait_for()
     taken(page, folder / "viewer-lanes.png")
 
