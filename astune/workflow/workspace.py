@@ -23,6 +23,7 @@ os.makedirs("workspace")
 os.chdir("workspace")
 if files:
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(files)), mode="r:gz") as packed:
+        packed.extraction_filter = lambda member, _: member  # all that the agent itself made
         packed.extractall(".")
 ended = subprocess.run(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL).returncode
 packed = io.BytesIO()
