@@ -3,7 +3,7 @@
 repeated_question   the same was asked again                                  -1, weight 0.3
 reworded_question   nearly the same was asked again, in other words           -0.5, weight 0.3
 edited_answer       the conversation went on with another answer than ours    the better answer, -0.5, weight 0.5
-abandoned_session   the session ends with a question from the assistant        -0.5, weight 0.1
+abandoned_session   the session ends with a question from the assistant       -0.5, weight 0.1
 """
 
 from __future__ import annotations

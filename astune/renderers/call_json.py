@@ -55,19 +55,21 @@ def beginning_of_call(text: str) -> tuple[str, str] | None:
     Args:
         text: the beginning of `{"name": ..., "arguments": {...}}`.
     """
-    closed = _closed(text)
+    if (closed := _closed(text)) is None:
+        return None
     try:
-        call = None if closed is None else read_json(closed.text + closed.closers)
+        call: dict[str, Any] = read_json(closed.text + closed.closers)
     except (ValueError, RecursionError):
         return None
-    if closed is None or not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
+    name, arguments = call.get("name"), call.get("arguments")
+    if not isinstance(name, str) or not name.strip():
         return None
-    arguments = call.get("arguments")
-    if not name.strip() or not isinstance(arguments, dict):
-        return (whole(name), "") if name.strip() else None
-    open_closers = len(closed.closers) - 1 if list(call)[-1] == "arguments" else 0
+    if not isinstance(arguments, dict):
+        return whole(name), ""
     spelling = spelled(arguments)
-    return whole(name), spelling[: len(spelling) - max(0, open_closers)]
+    if list(call)[-1] == "arguments":  # the object that is still open; the last closer is the call's own
+        spelling = spelling[: len(spelling) - max(0, len(closed.closers) - 1)]
+    return whole(name), spelling
 
 
 class _RepeatedKey(ValueError):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 
 from astune.renderers import forced_calls, plain_tools
@@ -120,12 +120,13 @@ class TemplateRenderer:
             return Settled(content=settled_text(self.text(sampled_ids)))
 
         if calls and tools and self._tagged_calls is not None:
-            read = lambda ids: self.parse(ids, prompt_ids, [*tools, TOOL])  # noqa: E731 - the probe may be called
+            read = partial(self.parse, prompt_ids=prompt_ids, tools=[*tools, TOOL])  # the probe may be called
             answered = without_last(sampled_ids, self._stop_token_ids)
             if (part := self._tagged_calls.settled(read, answered, self._endings)) is not None:
                 return part
         said = takewhile(lambda token: token not in self._dividing_ids, sampled_ids)
-        return settled_by_probing(lambda ids: self.parse(ids, prompt_ids, tools), list(said), self._endings)
+        read = partial(self.parse, prompt_ids=prompt_ids, tools=tools)
+        return settled_by_probing(read, list(said), self._endings)
 
     def text(self, sampled_ids: Sequence[int]) -> str:
         return self.decode(without_last(sampled_ids, self._stop_token_ids))

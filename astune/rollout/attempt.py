@@ -200,11 +200,10 @@ class Attempt:
             return UNRANKED
         start = time.perf_counter()
         try:
-            try:
-                return await self._ask(self._setting.judge, proxy)
-            except (JudgeError, DeadlineExceeded) as failure:  # much cheaper than to play the episode again
-                _log.debug("asking the judge of episode %s again: %s", self._request.episode_id, failure)
-                return await self._ask(self._setting.judge, proxy)
+            return await self._ask(self._setting.judge, proxy)
+        except (JudgeError, DeadlineExceeded) as failure:  # much cheaper than to play the episode again
+            _log.debug("asking the judge of episode %s again: %s", self._request.episode_id, failure)
+            return await self._ask(self._setting.judge, proxy)
         finally:
             self._judge_seconds = time.perf_counter() - start
 

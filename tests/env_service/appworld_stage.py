@@ -23,6 +23,18 @@ def fenced(code: str) -> str:
     return f"```python\n{code}\n```"
 
 
+def places(root: Path) -> str:
+    """Code that names what the agent of `groceries_1` may not reach."""
+    data = root / "data"
+    known = {
+        "REFERENCE": str(data / "tasks" / "groceries_1" / "ground_truth" / "evaluation.py"),
+        "OTHER_TASK": str(data / "tasks" / "travel_1" / "specs.json"),
+        "DATA": str(data),
+        "HOME": str(Path.home()),
+    }
+    return "".join(f"{name} = {value!r}\n" for name, value in known.items())
+
+
 @contextlib.contextmanager
 def serving(python: Path, root: Path, temporary: Path, *arguments: str) -> Iterator[Service]:
     """The server script in AppWorld's own Python, with its temporary files in `temporary`."""

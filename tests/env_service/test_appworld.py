@@ -21,6 +21,7 @@ from appworld_stage import (
     WRITE_EGGS,
     WRITE_MILK,
     fenced,
+    places,
     play,
     run,
     score,
@@ -221,17 +222,9 @@ WALLS = {
 
 @pytest.mark.parametrize("target", WALLS)
 def test_code_that_gets_around_appworlds_guard_reaches_nothing(target, service, instance, appworld_root):
-    data = appworld_root / "data"
-    places = {
-        "REFERENCE": str(data / "tasks" / "groceries_1" / "ground_truth" / "evaluation.py"),
-        "OTHER_TASK": str(data / "tasks" / "travel_1" / "specs.json"),
-        "DATA": str(data),
-        "HOME": str(Path.home()),
-    }
     score(service, instance, sparse=True)  # the evaluation shows the reference to itself alone
-    names = "".join(f"{name} = {value!r}\n" for name, value in places.items())
     root = "ROOT = modules['os'].environ['APPWORLD_ROOT']\n"
-    read = run(service, instance, f"{MODULES}{names}{root}print({WALLS[target]})")
+    read = run(service, instance, f"{MODULES}{places(appworld_root)}{root}print({WALLS[target]})")
     assert "PermissionError" in read, read
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import rich.console
-from appworld_stage import run, serving
+from appworld_stage import places, run, serving
 from attacks import APPWORLD, PAGE_TEXTS, TERMINAL_TEXTS, TIMEOUTS, TURNS
 from redteam_report import Report
 from rollout_stage import build_stage
@@ -98,16 +98,9 @@ def appworld(appworld_python: Path, appworld_root: Path, tmp_path_factory: pytes
 def test_code_in_appworld(name: str, appworld: Service, appworld_root: Path, tmp_path: Path, report: Report) -> None:
     (goal, attack), place, title = APPWORLD[name], "AppWorld", f"{name}, in AppWorld"
     report.played(title, goal, "AppWorld's engine alone", place)
-    data = appworld_root / "data"
-    places = {
-        "REFERENCE": str(data / "tasks" / "groceries_1" / "ground_truth" / "evaluation.py"),
-        "OTHER_TASK": str(data / "tasks" / "travel_1" / "specs.json"),
-        "DATA": str(data),
-        "HOME": str(Path.home()),
-    }
-    names = "".join(f"{key} = {value!r}\n" for key, value in places.items())
+    names = places(appworld_root)
     assert "REACHED" in plain_subprocess(tmp_path / "naive")(f"{ALONE}{names}{attack}\nprint('REACHED')")
-    (data / "written").unlink(missing_ok=True)
+    (appworld_root / "data" / "written").unlink(missing_ok=True)
     report.opened(title)
     assert appworld.create(name, "groceries_1").status_code == 200
     read = run(appworld, name, f"{MODULES}{names}{attack}\nprint('REACHED')")
