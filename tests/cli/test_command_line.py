@@ -6,11 +6,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from astune.cli._errors import exit_with
 from astune.cli.app import with_values
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, JudgeError, install_extra
@@ -305,55 +305,67 @@ def test_flags_of_a_run_do_not_go_with_a_command(astune):
     assert "--conf does not go before" in err
 
 
+@pytest.fixture
+def failing(monkeypatch, astune):
+    """What a command prints whose work is this function; its exit status has to be the one that is named."""
+
+    def call(work: Callable[..., object], status: int) -> str:
+        monkeypatch.setattr("astune.config.explain", work)
+        ended, _, err = astune("config", "explain")
+        assert ended == status
+        return err
+
+    return call
+
+
 def raising(error: BaseException):
-    def work() -> int:
+    def work(*_: object) -> int:
         raise error
 
     return work
 
 
-def test_each_kind_of_failure_has_its_exit_status(capsys):
-    import typer
-
+def test_each_kind_of_failure_has_its_exit_status(failing):
     for error, status, says in [
         (ConfigError("wrong", hint="do this"), 2, "hint: do this"),
         (JudgeError("[bold]failed[/]"), 1, "JudgeError: [bold]failed[/]"),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, install_extra("local,agentscope")),
         (KeyboardInterrupt(), 130, "interrupted"),
     ]:
-        with pytest.raises(typer.Exit) as ended:
-            exit_with(raising(error))
-        assert ended.value.exit_code == status
-        assert says in capsys.readouterr().err
-    with pytest.raises(typer.Exit):
-        exit_with(raising(KeyboardInterrupt()), interrupted="go on")
-    assert "hint: go on" in capsys.readouterr().err
+        assert says in failing(raising(error), status)
+
+
+def test_a_command_that_resumes_says_so_where_it_is_interrupted(folder, astune, monkeypatch):
+    monkeypatch.setattr("astune.config.load_config", raising(KeyboardInterrupt()))
+    status, _, err = astune("data", "from-docs", "tasks.jsonl", "--out", "made.jsonl")
+    assert (status, err) == (130, "error: interrupted\nhint: the same command resumes\n")
 
 
 def test_a_defect_of_ours_prints_everything():
-    code = "from astune.cli._errors import exit_with; exit_with(lambda: {}['x'])"
+    code = """
+import astune.config
+from astune.cli.app import run
+astune.config.explain = lambda _: {}['x']
+run(["config", "explain"])
+"""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "KeyError: 'x'" in done.stderr
 
 
-def test_an_error_from_users_code_names_the_users_line(folder, capsys):
-    import typer
-
+def test_an_error_from_users_code_names_the_users_line(folder, failing):
     (folder / "mine.py").write_text("def judge():\n    return 1 / 0\n")
     sys.path.insert(0, str(folder))
     from mine import judge
 
-    def work() -> int:
+    def work(_: str) -> int:
         try:
             return judge()
         except ZeroDivisionError as cause:
             raise JudgeError("judge on task 1: division by zero") from cause
 
-    with pytest.raises(typer.Exit):
-        exit_with(work)
-    assert f"{folder}/mine.py, line 2" in capsys.readouterr().err
+    assert f"{folder}/mine.py, line 2" in failing(work, 1)
 
 
 @pytest.mark.parametrize("command", [[], ["view"], ["check"], ["check", "numerics"]])

@@ -1,15 +1,16 @@
-"""What `--dry-run` says of a run in words: what is particular to it, and nothing of what it has not."""
+"""What a backbone says of a run for `--dry-run`: what is particular to it, and nothing of what it has not."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
 from astune.algorithm import GRPO
+from astune.backbone.base import find_backbone
 from astune.backbone.memory import GIB, Estimate
 from astune.backbone.parts import UserParts
-from astune.cli._plan import plan
 from astune.config import load_config
-from astune.launcher.companion import Companion
 from astune.schema import Task
 from astune.workflow import Workflow
 
@@ -17,12 +18,12 @@ PARTS = UserParts([Task("1", "What is 1 + 1?")], [Task("2", "What is 2 + 2?")], 
 FULLY_ASYNC = ("trinity.synchronizer.sync_style=fully_async", "trainer.max_staleness=1")
 
 
-def planned(backbone: str, *overrides: str) -> dict[str, str]:
-    return by_first_word(plan(load_config(None, [f"backbone={backbone}", *overrides]), PARTS, None))
-
-
-def by_first_word(lines: list[str]) -> dict[str, str]:
-    return {line[2:12].strip(): line[13:] for line in lines[1:]}
+def planned(
+    backbone: str, *overrides: str, memory: Sequence[Estimate] = (), starts_ray: bool = False
+) -> dict[str, str]:
+    config = load_config(None, [f"backbone={backbone}", *overrides])
+    rows = find_backbone(backbone).plan(config, PARTS, run_path=None, memory=memory, starts_ray=starts_ray)
+    return dict(rows)
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +63,15 @@ def test_an_engine_runs_ahead_and_on_a_cluster(backbone: str, monkeypatch: pytes
 
 
 def test_a_ray_that_is_started_beside_the_run_is_named() -> None:
-    lines = plan(load_config(None, ["backbone=verl"]), PARTS, None, [Companion("ray", ("ray", "start", "--head"))])
-    assert by_first_word(lines)["cluster"] == "the Ray head of --with-ray"
+    assert planned("verl", starts_ray=True)["cluster"] == "the Ray head of --with-ray"
 
 
 def test_memory_is_said_to_be_an_estimate() -> None:
     memory = [Estimate("on the GPU", {"weights": 3 * GIB, "activations": GIB, "libraries": 0.0})]
-    lines = by_first_word(plan(load_config(None), PARTS, None, memory=memory))
-    assert lines["memory"] == "about 4.0 GiB on the GPU (weights 3.0, activations 1.0); estimated, not measured"
+    assert (
+        planned("local", memory=memory)["memory"]
+        == "about 4.0 GiB on the GPU (weights 3.0, activations 1.0); estimated, not measured"
+    )
 
 
 def test_in_one_process_sampling_and_training_take_turns() -> None:

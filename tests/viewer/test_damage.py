@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from viewer_stage import branching_episode, get, make_episode, serving, write_run, writing
 
-from astune.runs import RunDirectory, _schema, resolve_run
+from astune.runs import RunDirectory, resolve_run
 from astune.schema import RunStoreError
 
 N = 60
@@ -239,7 +239,8 @@ def test_a_store_that_is_whole_again_is_read_again(run):
 
 
 def test_a_store_that_somebody_holds_is_not_damaged(run, monkeypatch):
-    monkeypatch.setattr(_schema, "BUSY_TIMEOUT_S", 0.05)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **more: connect(*given, **(more | {"timeout": 0.05})))
     database = run / "rollout" / "episodes.sqlite"
     holder = sqlite3.connect(database, isolation_level=None)
     holder.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; UPDATE episodes SET seconds = 1; COMMIT;")

@@ -213,16 +213,14 @@ def test_runs_are_found_without_opening_what_waits(tmp_path: Path):
 
 
 def test_a_defect_that_one_run_meets_does_not_hide_the_others(record: Path, monkeypatch: pytest.MonkeyPatch):
-    from astune.viewer._run import ViewedRun
+    count = EpisodeReader.count
 
-    read = ViewedRun._read
-
-    def fails(self: ViewedRun) -> dict[str, Any]:
-        if self.name.startswith("bad"):
+    def fails(self: EpisodeReader) -> int:
+        if self.path.is_relative_to(record / "bad"):
             raise ZeroDivisionError
-        return read(self)
+        return count(self)
 
-    monkeypatch.setattr(ViewedRun, "_read", fails)
+    monkeypatch.setattr(EpisodeReader, "count", fails)
     with serving(record) as client:
         shown = {info["experiment"]: info for info in get(client, "runs")}
         assert shown["good"]["problems"] == []

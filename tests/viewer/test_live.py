@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import queue
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,11 +19,8 @@ import httpx
 import pytest
 from viewer_stage import get, make_episode, own_logprobs, serving, writing
 
-from astune.runs import MetricKind, MetricsLine, RunDirectory, last_of
-from astune.viewer import _run
-from astune.viewer._events import _WAITING, Event, Pulse, WatchedRun
-from astune.viewer._folder import Folder
-from astune.viewer._library import Library
+from astune.runs import MetricsLine, RunDirectory, metrics
+from astune.viewer.server import ViewerServer
 
 
 @dataclass
@@ -188,18 +185,17 @@ def test_metrics_that_took_the_place_of_earlier_ones_are_read_anew_whatever_thei
 
 
 def test_a_run_that_refills_its_lines_between_two_looks_tells_them_again(tmp_path: Path):
-    with writing(tmp_path) as run:
-        with run.open_metrics() as metrics:
+    with writing(tmp_path) as run, serving(run.path) as client:
+        with run.open_metrics() as lines:
             for step in (1, 2):
-                metrics.append(step, "train", {"reward/mean": 0.1})
-        watched = WatchedRun(Library(Folder(run.path)).run(""))
-        watched.look()
-        assert watched.look() == []
-        run.rewind(1)
-        with run.open_metrics() as metrics:
-            metrics.append(2, "train", {"reward/mean": 0.9})
-        told = [event for event in watched.look() if event.name != "episodes"]
-        assert [event.name for event in told] == ["status", "metrics", "metrics"]
+                lines.append(step, "train", {"reward/mean": 0.1})
+        with listening(client, "") as stream:
+            stream.expect("episodes")
+            refilled = tmp_path / "refilled"
+            refilled.write_bytes(run.metrics_path.read_bytes().replace(b'"step":2', b'"step":3'))
+            refilled.replace(run.metrics_path)  # at once: no look finds it half done
+            assert stream.expect("status")["steps"] == 3
+            assert [stream.expect("metrics")["step"] for _ in range(2)] == [1, 3]
 
 
 def test_a_step_that_is_run_again_is_searched_again(tmp_path: Path):
@@ -218,18 +214,18 @@ def test_a_step_that_is_run_again_is_searched_again(tmp_path: Path):
 
 
 def test_the_newest_line_is_looked_for_again_only_when_there_is_another(tmp_path: Path, monkeypatch):
-    asked: list[Path] = []
+    asked: list[bytes] = []
 
-    def counted(path: Path, kind: MetricKind) -> MetricsLine | None:
-        asked.append(path)
-        return last_of(path, kind)
+    def counted(line: bytes) -> MetricsLine:
+        asked.append(line)
+        return parse_line(line)
 
-    monkeypatch.setattr(_run, "last_of", counted)
-    with writing(tmp_path) as run, run.open_metrics() as metrics, serving(run.path) as client:
+    parse_line = metrics.parse_line
+    with writing(tmp_path) as run, run.open_metrics() as lines, serving(run.path) as client:
         get(client, "runs")  # the server's own first look is over, or finds what is kept
-        asked.clear()
+        monkeypatch.setattr(metrics, "parse_line", counted)
         for step in (1, 2):
-            metrics.append(step, "train", {})
+            lines.append(step, "train", {})
             for _ in range(3):
                 assert get(client, "runs")[0]["steps"] == step
                 assert get(client, "run", run="")["info"]["steps"] == step
@@ -257,45 +253,60 @@ def test_streams_end_with_the_server(tmp_path: Path):
         stream.expect("end")
 
 
-UNDER_WAY = 1000
-"""What the watch itself has of a few looks, at most."""
+BATCH, MOST_WAITING = 1000, 2000
+"""Lines that a look finds at once, and events that wait for a listener before it is let go."""
 
 
-class Said(str):
-    """Something told, that a test can see the end of."""
+class Listener:
+    """A client of the application itself, which is greeted, and then takes what is sent only while it may."""
+
+    def __init__(self) -> None:
+        self.may_read, self.moved = asyncio.Event(), asyncio.Condition()
+        self.text = b""
+
+    async def listen(self, app: Any) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/api/events", "query_string": b"run="}
+        await app(scope | {"headers": [(b"host", b"localhost")]}, asyncio.Event().wait, self.send)
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if b"event: episodes" in self.text:
+            await self.may_read.wait()
+        async with self.moved:
+            self.text += message.get("body", b"")
+            self.moved.notify_all()
+
+    async def reads(self, n: int, event: bytes) -> None:
+        async with self.moved:
+            await self.moved.wait_for(lambda: self.text.count(b"event: " + event) >= n)
 
 
-@dataclass
-class Talker:
-    """Tells a hundred things whenever it is looked at."""
-
-    tick_s: float = 0.0
-    heard_of: weakref.WeakSet[Said] = field(default_factory=weakref.WeakSet)
-    told: int = 0
-
-    def look(self) -> list[Event]:
-        facts = [Said(self.told + number) for number in range(100)]
-        self.told += len(facts)
-        self.heard_of.update(facts)
-        return [Event("said", fact) for fact in facts]
-
-    def greeting(self) -> list[Event]:
-        return []
+def waiting_events() -> int:
+    return sum(type(each).__name__ == "Event" and "viewer" in type(each).__module__ for each in gc.get_objects())
 
 
-def test_who_does_not_read_is_let_go_and_nothing_is_kept_for_him():
-    async def silent(pulse: Pulse, talker: Talker) -> int:
-        stream = pulse.listen({None: lambda: talker})
-        for _ in range(2):
-            await anext(stream)
-        while talker.told < 5 * _WAITING:
-            assert len(talker.heard_of) <= _WAITING + UNDER_WAY
-            await asyncio.sleep(0)
-        with pytest.raises(StopAsyncIteration):
-            await anext(stream)
-        return len(talker.heard_of)
+def test_who_does_not_read_is_let_go_and_nothing_is_kept_for_him(tmp_path: Path):
+    async def talk(run: RunDirectory) -> None:
+        app = ViewerServer(run.path, "localhost", None).config.app
+        reader, silent = Listener(), Listener()
+        reader.may_read.set()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each.listen(app)) for each in (reader, silent)]
+            for each in (reader, silent):
+                await each.reads(1, b"episodes")
+            with run.open_metrics() as lines:
+                for batch in range(1, 2 + MOST_WAITING // BATCH):
+                    for step in range(BATCH):
+                        lines.append(batch * BATCH + step, "train", {"reward/mean": 0.5})
+                    await reader.reads(batch * BATCH, b"metrics")
+            assert waiting_events() < MOST_WAITING, "what waited is dropped, though he may never read on"
+            silent.may_read.set()
+            await tasks[1]
+            assert silent.text.count(b"event: metrics") < MOST_WAITING
+            assert not tasks[0].done()
+            tasks[0].cancel()
 
-    assert asyncio.run(silent(Pulse(), Talker())) <= UNDER_WAY
+    with writing(tmp_path) as run:
+        asyncio.run(talk(run))
 
 
 @pytest.mark.timeout(120)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from page_words import until
 from viewer_stage import make_episode, own_logprobs, writing
-
-from astune.viewer._events import WatchedRun
 
 pytestmark = pytest.mark.slow
 
@@ -46,8 +43,13 @@ def going(tmp_path, serve):
         yield serve(tmp_path), f"demo/{run.path.name}", store, metrics
 
 
-def test_the_list_of_runs_may_tell_first_that_a_run_has_ended(page, serve, tmp_path, monkeypatch):
-    monkeypatch.setattr("astune.viewer._app.WatchedRun", partial(WatchedRun, tick_s=1000))
+def test_the_list_of_runs_may_tell_first_that_a_run_has_ended(page, serve, tmp_path):
+    page.add_init_script(
+        """const listen = EventSource.prototype.addEventListener
+        EventSource.prototype.addEventListener = function (name, ...more) {
+          if (name !== 'status') listen.call(this, name, ...more)
+        }"""
+    )
     with writing(tmp_path) as run:
         page.goto(f"{serve(tmp_path)}#run=demo/{run.path.name}")
         page.locator(".bar-run .is-running").wait_for()

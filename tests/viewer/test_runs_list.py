@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
-import pytest
+import httpx
 from viewer_stage import get, serving
 
 from astune.config import dump, load_config
-from astune.runs import HeldOut, RunDirectory
-from astune.viewer import _metrics
-from astune.viewer._conversations import Conversations
-from astune.viewer._events import WatchedFolder
-from astune.viewer._folder import Folder
-from astune.viewer._library import Library
-from astune.viewer._metrics import HeldOutScores
-from astune.viewer._settings import Settings, differing, read_settings
+from astune.runs import RunDirectory
+from astune.viewer.server import ViewerServer
 
 
 def write(record: Path, scores: dict[int, float], config: str) -> Path:
@@ -63,9 +60,15 @@ def test_of_a_run_without_a_configuration_nothing_was_set(tmp_path):
         assert get(client, "run", run="")["changed"] == []
 
 
-def test_a_setting_that_a_run_does_not_have_differs_from_nothing():
-    runs = [Settings(values={"lr": "1", "x": "1"}), Settings(values={"lr": "2"}), Settings(values={"lr": "1"})]
-    assert differing(runs) == [{"lr": "1"}, {"lr": "2"}, {"lr": "1"}]
+def test_a_setting_that_a_run_does_not_have_differs_from_nothing(tmp_path):
+    for settings in ({"lr": 1, "x": 1}, {"lr": 2}, {"lr": 1}):
+        write(tmp_path, {}, config(**settings))
+    assert sorted(listed(tmp_path), key=str) == [{"lr": "1"}, {"lr": "1"}, {"lr": "2"}]
+
+
+def listed(record: Path, key: str = "settings") -> list[Any]:
+    with serving(record) as client:
+        return [run[key] for run in get(client, "runs")]
 
 
 def test_long_settings_are_compared_whole_and_shown_cut_and_different(tmp_path):
@@ -82,35 +85,54 @@ def test_long_settings_are_compared_whole_and_shown_cut_and_different(tmp_path):
     assert all("same" not in run for run in settings)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "astune: 3", "astune: [1]", "astune: {model: 3}", "astune: {model: [x]}", "a: &a [*a]", '{"astune": {"x": 1'],
+def test_a_configuration_that_cannot_be_read_has_no_settings(tmp_path):
+    texts = (
+        "",
+        "astune: 3",
+        "astune: [1]",
+        "astune: {model: 3}",
+        "astune: {model: [x]}",
+        "a: &a [*a]",
+        '{"astune": {"x": 1',
+    )
+    for text in texts:
+        write(tmp_path, {}, text)
+    with serving(tmp_path) as client:
+        shown = [(run["model"], run["backbone"], run["seed"], run["settings"]) for run in get(client, "runs")]
+    assert shown == [(None, None, None, {})] * len(texts)
+
+
+WRITTEN = (
+    "astune:\n  backbone: local\n  seed: 3\n  own: {a: [1, 2], b: 1e-6}\n  list:\n  - 1\n  - x\n",
+    "astune:\n  a: &same {x: 1}\n  b: *same\n",
+    "astune:\n  a: {x: 1,\n  y: 2}\n  b: 'one\n  two: three'\n",
+    "astune:\n\n  a: |\n    text\n\n    of: lines\n  # a note\n  a: last\n",
+    "astune: {a: 1}\nother: 2\n",
+    dump(load_config(None, ["trainer.optim.lr=1e-5"])),
 )
-def test_a_configuration_that_cannot_be_read_has_no_settings(text):
-    assert read_settings(text).model is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "astune:\n  backbone: local\n  seed: 3\n  own: {a: [1, 2], b: 1e-6}\n  list:\n  - 1\n  - x\n",
-        "astune:\n  a: &same {x: 1}\n  b: *same\n",
-        "astune:\n  a: {x: 1,\n  y: 2}\n  b: 'one\n  two: three'\n",
-        "astune:\n\n  a: |\n    text\n\n    of: lines\n  # a note\n  a: last\n",
-        "astune: {a: 1}\nother: 2\n",
-        dump(load_config(None, ["trainer.optim.lr=1e-6"])),
-    ],
-)
-def test_a_configuration_says_the_same_read_section_by_section_and_as_a_whole(text):
-    whole = read_settings(f"# with this line it is none that we wrote\n{text}")
-    assert read_settings(text) == whole
-    assert whole.values
+def test_a_configuration_says_the_same_read_section_by_section_and_as_a_whole(tmp_path):
+    by_section = [write(tmp_path / "own", {}, text) for text in WRITTEN]
+    whole = [write(tmp_path / "whole", {}, f"# with this line it is none that we wrote\n{text}") for text in WRITTEN]
+    with serving(tmp_path) as client:
+        told = [[settings_of(client, run, tmp_path) for run in runs] for runs in (by_section, whole)]
+    assert told[0] == told[1]
+    assert all(changed for changed, *_ in told[0])
 
 
-def test_settings_are_texts_that_an_answer_can_hold():
-    read = read_settings("astune: {b: {c: [1, 2]}, d: null, e: {}, f: 数, seed: 99999999999999999999}")
-    assert (read.values["b.c"], read.values["d"], read.values["e"], read.seed) == ("[1,2]", "null", "{}", None)
-    assert read.values["f"] == "数"
+def settings_of(client: httpx.Client, run: Path, record: Path) -> list[Any]:
+    told = get(client, "run", run=run.relative_to(record).as_posix())
+    return [told["changed"], *(told["info"][key] for key in ("model", "backbone", "seed"))]
+
+
+def test_settings_are_texts_that_an_answer_can_hold(tmp_path):
+    run = write(tmp_path, {}, "astune: {b: {c: [1, 2]}, d: null, e: {}, f: 数, seed: 99999999999999999999}")
+    with serving(run) as client:
+        told = get(client, "run", run="")
+    changed = {key: value for key, value, _ in told["changed"]}
+    assert (changed["b.c"], changed["d"], changed["e"], told["info"]["seed"]) == ("[1,2]", "null", "{}", None)
+    assert changed["f"] == "数"
 
 
 def measured(step: int, score: float, more: str = "") -> bytes:
@@ -119,40 +141,58 @@ def measured(step: int, score: float, more: str = "") -> bytes:
     return head + b'{"reward/success_of_all":%f%s}}\n' % (score, more.encode())
 
 
-def test_scores_are_read_of_lines_longer_and_shorter_than_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(_metrics, "_BLOCK_BYTES", 200)
-    path = tmp_path / "metrics.jsonl"
-    more = "".join(f',"own/{at}":1.0' for at in range(60))
-    lines = [measured(step, step / 8, more if step % 3 == 0 else "") for step in range(8)]
+def held_out(*scores: float) -> dict[str, float] | None:
+    """As a run is listed with measurements after every second step; the first of the best counts."""
+    if not scores:
+        return None
+    best = max(scores)
+    steps = {"best_step": 2 * scores.index(best), "last_step": 2 * (len(scores) - 1)}
+    return {"first": scores[0], "best": best, "last": scores[-1], **steps}
+
+
+def test_scores_are_read_of_lines_longer_and_shorter_than_what_is_read_at_once(tmp_path):
+    run = write(tmp_path, {}, config())
+    more = "".join(f',"own/{at}":1.0' for at in range(20_000))  # 300 kB
+    lines = [measured(2 * step, step / 8, more if step % 3 == 0 else "") for step in range(8)]
     training = measured(9, 1.0, ',"own/\\"validation\\"":1.0').replace(b'"kind":"validation"', b'"kind":"train"')
-    path.write_bytes(training + training.join(lines))
-    assert HeldOutScores(path).read() == HeldOut(0.0, 0.875, 7, 0.875, 7)
+    (run / "metrics.jsonl").write_bytes(training + training.join(lines))
+    assert listed(run, "held_out") == [held_out(*(step / 8 for step in range(8)))]
 
 
 def test_who_listens_to_a_folder_is_greeted_without_another_look_at_it(tmp_path, monkeypatch):
     write(tmp_path, {0: 0.25}, config())
-    looks: list[None] = []
-    found = Folder.runs
+    looks: list[object] = []
+    scan = os.scandir
 
-    def runs(self: Folder) -> dict[str, Path]:
-        looks.append(None)
-        return found(self)
+    def scanned(path: Any) -> Any:
+        looks.extend([path] if path == tmp_path else [])
+        return scan(path)
 
-    monkeypatch.setattr(Folder, "runs", runs)
-    watched = WatchedFolder(Library(Folder(tmp_path)), Conversations(None))
-    watched.look()
-    assert [event.data for event in watched.greeting()] == [{"total": 1}]
-    assert len(looks) == 1
+    async def greeted() -> int:
+        """How often the folder was looked at when the greeting came."""
+        app: Any = ViewerServer(tmp_path, "localhost", None).config.app
+        scope = {"type": "http", "method": "GET", "path": "/api/events", "query_string": b""}
+        looks_then = asyncio.get_running_loop().create_future()
+
+        async def send(message: dict[str, Any]) -> None:
+            if b'event: runs\ndata: {"total":1}' in message.get("body", b""):
+                looks_then.set_result(len(looks))
+
+        listening = asyncio.create_task(app(scope | {"headers": [(b"host", b"localhost")]}, asyncio.Event().wait, send))
+        async with asyncio.timeout(60):
+            n_looks = await looks_then
+        listening.cancel()
+        return n_looks
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    assert asyncio.run(greeted()) == 1
 
 
 def test_scores_follow_a_file_that_grows_is_torn_or_is_put_in_the_place_of_another(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    scores = HeldOutScores(path)
-    assert scores.read() is None
-
-    path.write_bytes(measured(0, 0.5) + measured(2, 0.75)[:40])
-    assert scores.read() == HeldOut(0.5, 0.5, 0, 0.5, 0)
-    path.write_bytes(measured(0, 0.5) + measured(2, 0.75) + b"nonsense\n" + measured(4, float("nan")))
-    assert scores.read() == HeldOut(0.5, 0.75, 2, 0.75, 2)
-    path.write_bytes(measured(0, 0.125))
-    assert scores.read() == HeldOut(0.125, 0.125, 0, 0.125, 0)
+    run = write(tmp_path, {}, config())
+    torn = measured(0, 0.5) + measured(2, 0.75)[:40]
+    whole = measured(0, 0.5) + measured(2, 0.75) + b"nonsense\n" + measured(4, float("nan"))
+    with serving(run) as client:
+        for written, scores in ((b"", ()), (torn, (0.5,)), (whole, (0.5, 0.75)), (measured(0, 0.125), (0.125,))):
+            (run / "metrics.jsonl").write_bytes(written)
+            assert get(client, "runs")[0]["held_out"] == held_out(*scores)

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from viewer_stage import BYTES, branching_episode, get, make_episode, read_node, said_node, serving, writing
+from viewer_stage import BYTES, CONFIG, branching_episode, get, make_episode, read_node, said_node, serving, writing
 
-from astune.schema import Vocabulary
-from astune.viewer._episode import read_episode
-from astune.viewer._settings import Settings
-from astune.viewer._tokens import character_runs, read_tokens
+from astune.schema import Episode, Forest, Timeline, Vocabulary
 
 
-@pytest.mark.parametrize(
-    ("data", "runs"),
-    [
-        (b"abc", []),
-        ("漢".encode(), [(0, 3, "漢")]),
-        ("a🙂b漢字".encode(), [(1, 5, "🙂"), (6, 9, "漢"), (9, 12, "字")]),
-        (b"\xf0\x9fso", [(0, 2, "\ufffd")]),
-        (b"\x99\x82", [(0, 1, "\ufffd"), (1, 2, "\ufffd")]),
-        (b"ok\xe6\xbc", [(2, 4, "\ufffd")]),
-    ],
-)
-def test_tokens_that_are_parts_of_characters_are_joined(data: bytes, runs: list[tuple[int, int, str]]):
-    assert list(character_runs(list(data), BYTES)) == runs
+def test_tokens_that_are_parts_of_characters_are_joined(tmp_path: Path):
+    joined = {
+        b"abc": [],
+        "漢".encode(): [[0, 3, "漢"]],
+        "a🙂b漢字".encode(): [[1, 5, "🙂"], [6, 9, "漢"], [9, 12, "字"]],
+        b"\xf0\x9fso": [[0, 2, "\ufffd"]],
+        b"\x99\x82": [[0, 1, "\ufffd"], [1, 2, "\ufffd"]],
+        b"ok\xe6\xbc": [[2, 4, "\ufffd"]],
+    }
+    assert characters(tmp_path, [[*data] for data in joined], BYTES) == [*joined.values()]
 
 
-def test_a_token_that_ends_one_character_and_begins_another_belongs_to_one_run():
+def test_a_token_that_ends_one_character_and_begins_another_belongs_to_one_run(tmp_path: Path):
     pieces = [" 漢".encode()[:3], "漢字".encode()[2:4], "字".encode()[1:], b"."]
-    assert list(character_runs([0, 1, 2, 3], Vocabulary(pieces))) == [(0, 3, " 漢字")]
+    assert characters(tmp_path, [[0, 1, 2, 3]], Vocabulary(pieces)) == [[[0, 3, " 漢字"]]]
+
+
+def characters(folder: Path, answers: list[list[int]], vocabulary: Vocabulary) -> list[list[list[object]]]:
+    """What the viewer tells of answers of these tokens: runs of parts of characters, and what they read as together."""
+    episodes = [make_episode(number) for number, _ in enumerate(answers)]
+    for episode, ids in zip(episodes, answers, strict=True):
+        question, answer = episode.forest.nodes
+        question.token_ids, answer.token_ids, answer.logprobs = [], ids, [0.0] * len(ids)
+    with writing(folder, vocabulary=vocabulary) as run, run.open_episodes() as store:
+        for episode in episodes:
+            store.append(episode)
+    with serving(run.path) as client:
+        return [get(client, "tokens", run="", id=episode.episode_id)["characters"] for episode in episodes]
 
 
 def test_a_message_that_several_timelines_read_is_trained_in_the_first(tmp_path: Path):
@@ -155,28 +163,38 @@ def test_a_group_is_what_was_compared_without_its_failed_attempts(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("settings", "reference"),
-    [({}, "4"), ({"task_judge.reference_field": "key"}, ["5"]), ({"task_judge.reference_field": "x"}, None)],
+    [("", "4"), ("  task_judge: {reference_field: key}\n", ["5"]), ("  task_judge: {reference_field: x}\n", None)],
 )
 def test_an_episode_has_the_answer_that_its_judge_compares_with(tmp_path: Path, settings, reference):
     episode = branching_episode()
     episode.task = replace(episode.task, metadata={"answer": "4", "key": ["5"]})
     with writing(tmp_path) as run, run.open_episodes() as store:
         store.append(episode, [0.5])
-    with run.episodes() as reader:
-        told = read_episode(reader, reader.row(episode.episode_id), episode, None, Settings(values=settings))
-    assert told["reference"] == reference
+        run.save_config(CONFIG + settings)
+    with serving(run.path) as client:
+        assert get(client, "episode", run="", id=episode.episode_id)["reference"] == reference
 
 
-def test_only_the_timeline_that_is_asked_for_is_flattened(tmp_path: Path):
+def test_only_the_timeline_that_is_asked_for_is_flattened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     episode = branching_episode()
+    timelines = episode.timelines
     with writing(tmp_path) as run, run.open_episodes() as store:
         store.append(episode, [0.5])
-    with run.episodes() as reader:
-        row = reader.row(episode.episode_id)
-        told = read_episode(reader, row, episode, None, Settings())["timelines"]
-    tokens = [read_tokens(episode, row, number, None, None) for number in range(len(told))]
-    assert "timelines" not in vars(episode)
-    for number, timeline in enumerate(episode.timelines):
-        assert tokens[number]["ids"] == timeline.token_ids == episode.forest.timeline(number).token_ids
+    flattened: list[int] = []
+    flatten = Forest.timeline
+
+    def counted(forest: Forest, number: int, *given: Any) -> Timeline:
+        flattened.append(number)
+        return flatten(forest, number, *given)
+
+    monkeypatch.setattr(Forest, "timeline", counted)
+    monkeypatch.setattr(Episode, "timelines", None)
+    with serving(run.path) as client:
+        asked = {"run": "", "id": episode.episode_id}
+        told = get(client, "episode", **asked)["timelines"]
+        tokens = [get(client, "tokens", timeline=number, **asked) for number in range(len(told))]
+    assert flattened == [0, 1, 2]
+    for number, timeline in enumerate(timelines):
+        assert tokens[number]["ids"] == timeline.token_ids
         assert (told[number]["n_tokens"], told[number]["n_trained"]) == (len(timeline.token_ids), timeline.n_trained)
         assert told[number]["agent"] == timeline.agent
