@@ -14,11 +14,11 @@ import uvicorn
 from astune.schema import is_loopback
 from astune.serving.server import server_config
 from astune.viewer._access import new_token
-from astune.viewer._app import new_app
 from astune.viewer._conversations import Conversations
 from astune.viewer._events import Pulse
 from astune.viewer._folder import Folder
 from astune.viewer._library import Library
+from astune.viewer.app import new_app
 
 _ANSWERS_END_S = 2
 """Seconds that answers have to leave when the server ends."""

@@ -11,10 +11,8 @@ from xml.etree import ElementTree
 
 import draw_curve
 import pytest
-from rich.console import Console
 
-from astune.cli._chart import Series, draw_chart
-from astune.cli._report import draw_report, measured_lines, report_run, report_svg, summary_line
+from astune.cli.app import run as run_command
 from astune.runs import RunDirectory, balance_metrics, message_text
 from astune.runs.interval import wilson_interval
 from astune.runs.report import counted, read_report, transcript
@@ -23,7 +21,9 @@ from astune.schema import Episode, Forest, MessageNode, Reward, Split, Task, Tok
 NASTY = "[bold]not bold[/bold] [/] \x1b[31mred\x1b[0m \x07 \u202e 图表 [link=http://x]"
 
 
-def episode(step: int, task: int, split: Split, *, success: bool, answer: str, **metadata: float) -> Episode:
+def episode(
+    step: int, task: int, split: Split, *, success: bool, answer: str, reward: float | None = None, **metadata: float
+) -> Episode:
     texts = [
         ("system", "You are a calculator.", None),
         ("user", "example?", None),
@@ -58,7 +58,7 @@ def episode(step: int, task: int, split: Split, *, success: bool, answer: str, *
         0,
         Forest(nodes),
         "success" if success else "failed",
-        Reward(raw_reward=float(success), is_success=success),
+        Reward(raw_reward=float(success) if reward is None else reward, is_success=success),
     )
 
 
@@ -90,11 +90,17 @@ def generated(tmp_path: Path) -> Callable[..., Path]:
     return generate
 
 
-def printed(path: Path, width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    report_run(RunDirectory.open(path), console=console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def printed(path: Path, width: int = 100, encoding: str = "utf-8") -> str:
+    """What `astune report` prints on a terminal of this width, in which only these characters can be shown."""
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        patch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit) as ended:
+            run_command(["report", str(path)])
+    assert not ended.value.code
+    terminal.seek(0)
+    return terminal.read()
 
 
 def test_the_last_line_says_what_the_run_came_to(generated) -> None:
@@ -166,16 +172,13 @@ def test_the_report_has_the_table_the_episodes_the_curve_the_books_and_the_folde
 @pytest.mark.parametrize("width", [20, 50, 71, 72, 120])
 def test_the_report_fits_the_terminal(generated, width) -> None:
     path = generated(answer="a very long answer " * 100)
-    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    report = read_report(RunDirectory.open(path))
-    draw_report(report, console)
-    assert isinstance(console.file, io.StringIO)
-    unwrapped = ("run  ", "model  ", "the whole run:", "measured on", "held-out success")
-    lines = console.file.getvalue().splitlines()
+    text = printed(path, width)
+    unwrapped = ("run  ", "model  ", "picture  ", "disk  ", "the whole run:", "measured on", "held-out success")
+    lines = text.splitlines()
     for line in lines:
         assert len(line) <= width or line.startswith(unwrapped)
     assert f"run       {path}" in lines, "a path that is broken cannot be copied"
-    assert "(1,199" in console.file.getvalue()
+    assert "(1,199" in text
 
 
 def test_what_a_model_wrote_is_shown_and_never_obeyed(generated) -> None:
@@ -243,16 +246,17 @@ def test_a_run_that_failed_at_once_says_why(tmp_path) -> None:
 
 
 def test_a_run_measured_only_before_training_claims_no_progress(generated) -> None:
-    report = read_report(RunDirectory.open(generated(steps=1)))
-    assert report.after is None
-    assert summary_line(report) == "training success 0.25 -> 0.25 in 1 step, 30 s"
+    path = generated(steps=1)
+    assert read_report(RunDirectory.open(path)).after is None
+    assert printed(path).splitlines()[-1] == "training success 0.25 -> 0.25 in 1 step, 30 s"
 
 
 def test_the_kept_model_is_the_one_that_is_reported(generated) -> None:
-    report = read_report(RunDirectory.open(generated(best=2)))
+    path = generated(best=2)
+    report = read_report(RunDirectory.open(path))
     assert report.after is not None
     assert report.after.step == 2
-    assert summary_line(report) == "held-out success 0.12 -> 0.50 in 2 steps, 61 s"
+    assert printed(path).splitlines()[-1] == "held-out success 0.12 -> 0.50 in 2 steps, 61 s"
 
 
 def test_a_run_that_made_the_model_no_better_says_so(generated) -> None:
@@ -302,27 +306,58 @@ def test_the_interval_is_that_of_wilson() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-def test_a_chart_puts_high_values_above_low_ones_and_fits_its_width() -> None:
-    rising = Series("reward", [(step, step / 10) for step in range(11)], "cyan")
-    marks = Series("held-out", [(0, 0.0), (10, 1.0), (5, float("nan"))], "green", joined=False)
-    lines = draw_chart([rising, marks], width=40, height=6).plain.splitlines()
-    assert lines[0].endswith("●")
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Path]:
+    """A run with one episode of training a step and one that is held out, of these rewards; None could not be run."""
+
+    def record(training: dict[int, float], validation: dict[int, float | None] | None = None) -> Path:
+        with RunDirectory.create(tmp_path, "calculator") as run:
+            with run.open_metrics() as metrics, run.open_episodes() as episodes:
+                splits: list[tuple[Split, dict]] = [("train", training), ("validation", validation or {})]
+                for split, rewards in splits:
+                    for step, reward in rewards.items():
+                        made = episode(step, 0, split, success=bool(reward), answer="64", reward=reward or 0.0)
+                        if reward is None:
+                            made.status, made.reward, made.error = "error", None, "EnvError: it is down"
+                        episodes.append(made)
+                        metrics.append(step, split, {})
+            run.finish("finished")
+        return run.path
+
+    return record
+
+
+def chart_of(text: str) -> list[str]:
+    """The lines of a report's chart, from the highest value to its legend."""
+    lines = text.splitlines()
+    ends = [number for number, line in enumerate(lines) if "reward in training" in line]
+    starts = [number for number, line in enumerate(lines) if re.match(r" *-?\d+\.\d\d [┤|]", line)]
+    return [line.rstrip() for line in lines[starts[0] : ends[0] + 1]] if ends else []
+
+
+def test_a_chart_puts_high_values_above_low_ones_and_fits_its_width(recorded) -> None:
+    path = recorded({step: step / 10 for step in range(11)}, {0: 0.0, 5: None, 10: 1.0})
+    lines = chart_of(printed(path, 60))
     assert lines[0].startswith(" 1.00 ┤")
-    assert lines[5].startswith(" 0.00 ┤●")
-    assert max(map(len, lines)) <= 40
-    assert lines[-1].strip() == "━ reward  ● held-out"
-    assert draw_chart([rising], width=40, ascii_only=True).plain.isascii()
-    assert draw_chart([], width=40).plain == draw_chart([rising], width=8).plain == ""
-    assert draw_chart([Series("one", [(3, 7.5)], "red")], width=30).plain.startswith(" 7.50")
+    assert lines[0].endswith("●")
+    lowest = next(line for line in lines if line.startswith(" 0.00 ┤"))
+    assert lowest.startswith(" 0.00 ┤●")
+    assert sum(line.count("●") for line in lines[:-1]) == 2
+    assert max(map(len, lines)) <= 60
+    assert lines[-1].strip() == "━ reward in training  ● reward held-out"
+    assert chart_of(printed(path, 12)) == []
+    assert chart_of(printed(path, 40, encoding="ascii"))[0].startswith(" 1.00 |")
+    assert chart_of(printed(recorded({3: 7.5}), 30))[0].startswith(" 7.50")
 
 
 def test_reporting_needs_no_torch(generated) -> None:
     program = f"""
 import sys
-from pathlib import Path
-from astune.cli._report import report_run
-from astune.runs import RunDirectory
-report_run(RunDirectory.open(Path({str(generated())!r})))
+from astune.cli.app import run
+try:
+    run(["report", {str(generated())!r}])
+except SystemExit as ended:
+    assert not ended.code
 assert "torch" not in sys.modules and "agentscope" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -331,12 +366,15 @@ assert "torch" not in sys.modules and "agentscope" not in sys.modules
 
 
 def test_the_svg_is_the_same_whatever_the_terminal_and_cuts_no_line(generated) -> None:
-    report = read_report(RunDirectory.open(generated()))
-    picture = report_svg(report)
-    assert picture == report_svg(report)
+    path = generated()
+    measured = printed(path, 20).splitlines()[-2]
+    picture = (path / "plots" / "report.svg").read_text()
+    printed(path, 120)
+    assert picture == (path / "plots" / "report.svg").read_text()
     text = "".join(re.findall(r">([^<>]*)</text>", picture)).replace("&#160;", " ").replace("\n", "")
-    assert measured_lines(report)[-1].replace(" ", "") in text.replace(" ", "")
-    assert str(report.model) in text
+    assert measured.startswith("measured on 8 held-out tasks")
+    assert measured.replace(" ", "") in text.replace(" ", "")
+    assert str(path / "checkpoints" / "step-000004" / "model") in text
 
 
 def test_only_finished_steps_of_a_running_run_count(generated) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from astune_command import astune
 from test_report import NASTY, episode, generated
 
-from astune.cli._report_html import write_html
-from astune.cli._svg import Line, svg_chart
+from astune.cli.app import run as run_command
 from astune.runs import RunDirectory
 
 __all__ = ["generated"]
@@ -40,16 +38,19 @@ class Read(HTMLParser):
 
 
 def page_of(path: Path) -> str:
-    write_html(RunDirectory.open(path))
+    with pytest.raises(SystemExit) as ended:
+        run_command(["report", "--html", str(path)])
+    assert not ended.value.code
     return (path / "plots" / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_command_writes_a_page_with_the_answer_the_curves_the_examples_and_the_configuration(generated, tmp_path):
+def test_the_command_writes_a_page_with_the_answer_the_curves_the_examples_and_the_configuration(generated, astune):
     path = generated()
     (path / "config.yaml").write_text("astune:\n  seed: 7\n", encoding="utf-8")
     with RunDirectory.open(path, write=True) as run, run.open_metrics() as metrics:
         metrics.append(5, "train", {"train/entropy": 1.5, "my/own": 0.25})
-    said = astune(tmp_path, "report", "--html", str(path))
+    status, said, _ = astune("report", "--html", str(path))
+    assert status == 0
     assert said.startswith(str(path / "plots" / "report.html"))
     page = Read((path / "plots" / "report.html").read_text(encoding="utf-8"))
     for expected in (
@@ -100,14 +101,19 @@ def test_every_picture_is_a_picture(generated, validate):
 
 
 def test_a_chart_has_its_points_where_the_axes_say(tmp_path):
-    line = Line("held-out", "held", [(0, 0.0), (10, 1.0)], [(0, 0.0, 0.3), (10, 0.7, 1.0)])
-    drawn = svg_chart("Success", [line], from_zero=True)
+    with RunDirectory.create(tmp_path, "axes") as run:
+        with run.open_episodes() as episodes, run.open_metrics() as metrics:
+            for step, success in ((0, False), (10, True)):
+                episodes.append(episode(step, 0, "validation", success=success, answer="64"))
+                metrics.append(step, "validation", {})
+            metrics.append(1, "train", {"train/entropy": float("nan"), "reward/success_rate": float("nan")})
+        run.finish("finished")
+    page = page_of(run.path)
+    (drawn,) = re.findall(r"<svg.*?</svg>", page, re.S)
+    assert 'd="M"' not in drawn, "what is not known has no curve, nor a picture of its own"
     first, last = [
         (float(circle.attrib["cx"]), float(circle.attrib["cy"]))
         for circle in ElementTree.fromstring(drawn).iter("circle")
     ]
     assert first == (48, 176)
     assert last == (450, 10)
-    unknown = Line("Training", "train", [(1, float("nan"))])
-    assert 'd="M"' not in svg_chart("Half", [line, unknown], from_zero=True)
-    assert svg_chart("Nothing", [Line("x", "train", [(1, float("nan"))])], from_zero=False) == ""

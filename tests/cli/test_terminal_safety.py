@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from debug_run import debugged
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from viewer_stage import make_episode
 
-import astune
+import astune as package
+from astune.app.chat import Chat
 from astune.app.console import Console
 from astune.app.display import open_display
-from astune.cli._chat import _Written
-from astune.cli._debug import episodes_table
-from astune.cli._episode_text import draw_episode
-from astune.cli.app import run
-from astune.config import AstuneConfig
+from astune.config import AstuneConfig, dump
 from astune.runs import RunDirectory
 from astune.schema import visible
 
@@ -28,44 +26,54 @@ TITLE, CLIPBOARD, CLEAR, C1, BIDI = "\x1b]0;owned\x07", "\x1b]52;c;cm0gLXJm\x07"
 ATTACKS = (TITLE, CLIPBOARD, CLEAR, C1, BIDI, "\r", "\b")
 
 
-def an_error(attack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit):
-        run(["--conf", str(folder / f"no {attack}.yaml")])
-    return capsys.readouterr().err
+Printed = Callable[[str, Path, Callable[..., tuple[int, str, str]]], str]
 
 
-def a_line_of_a_training(attack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def an_error(text: str, folder: Path, astune: Callable[..., tuple[int, str, str]]) -> str:
+    return astune("--conf", str(folder / f"no {text}.yaml"))[2]
+
+
+def a_line_of_a_training(text: str, folder: Path, astune: object) -> str:
     console = Console(file=io.StringIO(), width=200)
     recorded = RunDirectory.create(folder, "demo")
     with recorded, open_display(AstuneConfig(), recorded, console=console) as progress:
-        progress.say(f"a group was dropped: {attack}")
+        progress.say(f"a group was dropped: {text}")
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def an_answer_in_a_chat(attack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    _Written(console, "green").up_to(attack, end="\n")
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def an_answer_in_a_chat(text: str, folder: Path, astune: Callable[..., tuple[int, str, str]]) -> str:
+    async def answer(chat: Chat, asked: str, on_text: Callable[[str], object]) -> str:
+        on_text(text[:3])
+        return text
+
+    with RunDirectory.create(folder, "demo") as run, run.open_episodes(), pytest.MonkeyPatch.context() as patch:
+        run.save_config(dump(AstuneConfig()))
+        run.checkpoints.save(0, model=lambda made: (made / "weights").write_text("none"), score=0.0)
+        run.finish("finished")
+        patch.setattr(Chat, "__init__", lambda *_: None)
+        patch.setattr(Chat, "answer", answer)
+        patch.setattr(Chat, "aclose", lambda _: asyncio.sleep(0))
+        status, out, err = astune("chat", str(run.path), "-m", "hello")
+    assert status == 0, err
+    return out
 
 
-def an_episode_of_a_debug_run(attack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    episode = make_episode(question=attack, answer=attack, error=attack, task=attack)
-    console.print(draw_episode(episode), episodes_table([episode]))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def episodes_of_a_debug_run(text: str, folder: Path, astune: Callable[..., tuple[int, str, str]]) -> str:
+    out = debugged(folder, astune, question=f"How {text}?", answer=f"So {text}!")
+    for shown in (f"How {visible(text)}?", f"So {visible(text)}!", f"ValueError: How {visible(text)}"):
+        assert shown in out
+    assert out.count(f"False How {visible(text)}?") >= 2, "above the episode, and in the table"
+    return out
 
 
-@pytest.mark.parametrize("printed", [an_error, a_line_of_a_training, an_answer_in_a_chat, an_episode_of_a_debug_run])
-@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
-def test_nothing_that_others_wrote_steers_the_terminal(
-    printed: Callable[..., str], attack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    text = printed(attack, tmp_path, capsys)
-    assert attack not in text
-    assert visible(attack) in text
+@pytest.mark.parametrize("printed", [an_error, a_line_of_a_training, an_answer_in_a_chat, episodes_of_a_debug_run])
+def test_nothing_that_others_wrote_steers_the_terminal(printed: Printed, tmp_path: Path, astune, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")
+    text = " ".join(ATTACKS)
+    shown = printed(text, tmp_path, astune)
+    assert not [attack for attack in ATTACKS if attack in shown]
+    assert visible(text) in shown
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
@@ -83,7 +91,7 @@ def test_no_text_on_a_console_steers_it_wherever_it_stands(attack: str):
 
 
 def test_every_command_prints_on_that_console():
-    folder = Path(astune.__file__).parent
+    folder = Path(package.__file__).parent
     own = [path for path in folder.rglob("*.py") if re.search(r"(?<!Rich)\bConsole\(", path.read_text())]
     assert len(own) > 20
     others = [path for path in own if not re.search(r"from astune\.app\.console import Console\b", path.read_text())]

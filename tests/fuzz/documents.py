@@ -8,9 +8,9 @@ from typing import Any
 from test_odd_bodies import BODIES
 
 from astune.backbone.cluster.messages import MESSAGES
-from astune.env_service.server import _endpoints
+from astune.env_service.server import new_app
 from astune.gateway.app import COUNT_TOKENS, DIALECTS
-from astune.viewer._app import _answers
+from astune.viewer.app import answers_by_name
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
@@ -66,8 +66,8 @@ def environment_service() -> Schema:
             "params": {"type": "object", "properties": {"split": _TEXT, "step_index": _WHOLE, "seed": _WHOLE}},
         },
     }
-    endpoints = {f"/{name}": posted(body) for name, _ in _endpoints(None)}  # type: ignore[arg-type]
-    return document("environment service", {**endpoints, "/healthz": asked()})
+    routes: Any = new_app(None, loopback=True, token=None).routes  # type: ignore[arg-type]
+    return document("environment service", {r.path: posted(body) if "POST" in r.methods else asked() for r in routes})
 
 
 def gateway() -> Schema:
@@ -100,7 +100,7 @@ def viewer(episode_id: str) -> Schema:
         *(parameter(name, _WHOLE) for name in whole.split()),
         *(parameter(name, _NUMBER) for name in ("max_reward", "min_reward", "since", "until")),
     ]
-    names = [*_answers(None), "report", "turn"]  # type: ignore[arg-type]
+    names = [*answers_by_name(None), "report", "turn"]  # type: ignore[arg-type]
     notes = {"type": "object", "properties": {"episode": _TEXT, "text": _TEXT, "tags": {"type": "array"}}}
     paths = {f"/api/{name}": asked(*query) for name in names}
     others = {"/": asked(), "/healthz": asked(parameter("folder", _TEXT))}

@@ -19,7 +19,7 @@ from service_stage import Service
 from worlds import plain_subprocess
 
 from astune import AstuneProxy, Task, Workflow, run_python_code
-from astune.app.api import _console
+from astune.app import api
 from astune.renderers import Renderer
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,10 @@ def test_text_in_a_notebook(name: str, report: Report, monkeypatch: pytest.Monke
     assert text in f"<pre>{text}</pre>"
     report.opened(title)
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
-    console = _console(quiet=False)
+    opened: list[Any] = []
+    monkeypatch.setattr(api, "execute", lambda *given: opened.append(given[-1]))
+    api.debug({"rollout": {"workflow": "agent.py->Agent"}})
+    [console] = opened
     console.file = io.StringIO()
     assert not console.is_jupyter, "a cell's output is text, whose tags nobody reads"
     console.print(f"a group was dropped: {text}", markup=False)

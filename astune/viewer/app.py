@@ -58,7 +58,7 @@ def new_app(
         routes=[
             Route("/", _page),
             Route("/healthz", _healthz(library)),
-            *(Route(f"/api/{name}", _answered(answer)) for name, answer in _answers(api).items()),
+            *(Route(f"/api/{name}", _answered(answer)) for name, answer in answers_by_name(api).items()),
             Route("/api/events", _events(library, conversations, pulse)),
             Route("/api/report", _report(api)),
             Route("/api/turn", lambda request: turn_page(library.run(Question(request).text("run")).path)),
@@ -76,7 +76,8 @@ def new_app(
     return guarded(app, loopback=loopback, token=token)
 
 
-def _answers(api: Api) -> dict[str, Callable[[Question], object]]:
+def answers_by_name(api: Api) -> dict[str, Callable[[Question], object]]:
+    """Return what answers each question of `/api/NAME` that is asked with GET and answered in JSON."""
     return {
         "open": lambda _: api.open(),
         "runs": lambda _: api.runs(),
