@@ -103,12 +103,14 @@ ATTACKS = [
 ]
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("address", ["run", "episodes", "metrics", "events", "report", "episode", "tokens"])
-def test_a_path_that_leads_elsewhere_is_refused(client, attack, address, record):
-    answer = client.get(f"/api/{address}", params={"run": attack, "id": EPISODE.episode_id})
-    assert answer.status_code in (403, 404)
-    assert "secret" not in answer.text
+def test_a_path_that_leads_elsewhere_is_refused(client, address):
+    asked = {attack: {"run": attack, "id": EPISODE.episode_id} for attack in ATTACKS}
+    answers = {attack: client.get(f"/api/{address}", params=one) for attack, one in asked.items()}
+    assert {
+        attack: answer.status_code for attack, answer in answers.items() if answer.status_code not in (403, 404)
+    } == {}
+    assert [attack for attack, answer in answers.items() if "secret" in answer.text] == []
 
 
 def test_links_out_of_the_folder_are_as_if_they_were_not_there(client, record, name):
