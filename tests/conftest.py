@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from examples import FAST_TIER
 from hypothesis import settings
 from warm_commands import STAND_IN, keep_environment, start_warm_process
 
@@ -30,6 +31,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _STATE = tempfile.TemporaryDirectory(prefix="astune-tests-")  # the user's record of processes is not ours
 os.environ["XDG_STATE_HOME"] = _STATE.name
 keep_environment()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not slow" in str(config.getoption("markexpr")):
+        os.environ[FAST_TIER] = "1"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def is_never_taken_back(text: str) -> list[str]:
 
 
 @example(arguments={"": ["\ud83d\ude42"]}, ascii_only=False, indent=None, name_first=True)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     arguments=st.dictionaries(TEXTS, VALUES, max_size=4),
     ascii_only=st.booleans(),
@@ -66,7 +67,7 @@ def test_a_long_text_is_settled_letter_by_letter() -> None:
     assert sum(step == 1 for step in steps) >= 195
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(pieces=st.lists(st.sampled_from([*'{}[]:,"\\ 1e-', '"name"', '"arguments"', '"x"', "{}", "\\u", "d83d"])))
 def test_nothing_of_broken_json_is_taken_back(pieces: list[str]) -> None:
     is_never_taken_back('{"name": "look", "arguments": {' + "".join(pieces))

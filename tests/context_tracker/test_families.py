@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from family_templates import ENDS, family_renderer, family_template, family_tokenizer
 from hostile import hostile_text
 
@@ -124,7 +125,7 @@ NESTED = ["[" * 20_000] + [
 def test_whatever_is_sampled_is_read_and_can_be_sent_back(renderer: TemplateRenderer) -> None:
     """What a model writes may not bring about an error, which would throw its episode away."""
     rng = random.Random(0)
-    texts = [hostile_text(rng) for _ in range(150)] + [
+    texts = [hostile_text(rng) for _ in range(examples(150))] + [
         f"{mark}{nested}" for mark in ("<tool_call>", "[TOOL_CALLS]") for nested in NESTED
     ]
     for text in texts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ class Stage:
             self.histories[agent].append(message)
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(250), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=steps, ignore_tools=st.booleans())
 def test_however_calls_interleave_every_token_is_recorded_as_it_was_read_and_trained_once(
     renderer: Renderer, tokenizer: Any, script: list[tuple[str, Any, Any]], ignore_tools: bool

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from family_templates import family_renderer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ def whole(tokenizer: Any, conversation: list[dict[str, str]]) -> list[int]:
     return tokenizer.apply_chat_template(conversation, tokenize=True, add_generation_prompt=True, return_dict=False)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(conversation=st.lists(messages, min_size=1, max_size=8))
 def test_a_conversation_is_rendered_as_the_template_does_message_by_message(
     renderer: Renderer, tokenizer: Any, conversation: list[dict[str, str]]
@@ -75,7 +76,7 @@ def test_a_conversation_is_rendered_as_the_template_does_message_by_message(
     assert rendered.token_ids == whole(tokenizer, conversation)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(messages, min_size=1, max_size=4), answer=texts, new=st.lists(messages, max_size=4))
 def test_an_extension_gives_the_tokens_of_a_whole_render(
     renderer: Renderer, tokenizer: Any, history: list[dict[str, str]], answer: str, new: list[dict[str, str]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from examples import examples
 from family_templates import ENDS, family_renderer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,7 +77,7 @@ def streamed_is_a_beginning(renderer: Renderer, answer: list[str], tools: list[T
 
 @pytest.mark.parametrize("family", list(ENDS))
 @pytest.mark.parametrize("spelled", [False, True], ids=["control tokens", "letters"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(answer=ANSWERS, offered=st.booleans())
 def test_what_is_streamed_is_never_taken_back(
     family: str, spelled: bool, smol_folder: Path, answer: list[str], offered: bool
@@ -89,7 +90,7 @@ def small_models(smol_folder: Path) -> Renderer:
     return load_renderer(smol_folder)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(answer=ANSWERS, offered=st.booleans())
 def test_the_small_models_stream_is_never_taken_back(small_models: Renderer, answer: list[str], offered: bool) -> None:
     streamed_is_a_beginning(small_models, answer, TOOLS if offered else [], spelled=False)

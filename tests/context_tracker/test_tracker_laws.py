@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from family_templates import family_template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ from astune.schema import (
 
 ROOMY = 1 << 20
 ADD: Tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-LAX = settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAX = settings(max_examples=examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 texts = st.text(max_size=12)
 answers = st.tuples(st.lists(st.integers(0, 49151), max_size=6), st.sampled_from(["end", "start", "length"]))

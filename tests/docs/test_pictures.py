@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from episode_pictures import forest_svg, timelines_svg
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_picture import NamedRow, tree_svg
@@ -212,7 +213,7 @@ def test_a_tree_is_drawn_as_the_trainer_lays_it_out():
         assert segment.parent is None or areas[segment.parent].right == pytest.approx(area.left, abs=0.02)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(drawn=messages)
 def test_any_forest_fits_on_the_paper(drawn):
     forest = drawn_forest(drawn)
@@ -223,7 +224,7 @@ def test_any_forest_fits_on_the_paper(drawn):
     read(timelines_svg(forest.timelines()))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sequences=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), min_size=1, max_size=12))
 def test_any_tree_fits_on_the_paper(sequences):
     tree = build_tree(sequences)

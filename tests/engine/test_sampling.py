@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_tokens_come_as_often_as_the_distribution_says(vocabulary: int, temperat
     st.integers(0, 10**9),
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_logprob_is_that_of_a_float32_log_softmax(
     values: list[float], temperature: float, seed: int, dtype: torch.dtype
 ):

@@ -8,6 +8,7 @@ from collections import Counter
 
 import gymnasium
 import pytest
+from examples import examples
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ def say(environment: FrozenLake, text: str):
     return environment.step({"role": "assistant", "content": text})
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 10_000),
     actions=st.lists(st.integers(0, 3), min_size=1, max_size=40),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -24,7 +25,7 @@ def distributions(seed: int, *, sharpness: float, ties: bool, n: int = 1000) -> 
 
 
 @given(seed=st.integers(0, 10_000), sharpness=st.sampled_from([0.0, 0.5, 3.0, 8.0]), ties=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_honest_draws_are_never_suspected_however_sharp_or_flat_the_distributions_are(
     seed: int, sharpness: float, ties: bool
 ) -> None:

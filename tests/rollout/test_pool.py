@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_stage import HELLO, Stage, build_stage, running_tasks, task
@@ -369,7 +370,7 @@ plans = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(plans, min_size=1, max_size=4),
     num_repeat=st.integers(1, 3),

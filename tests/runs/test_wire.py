@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +102,7 @@ def through_the_wire(episode: Episode) -> Episode:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
 def test_any_episode_comes_back_as_it_was(episode: Episode) -> None:
     back = through_the_wire(episode)

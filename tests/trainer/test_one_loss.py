@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rollout_stage import Watcher
@@ -107,7 +108,7 @@ def line(token_ids: list[int], *positions: int) -> WeightedTimeline:
 @example(timelines=[line([1, 2, 3], 1, 2), line([1, 2, 3], 2), line([1, 2], 1)], limits=SMALL, entropy=0.0)
 @example(timelines=[line([1, 2, token], 2) for token in range(9)], limits=SMALL, entropy=0.0)
 @example(timelines=[line([*range(n), 50], n) for n in range(1, 60)], limits=SMALL, entropy=0.0)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_tree_rows_and_timelines_one_by_one_give_one_gradient(
     ours: PolicyModel, theirs: nn.Module, timelines: list[WeightedTimeline], limits: Limits, entropy: float
 ) -> None:
@@ -124,7 +125,7 @@ def test_a_tree_rows_and_timelines_one_by_one_give_one_gradient(
 
 
 @given(timelines=forests(), tokens=st.integers(1, 60))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_size_of_a_micro_batch_changes_loss_or_gradient(
     ours: PolicyModel, timelines: list[WeightedTimeline], tokens: int
 ) -> None:

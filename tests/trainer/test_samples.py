@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node, random_batch
@@ -30,7 +31,7 @@ def weights(batch: TrainingBatch, scheme: str) -> dict[str, float]:
 
 
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_by_default_every_group_and_every_episode_of_it_weighs_the_same(seed: int) -> None:
     batch = random_batch(seed)
     n_groups = len(batch.groups)

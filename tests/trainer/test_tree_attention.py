@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -65,7 +66,7 @@ def kernels(dim: int) -> TreeKernels:
 @pytest.mark.slow
 @needs_kernels
 @given(tree=trees(), heads=st.integers(1, 3), group=st.sampled_from([1, 3, 4, 30]), dim=st.sampled_from([64, 128]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_kernels_are_nearer_to_float64_than_the_matrix_products(
     tree: PrefixTree, heads: int, group: int, dim: int
 ) -> None:
@@ -127,7 +128,7 @@ def test_the_kernels_are_for_bfloat16_and_whole_heads_only() -> None:
 
 
 @given(trees(), st.integers(1, 9), st.integers(1, 50))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_tile_lets_each_token_see_exactly_its_own_path(tree: PrefixTree, group: int, rows: int) -> None:
     plan: AttentionPlan = plan_attention(tree, torch.device("cpu"))
     tiles = plan.tiles(group, rows)
@@ -144,7 +145,7 @@ def test_a_tile_lets_each_token_see_exactly_its_own_path(tree: PrefixTree, group
 
 
 @given(trees())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_block_mask_lets_each_token_see_exactly_its_own_path(tree: PrefixTree) -> None:
     mask = plan_attention(tree, torch.device("cpu")).block_mask
     path_of = {int(row): rows_of[: place + 1].tolist() for rows_of in tree.rows for place, row in enumerate(rows_of)}
@@ -163,7 +164,7 @@ def test_the_block_mask_lets_each_token_see_exactly_its_own_path(tree: PrefixTre
 
 
 @given(tree=trees(), heads=st.integers(1, 2), group=st.integers(1, 3))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_with_that_mask_is_tree_attention(tree: PrefixTree, heads: int, group: int) -> None:
     plan = plan_attention(tree, torch.device("cpu"))
