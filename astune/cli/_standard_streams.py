@@ -1,4 +1,4 @@
-"""Standard output and error that survive an agent closing them or the loss of their reader."""
+"""Standard output and error that survive an agent closing them, a lost reader, and characters that they lack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TextIO
 
 def outlive_readers() -> None:
     """Discard `sys.stdout` and `sys.stderr` once nobody reads them, as behind `| head -1`. They get their own
-    descriptors: where an agent closes 1 or 2, the next file that is opened gets that number.
+    descriptors: where an agent closes 1 or 2, the next file that is opened gets that number. A character that their
+    encoding does not have is escaped, as under `PYTHONIOENCODING=ascii`.
     """
     sys.stdout, sys.stderr = _Outliving(_copy(sys.stdout)), _Outliving(_copy(sys.stderr))
 
@@ -23,9 +24,8 @@ def _copy(stream: TextIO | None) -> TextIO:
     except (OSError, ValueError):  # it is none of the system's
         return stream
     stream.flush()
-    return os.fdopen(
-        descriptor, "w", encoding=stream.encoding, errors=stream.errors, buffering=1 if stream.isatty() else -1
-    )
+    errors = "backslashreplace" if stream.errors == "strict" else stream.errors
+    return os.fdopen(descriptor, "w", encoding=stream.encoding, errors=errors, buffering=1 if stream.isatty() else -1)
 
 
 class _Outliving:
