@@ -14,7 +14,7 @@ from torch import Tensor
 
 from astune.numerics.calls import RecordedCall
 from astune.numerics.draws import CUTS, Draws, kept_by
-from astune.numerics.limits import Limits
+from astune.numerics.limits import MEAN, P99, Limits
 from astune.numerics.prompts import OtherPrompts
 from astune.numerics.reading import Reading
 from astune.trainer.microbatch import MicroBatch
@@ -24,8 +24,6 @@ from astune.trainer.policy_model import PolicyModel
 
 FITTED_TOKENS = 32
 """Tokens that a temperature is fitted on; two already determine it, more average out rounding."""
-ALIKE = 1.5
-"""Factor within which two errors have the same size."""
 OUTSIDE = 0.005
 """The part of the tokens that rounding may put outside a cut-off that the engine drew them from."""
 _GOLDEN = (5**0.5 - 1) / 2
@@ -198,8 +196,8 @@ class Suspects:
         other = torch.bfloat16 if own == torch.float32 else torch.float32
         rounding = rounding_of(self._model, other, self._reading.microbatches, self._temperature)
         sizes = (
-            (self._before.mean, rounding.mean),
-            (self._before.quantiles()["p99"], rounding.quantiles()["p99"]),
+            (self._before.mean, rounding.mean, MEAN),
+            (self._before.quantiles()["p99"], rounding.quantiles()["p99"], P99),
         )
         return Trial(
             "dtype",
@@ -209,7 +207,7 @@ class Suspects:
             "mean difference",
             self._before.mean,
             abs(self._before.mean - rounding.mean),
-            explains=all(found / ALIKE < expected < found * ALIKE for found, expected in sizes),
+            explains=all(found / alike < expected < found * alike for found, expected, alike in sizes),
         )
 
     def _trial(self, cause: str, assumption: str, hint: str, after: Mismatch, *, limits: Limits | None = None) -> Trial:

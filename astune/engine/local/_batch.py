@@ -2,9 +2,9 @@
 
 Keys and values go into the slot cache first; attention then reads each sequence's slot.
 
-A pack of a fixed number of rows is batch-invariant: a matrix product sums a row in the same order whatever the other
-rows hold, as long as their number stays the same, and every sequence attends alone, in pieces that begin at the same
-positions always. So a token's numbers are a function of its sequence, and of nothing that is computed beside it.
+A pack can be batch-invariant: every sequence attends alone, in pieces that begin at the same positions always, and a
+matrix product sums a row in the same order whatever the other rows hold, some (oneDNN's) only as long as their number
+stays the same. So a token's numbers are a function of its sequence, and of nothing that is computed beside it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class PackedBatch:
         work: slots and the tokens that are new in them. Those with similarly many tokens must stand together: they
             attend as one group.
         logit_rows: the tokens of the pack whose next token is to be sampled.
-        rows: pad the pack, and `logit_rows` where there are any, to this many rows, and attend batch-invariantly.
-            Padded rows repeat the last token; nothing of them is stored or read.
+        rows: pad the pack, and `logit_rows` where there are any, to this many rows. Padded rows repeat the last token;
+            nothing of them is stored or read.
+        invariant: attend batch-invariantly.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class PackedBatch:
         logit_rows: Sequence[int],
         device: torch.device,
         rows: int | None = None,
+        *,
+        invariant: bool = False,
     ) -> None:
         tokens: list[int] = []
         positions: list[int] = []
@@ -63,10 +66,10 @@ class PackedBatch:
         self.slots = torch.tensor(slots, device=device)
         self.policies = [PolicyRows(name, torch.tensor(own, device=device)) for name, own in sorted(rows_of.items())]
         """Rows that adapters are added to; those of the model itself are in none of them."""
-        self.is_invariant = rows is not None
+        self.is_invariant = invariant
         self.cache = cache
         self._rows: dict[int, Tensor] = {}
-        if rows is not None:
+        if invariant:
             self._way_of = way_of_each
             pieces = (piece for segment in segments for piece in _pieces(segment))
             self._parts = [list(alike) for _, alike in groupby(pieces, key=lambda piece: piece.new == 1)]

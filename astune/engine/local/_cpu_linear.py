@@ -1,18 +1,42 @@
-"""Linear layers whose weights oneDNN has laid out for its own kernels: twice as fast on a CPU for few rows.
+"""Linear layers whose weights are laid out for the CPU's kernels: twice as fast as torch's for few rows.
 
-The one place that touches torch's private oneDNN operators. What follows a product (an activation, a
-residual, a gate) is fused into it, and rounded once.
+Where our own products (`_products.py`) are not available, oneDNN's are. This is the one place that touches torch's
+private oneDNN operators. What follows a product (an activation, a residual, a gate) is fused into it.
 """
 
 from __future__ import annotations
 
 import platform
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from astune.engine.local import _products
+from astune.engine.local._products import GatedProduct, PackedProduct
+
 _ROWS_HINT = 64
 """oneDNN may choose a layout for a number of rows; measured, 1 to 1024 give the same one."""
+
+
+class Linear(Protocol):
+    """y = x W^T + b for x [rows, in]; holds a copy of the weight."""
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+    def add(self, x: Tensor, other: Tensor, /) -> Tensor:
+        """y + other"""
+        ...
+
+
+class Gate(Protocol):
+    """silu(x G^T) * (x U^T)."""
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+    def both(self, x: Tensor, /) -> Tensor:
+        """x G^T and then x U^T: [rows, 2 * width]."""
+        ...
 
 
 def takes_bfloat16() -> bool:
@@ -27,8 +51,18 @@ def is_available(dtype: torch.dtype) -> bool:
     return x86 and built and (dtype != torch.bfloat16 or takes_bfloat16())
 
 
-class PackedLinear:
-    """y = x W^T + b for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
+def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    own = _products.are_available(weight.dtype, weight.shape[1])
+    return PackedProduct(weight, bias) if own else OneDnnLinear(weight, bias)
+
+
+def gate(gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> Gate:
+    own = _products.are_available(gate.dtype, gate.shape[1])
+    return GatedProduct(gate, up, biases) if own else OneDnnGate(gate, up, biases)
+
+
+class OneDnnLinear:
+    """oneDNN's layout and kernels."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
@@ -47,3 +81,17 @@ class PackedLinear:
 
     def mul(self, x: Tensor, other: Tensor) -> Tensor:
         return self._binary(x, other, self._weight, self._bias, "mul")
+
+
+class OneDnnGate:
+    """Two of oneDNN's layers, the activation and the product fused into them."""
+
+    def __init__(self, gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:
+        of_gate, of_up = biases or (None, None)
+        self._gate, self._up = OneDnnLinear(gate, of_gate), OneDnnLinear(up, of_up)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._up.mul(x, self._gate.silu(x))
+
+    def both(self, x: Tensor) -> Tensor:
+        return torch.cat([self._gate(x), self._up(x)], dim=1)

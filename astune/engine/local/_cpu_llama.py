@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.adapters import Adapter
-from astune.engine.local import _cpu_linear, _kernels
+from astune.engine.local import _cpu_linear, _kernels, _products
 from astune.engine.local._adapters import require_known
 from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_adapters import Adding, Columns, CpuAdapters
-from astune.engine.local._cpu_linear import PackedLinear
+from astune.engine.local._cpu_linear import Gate, Linear
 from astune.engine.local._kernels import kernels
 from astune.engine.local._slots import LayerShape
 from astune.schema import EngineError
@@ -28,8 +28,7 @@ _FAMILY = {"llama", "mistral", "qwen2", "qwen3"}
 _LINEARS = {
     "qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     "out": ["self_attn.o_proj"],
-    "gate": ["mlp.gate_proj"],
-    "up": ["mlp.up_proj"],
+    "gate_up": ["mlp.gate_proj", "mlp.up_proj"],
     "down": ["mlp.down_proj"],
 }
 
@@ -69,10 +68,13 @@ class CpuLlama:
         self._kernels = kernels(model.dtype)
         self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
+        widths = (config.hidden_size, self._heads * self._dim, config.intermediate_size)
+        self.is_row_invariant = all(_products.are_available(model.dtype, width) for width in widths)
         self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers
         self._tensors: dict[str, Tensor] = {}
         """Embeddings and norms by name."""
-        self._linears: dict[str, PackedLinear] = {}
+        self._linears: dict[str, Linear] = {}
+        self._gates: dict[int, Gate] = {}
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._tied = "lm_head.weight" not in self._shapes
         products = {name: self._columns(weights) for name, weights in self._groups().values() if name != "lm_head"}
@@ -98,18 +100,30 @@ class CpuLlama:
             parts = pending.setdefault(group, {})
             parts[name] = tensor.detach().to(self._dtype)
             if len(parts) == len(members):
-                self._linears[group] = _packed([parts[member] for member in members])
+                self._pack(group, [parts[member] for member in members])
                 del pending[group]
         missing = sorted(self._shapes.keys() - loaded)
         if missing:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             raise EngineError(f"new weights lack {missing[0]!r}{more}")
         if self._tied:
-            self._linears["lm_head"] = PackedLinear(self._tensors["model.embed_tokens.weight"])
+            self._linears["lm_head"] = _cpu_linear.linear(self._tensors["model.embed_tokens.weight"])
+
+    def _pack(self, group: str, parts: list[Tensor]) -> None:
+        """Weights come first, then as many biases or none."""
+        weights = [part for part in parts if part.dim() == 2]
+        biases = [part for part in parts if part.dim() == 1]
+        layer, _, linear = group.partition(".")
+        if linear == "gate_up":
+            of_both = (biases[0], biases[1]) if biases else None
+            self._gates[int(layer)] = _cpu_linear.gate(weights[0], weights[1], of_both)
+        else:
+            self._linears[group] = _cpu_linear.linear(torch.cat(weights), torch.cat(biases) if biases else None)
 
     def drop(self) -> None:
         self._tensors.clear()
         self._linears.clear()
+        self._gates.clear()
 
     def _groups(self) -> dict[str, tuple[str, list[str]]]:
         """Map a weight or bias to its fused linear layer, with all members of that layer in order."""
@@ -165,13 +179,13 @@ class CpuLlama:
 
     def _gated(self, layer: int, hidden: Tensor, add: Adding | None) -> Tensor:
         """The activation and the gate are fused into products that no adapter adds to."""
-        gate, up = self._linears[f"{layer}.gate"], self._linears[f"{layer}.up"]
+        gate = self._gates[layer]
         if add is None:
-            return up.mul(hidden, gate.silu(hidden))
-        gate_NE, up_NE = gate(hidden), up(hidden)
-        add(f"{layer}.gate", hidden, gate_NE)
-        add(f"{layer}.up", hidden, up_NE)
-        return F.silu(gate_NE, inplace=True).mul_(up_NE)
+            return gate(hidden)
+        both_NE = gate.both(hidden)
+        add(f"{layer}.gate_up", hidden, both_NE)
+        gate_NE, up_NE = both_NE.chunk(2, dim=1)
+        return F.silu(gate_NE).mul_(up_NE)
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         known = {
@@ -201,10 +215,3 @@ class CpuLlama:
 
 def _modules(weights: Iterable[str]) -> list[str]:
     return [name.rpartition(".")[0] for name in weights]
-
-
-def _packed(parts: list[Tensor]) -> PackedLinear:
-    """Weights come first, then as many biases or none."""
-    weights = [part for part in parts if part.dim() == 2]
-    biases = [part for part in parts if part.dim() == 1]
-    return PackedLinear(torch.cat(weights), torch.cat(biases) if biases else None)

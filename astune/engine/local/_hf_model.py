@@ -37,6 +37,8 @@ class TokenModel(Protocol):
 
     vocab_size: int
     layer_shapes: list[LayerShape]
+    is_row_invariant: bool
+    """Whether a row's numbers are the same whatever the number of rows of a pack."""
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Logits [logit rows, vocabulary]."""
@@ -73,6 +75,8 @@ _ATTENDING: ContextVar[_Attention] = ContextVar("attending")
 
 class HfModel:
     """A transformers model whose attention reads and writes slots."""
+
+    is_row_invariant = False
 
     def __init__(self, model: Any) -> None:
         self.model = model.eval().requires_grad_(False)

@@ -3,9 +3,9 @@
 One step packs the next token of every running request with pieces of the prompts that are new. It knows
 nothing of threads or event loops; `in_process` drives it from one worker thread.
 
-A batch-invariant scheduler computes prompts but for their last token in packs of one size, and next tokens in packs of
-another, and takes over only what such packs of prompts computed, in whole pieces. A completion is then a function of
-the weights, the prompt and its seed, whatever runs beside it or ran before.
+A batch-invariant scheduler computes prompts but for their last token apart from next tokens, each in packs of one size
+where the model's numbers depend on it, and takes over only what packs of prompts computed, in whole pieces. A
+completion is then a function of the weights, the prompt and its seed, whatever runs beside it or ran before.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from astune.schema import Completion, EngineError, SamplingParams
 _PREFILL_TOKENS = 2048
 """New prompt tokens of one forward pass; more would keep running requests waiting and outgrow the caches."""
 _INVARIANT_PREFILL_ROWS = 2 * PIECE_TOKENS
-"""Rows of a batch-invariant pass over prompts: fewer cost as much a pass, more are computed in vain for short ones."""
+"""Rows of a padded pass over prompts: fewer cost as much a pass, more are computed in vain for short ones."""
 _INVARIANT_NEXT_ROWS = 32
-"""Rows of a batch-invariant pass over next tokens, at most. Measured on two cores: 27 ms for one row, 34 ms for 32."""
+"""Rows of a padded pass over next tokens, at most. Measured on two cores: 27 ms for one row, 34 ms for 32."""
 _WORTH_WAITING_FOR = 16
 """A request waits one step for another's prefill when it can then copy at least this many more tokens."""
 
@@ -99,6 +99,9 @@ class Scheduler:
         self._max_batch_size = max_batch_size
         self._device = device
         self._batch_invariant = batch_invariant
+        padded = batch_invariant and not model.is_row_invariant
+        self._prefill_rows = _INVARIANT_PREFILL_ROWS if padded else None
+        self._next_rows = min(_INVARIANT_NEXT_ROWS, max_batch_size) if padded else None
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.open_sessions: set[str] = set()
@@ -182,11 +185,11 @@ class Scheduler:
             self._forward(sorted(self._plan(), key=lambda item: len(item.tokens)))
             return
         if prompts := self._plan_prompts():
-            self._forward(prompts, _INVARIANT_PREFILL_ROWS)
-        rows = min(_INVARIANT_NEXT_ROWS, self._max_batch_size)
+            self._forward(prompts, self._prefill_rows)
         next_tokens = self._plan_next_tokens()
+        rows = self._next_rows or max(1, len(next_tokens))
         for first in range(0, len(next_tokens), rows):
-            self._forward(next_tokens[first : first + rows], rows)
+            self._forward(next_tokens[first : first + rows], self._next_rows)
 
     def _forward(self, work: list[_Work], rows: int | None = None) -> None:
         """A forward pass; of exactly `rows` rows, if given."""
@@ -194,7 +197,14 @@ class Scheduler:
         ends = np.cumsum([len(item.tokens) for item in work]).tolist()
         logit_rows = [end - 1 for end, item in zip(ends, work, strict=True) if item.samples]
         self._cache.grow(max(len(item.slot.tokens) + len(item.tokens) for item in work))
-        batch = PackedBatch(self._cache, [(item.slot, item.tokens) for item in work], logit_rows, self._device, rows)
+        batch = PackedBatch(
+            self._cache,
+            [(item.slot, item.tokens) for item in work],
+            logit_rows,
+            self._device,
+            rows,
+            invariant=self._batch_invariant,
+        )
         logits_BV = self._model.forward(batch)[: len(sampling)]
         for item in work:
             item.slot.tokens.extend(item.tokens)
@@ -223,7 +233,7 @@ class Scheduler:
     def _plan_prompts(self) -> list[_Work]:
         """Prompts but for their last token, from the beginning of a piece to the end of one or of the prompt."""
         work: list[_Work] = []
-        room = _INVARIANT_PREFILL_ROWS
+        room = self._prefill_rows or _PREFILL_TOKENS
         for request in self.running:
             slot = _slot_of(request)
             done, end = len(slot.tokens), len(request.prompt) - 1

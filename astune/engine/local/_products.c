@@ -1,0 +1,128 @@
+/* Linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16): y = x W^T for few rows and for many.
+
+   Compiled by _products.py. A weight lies in panels of COLUMNS outputs, [panel][pair of inputs][output][2], which are
+   read from beginning to end. Each output is one sum in float32, of one thread, over the pairs in their order, and is
+   rounded once: no row's numbers depend on those beside it. */
+
+#include <immintrin.h>
+#include <omp.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define COLUMNS 32 /* of a panel: two vectors of 16 */
+#define ROWS 12    /* together: their sums fill 24 of 32 registers */
+#define CHUNK 240  /* rows that a thread multiplies with one panel */
+#define FEW_ROWS 64
+
+typedef uint16_t Element;
+typedef int32_t Pair __attribute__((may_alias, aligned(2)));
+
+/* Lay out `rows` rows of w [rows, pairs]; what is missing of the last panel is zero. */
+void pack(const Pair *w, Pair *out, int64_t rows, int64_t pairs, int64_t threads) {
+    const int64_t panels = (rows + COLUMNS - 1) / COLUMNS;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t pair = 0; pair < pairs; pair++)
+            for (int64_t c = 0; c < COLUMNS; c++) {
+                const int64_t row = panel * COLUMNS + c;
+                out[(panel * pairs + pair) * COLUMNS + c] = row < rows ? w[row * pairs + pair] : 0;
+            }
+}
+
+/* 2^n p(r) with x = n log(2) + r, by the coefficients of Cephes' expf. */
+INLINE __m512 exp_of(__m512 x) {
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1)));
+    return _mm512_scalef_ps(p, n);
+}
+
+INLINE __m512 silu(__m512 x) {
+    const __m512 e = exp_of(_mm512_sub_ps(_mm512_setzero_ps(), x));
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1), e));
+}
+
+INLINE __mmask16 first(int64_t columns) {
+    return columns >= 16 ? 0xffff : columns <= 0 ? 0 : (1 << columns) - 1;
+}
+
+/* Round the first `columns` of a vector, with those of `other` added where there is one. */
+INLINE void store(__m512 sum, const Element *other, Element *y, int64_t columns) {
+    const __mmask16 mask = first(columns);
+    if (other) {
+        const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, other));
+        sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)));
+    }
+    _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+}
+
+/* m rows times a panel; y and other have `width` columns, of which this panel's first `columns` count. A gated panel
+   has 16 outputs before the activation and the 16 that they are multiplied with. */
+INLINE void tile(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
+                 const int m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+    __m512 sums[ROWS][2];
+#pragma GCC unroll 12
+    for (int j = 0; j < m; j++) sums[j][0] = sums[j][1] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < inputs; i += 2) {
+        const __m512bh low = (__m512bh)_mm512_loadu_si512(panel + i * COLUMNS);
+        const __m512bh high = (__m512bh)_mm512_loadu_si512(panel + i * COLUMNS + COLUMNS);
+#pragma GCC unroll 12
+        for (int j = 0; j < m; j++) {
+            const __m512bh pair = (__m512bh)_mm512_set1_epi32(*(const Pair *)(x + j * inputs + i));
+            sums[j][0] = _mm512_dpbf16_ps(sums[j][0], pair, low);
+            sums[j][1] = _mm512_dpbf16_ps(sums[j][1], pair, high);
+        }
+    }
+    const __m512 bias0 = bias ? _mm512_loadu_ps(bias) : _mm512_setzero_ps();
+    const __m512 bias1 = bias ? _mm512_loadu_ps(bias + 16) : _mm512_setzero_ps();
+#pragma GCC unroll 12
+    for (int j = 0; j < m; j++) {
+        const __m512 low = _mm512_add_ps(sums[j][0], bias0), high = _mm512_add_ps(sums[j][1], bias1);
+        const Element *o = other ? other + j * width : 0;
+        if (gated) {
+            store(_mm512_mul_ps(silu(low), high), 0, y + j * width, columns);
+        } else {
+            store(low, o, y + j * width, columns);
+            store(high, o ? o + 16 : 0, y + j * width + 16, columns - 16);
+        }
+    }
+}
+
+/* Numbers of rows that the compiler knows, so that the sums stay in registers. */
+#define CASE(m) case m: tile(x, panel, bias, other, y, m, inputs, width, columns, gated); break
+INLINE void tile_by_number(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
+                           int m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+    switch (m) { CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8); CASE(9); CASE(10); CASE(11);
+    default: tile(x, panel, bias, other, y, ROWS, inputs, width, columns, gated); }
+}
+
+/* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where there is one. Where it is gated, a
+   panel's first 16 outputs go through silu and are multiplied with its others: width is half of W's rows. bias has
+   COLUMNS numbers a panel. With few rows each thread has the same panels every time, and finds them in its cache. */
+void product(const Element *x, const Element *weight, const float *bias, const Element *other, Element *y,
+             int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
+    const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
+    const int64_t chunks = (rows + CHUNK - 1) / CHUNK;
+    omp_set_schedule(rows > FEW_ROWS ? omp_sched_dynamic : omp_sched_static, 0);
+#pragma omp parallel for schedule(runtime) num_threads(threads)
+    for (int64_t unit = 0; unit < panels * chunks; unit++) {
+        const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
+        for (int64_t row = end - CHUNK; row < rows && row < end; row += ROWS) {
+            const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
+            const int m = left < ROWS ? left : ROWS;
+            const Element *from = x + row * inputs, *w = weight + panel * COLUMNS * inputs;
+            const float *b = bias ? bias + panel * COLUMNS : 0;
+            if (gated)
+                tile_by_number(from, w, b, 0, y + at, m, inputs, width, width - column, 1);
+            else
+                tile_by_number(from, w, b, other ? other + at : 0, y + at, m, inputs, width, width - column, 0);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+"""`_products.c`, compiled where it runs: linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16).
+
+For the few rows of a decoding step they take two thirds to nine tenths of oneDNN's time. A row's numbers do not depend
+on how many rows are multiplied together, which oneDNN does not promise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from astune.engine.compiled import compiled, processor
+
+_SOURCE = Path(__file__).with_suffix(".c")
+_COLUMNS = 32
+"""`COLUMNS` of the source."""
+_HALF = _COLUMNS // 2
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    if "avx512_bf16" not in processor().split():
+        return None
+    library = compiled(_SOURCE, doing="sampling", library=ctypes.PyDLL)
+    if library is not None:
+        library.pack.argtypes = [c_void_p] * 2 + [c_int64] * 3
+        library.product.argtypes = [c_void_p] * 5 + [c_int64] * 5
+        library.pack.restype = library.product.restype = None
+    return library
+
+
+def are_available(dtype: torch.dtype, inputs: int) -> bool:
+    """Whether layers of so many inputs can be multiplied here."""
+    return dtype == torch.bfloat16 and inputs % 2 == 0 and _library() is not None
+
+
+class PackedProduct:
+    """y = x W^T + b for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
+
+    def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None) -> None:
+        self._outputs, self._inputs = weight_EI.shape
+        self._library = library = _library()
+        assert library is not None
+        panels, weight_EI = -(-self._outputs // _COLUMNS), weight_EI.contiguous()
+        self._weight = weight_EI.new_empty(panels * _COLUMNS, self._inputs)
+        addresses = weight_EI.data_ptr(), self._weight.data_ptr()
+        library.pack(*addresses, self._outputs, self._inputs // 2, torch.get_num_threads())
+        missing = panels * _COLUMNS - self._outputs
+        self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
+        self._product = library.product
+
+    def __call__(self, x_NI: Tensor) -> Tensor:
+        return self._times(x_NI, self._outputs)
+
+    def add(self, x_NI: Tensor, other_NE: Tensor) -> Tensor:
+        return self._times(x_NI, self._outputs, other=other_NE.contiguous().data_ptr())
+
+    def _times(self, x_NI: Tensor, width: int, *, other: int | None = None, gated: bool = False) -> Tensor:
+        x_NI = x_NI.contiguous()
+        out = x_NI.new_empty(len(x_NI), width)
+        self._product(
+            x_NI.data_ptr(),
+            self._weight.data_ptr(),
+            None if self._bias is None else self._bias.data_ptr(),
+            other,
+            out.data_ptr(),
+            len(x_NI),
+            self._inputs,
+            width,
+            gated,
+            torch.get_num_threads(),
+        )
+        return out
+
+
+class GatedProduct(PackedProduct):
+    """silu(x G^T) * (x U^T), rounded once: a panel has the same columns of both."""
+
+    def __init__(self, gate_EI: Tensor, up_EI: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:
+        self._width = len(gate_EI)
+        bias = None if biases is None else _interleaved(*(each[:, None] for each in biases))[:, 0]
+        super().__init__(_interleaved(gate_EI, up_EI), bias)
+
+    def __call__(self, x_NI: Tensor) -> Tensor:
+        return self._times(x_NI, self._width, gated=True)
+
+    def both(self, x_NI: Tensor) -> Tensor:
+        """x G^T and then x U^T: [rows, 2 * width]."""
+        panels_NPHC = self._times(x_NI, self._outputs).view(len(x_NI), -1, 2, _HALF)
+        return panels_NPHC.transpose(1, 2).flatten(2)[:, :, : self._width].flatten(1)
+
+
+def _interleaved(gate_EI: Tensor, up_EI: Tensor) -> Tensor:
+    """Half a panel of rows of each by turns; both are filled up with zeros."""
+    halves = [F.pad(each, (0, 0, 0, -len(each) % _HALF)).unflatten(0, (-1, _HALF)) for each in (gate_EI, up_EI)]
+    return torch.stack(halves, dim=1).flatten(0, 2)
