@@ -16,11 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.compiled import compiled, processor
+from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _COLUMNS = 32
 """`COLUMNS` of the source."""
 _HALF = _COLUMNS // 2
+
+
+def _products() -> ctypes.CDLL:
+    library = _library()
+    if library is None:
+        raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
+    return library
 
 
 @cache
@@ -45,8 +53,7 @@ class PackedProduct:
 
     def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None) -> None:
         self._outputs, self._inputs = weight_EI.shape
-        self._library = library = _library()
-        assert library is not None
+        library = _products()
         panels, weight_EI = -(-self._outputs // _COLUMNS), weight_EI.contiguous()
         self._weight = weight_EI.new_empty(panels * _COLUMNS, self._inputs)
         addresses = weight_EI.data_ptr(), self._weight.data_ptr()
