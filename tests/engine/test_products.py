@@ -85,6 +85,13 @@ def test_a_row_is_the_same_bit_for_bit_beside_any_others(inputs: int, outputs: i
 
 
 @OURS
+def test_rows_need_not_lie_one_behind_the_other() -> None:
+    torch.manual_seed(0)
+    linear, x, other = _products.PackedProduct(numbers(33, 50)), numbers(50, 70).T, numbers(33, 70).T
+    assert torch.equal(linear.add(x, other), linear.add(x.contiguous(), other.contiguous()))
+
+
+@OURS
 def test_large_numbers_and_those_that_are_none_pass_through() -> None:
     ones = torch.ones(1, 2, dtype=torch.bfloat16)
     gate = _products.GatedProduct(torch.eye(2, dtype=torch.bfloat16), torch.eye(2, dtype=torch.bfloat16))

@@ -10,6 +10,7 @@ import ctypes
 from ctypes import c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,30 +23,38 @@ _SOURCE = Path(__file__).with_suffix(".c")
 _COLUMNS = 32
 """`COLUMNS` of the source."""
 _HALF = _COLUMNS // 2
+_LONG = 1 << 27
+"""Multiplications that take some tenths of a millisecond on two cores."""
 
 
-def _products() -> ctypes.CDLL:
-    library = _library()
-    if library is None:
-        raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
-    return library
+class _Functions(NamedTuple):
+    pack: Any
+    product: Any
+    """Keeps the interpreter: what takes less than a millisecond should not wait for other threads to hand it back."""
+    long_product: Any
+    """Lets other threads run meanwhile."""
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def _functions() -> _Functions | None:
     if "avx512_bf16" not in processor().split():
         return None
-    library = compiled(_SOURCE, doing="sampling", library=ctypes.PyDLL)
-    if library is not None:
-        library.pack.argtypes = [c_void_p] * 2 + [c_int64] * 3
-        library.product.argtypes = [c_void_p] * 5 + [c_int64] * 5
-        library.pack.restype = library.product.restype = None
-    return library
+    holding, releasing = (
+        compiled(_SOURCE, doing="sampling", library=library) for library in (ctypes.PyDLL, ctypes.CDLL)
+    )
+    if holding is None or releasing is None:
+        return None
+    functions = _Functions(releasing.pack, holding.product, releasing.product)
+    functions.pack.argtypes = [c_void_p] * 2 + [c_int64] * 3
+    functions.product.argtypes = functions.long_product.argtypes = [c_void_p] * 5 + [c_int64] * 5
+    for function in functions:
+        function.restype = None
+    return functions
 
 
 def are_available(dtype: torch.dtype, inputs: int) -> bool:
     """Whether layers of so many inputs can be multiplied here."""
-    return dtype == torch.bfloat16 and inputs % 2 == 0 and _library() is not None
+    return dtype == torch.bfloat16 and inputs % 2 == 0 and _functions() is not None
 
 
 class PackedProduct:
@@ -53,29 +62,33 @@ class PackedProduct:
 
     def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None) -> None:
         self._outputs, self._inputs = weight_EI.shape
-        library = _products()
+        functions = _functions()
+        if functions is None:
+            raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
+        self._functions = functions
         panels, weight_EI = -(-self._outputs // _COLUMNS), weight_EI.contiguous()
         self._weight = weight_EI.new_empty(panels * _COLUMNS, self._inputs)
         addresses = weight_EI.data_ptr(), self._weight.data_ptr()
-        library.pack(*addresses, self._outputs, self._inputs // 2, torch.get_num_threads())
+        functions.pack(*addresses, self._outputs, self._inputs // 2, torch.get_num_threads())
         missing = panels * _COLUMNS - self._outputs
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
-        self._product = library.product
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         return self._times(x_NI, self._outputs)
 
     def add(self, x_NI: Tensor, other_NE: Tensor) -> Tensor:
-        return self._times(x_NI, self._outputs, other=other_NE.contiguous().data_ptr())
+        return self._times(x_NI, self._outputs, other_NE.contiguous())
 
-    def _times(self, x_NI: Tensor, width: int, *, other: int | None = None, gated: bool = False) -> Tensor:
+    def _times(self, x_NI: Tensor, width: int, other_NE: Tensor | None = None, *, gated: bool = False) -> Tensor:
         x_NI = x_NI.contiguous()
         out = x_NI.new_empty(len(x_NI), width)
-        self._product(
+        is_long = len(x_NI) * self._weight.numel() > _LONG
+        product = self._functions.long_product if is_long else self._functions.product
+        product(
             x_NI.data_ptr(),
             self._weight.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(),
-            other,
+            None if other_NE is None else other_NE.data_ptr(),
             out.data_ptr(),
             len(x_NI),
             self._inputs,
