@@ -36,6 +36,18 @@ open("left behind", "w").write(text)
 print("working in", os.getcwd())
 print(json.dumps({"final_answer": text, "reward": 7.0, "seen": sorted(task)}))
 """
+ASKS_ONCE = """
+import json, os, signal, sys
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+gateway = HTTPConnection(url.hostname, url.port)
+asked = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hi"}]})
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+gateway.request("POST", url.path + "/chat/completions", asked, headers)
+assert gateway.getresponse().status == 200
+print(json.dumps({"final_answer": "Four", "reward": 7.0}), flush=True)
+"""
 CURL_AGENT = """#!/bin/sh
 curl -s "$OPENAI_BASE_URL/chat/completions" >/dev/null \\
   -H "Authorization: Bearer $OPENAI_API_KEY" -H 'Content-Type: application/json' \\
@@ -77,7 +89,7 @@ def test_a_program_with_openais_sdk_is_an_episode(renderer: Renderer, tmp_path: 
 
 
 def test_its_reward_counts_only_where_it_is_trusted(renderer: Renderer, tmp_path: Path) -> None:
-    agent = written(tmp_path / "agent.py", SDK_AGENT)
+    agent = written(tmp_path / "agent.py", ASKS_ONCE)
     episode = play(renderer, [sys.executable, agent], trust_program_reward=True)
     assert episode.reward is not None
     assert episode.reward.raw_reward == 7.0
@@ -99,18 +111,6 @@ def test_a_program_that_fails_says_with_what(renderer: Renderer) -> None:
     assert "it broke" in (episode.error or "")
 
 
-FAILS = """
-import json, os, signal, sys
-from http.client import HTTPConnection
-from urllib.parse import urlsplit
-url = urlsplit(os.environ["OPENAI_BASE_URL"])
-gateway = HTTPConnection(url.hostname, url.port)
-asked = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hi"}]})
-headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-gateway.request("POST", url.path + "/chat/completions", asked, headers)
-assert gateway.getresponse().status == 200
-print(json.dumps({"final_answer": "Four", "reward": 7.0}), flush=True)
-"""
 OWN_ENDS = {
     "an exception": "json.loads('what the model wrote')",
     "a status": "sys.exit(3)",
@@ -130,7 +130,7 @@ def test_a_program_that_fails_after_it_asked_the_model_is_judged(
     renderer: Renderer, tmp_path: Path, how: str, trusted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What a model writes can make a program fail, and must not get its episode thrown away."""
-    agent = written(tmp_path / "agent.py", FAILS + OWN_ENDS[how])
+    agent = written(tmp_path / "agent.py", ASKS_ONCE + OWN_ENDS[how])
     episode = play(renderer, [sys.executable, agent], memory_mb=600, trust_program_reward=trusted)
     assert episode.error is None
     assert episode.reward is not None
@@ -141,7 +141,7 @@ def test_a_program_that_fails_after_it_asked_the_model_is_judged(
 
 @pytest.mark.parametrize("how", ENDS_OF_OTHERS)
 def test_a_program_that_others_ended_is_a_failed_attempt(renderer: Renderer, tmp_path: Path, how: str) -> None:
-    agent = written(tmp_path / "agent.py", FAILS + ENDS_OF_OTHERS[how])
+    agent = written(tmp_path / "agent.py", ASKS_ONCE + ENDS_OF_OTHERS[how])
     episode = play(renderer, [sys.executable, agent])
     assert episode.status == "error"
     assert "agent.py" in (episode.error or "") or sys.executable in (episode.error or "")
@@ -156,7 +156,7 @@ for _ in range(3000):
 
 def test_what_a_program_leaves_in_its_folder_decides_nothing(renderer: Renderer, tmp_path: Path) -> None:
     """3,000 folders within each other were a RecursionError of the cleanup, and so a failed attempt."""
-    agent = written(tmp_path / "agent.py", FAILS.replace("flush=True)", "os.getcwd(), flush=True)") + NESTS)
+    agent = written(tmp_path / "agent.py", ASKS_ONCE.replace("flush=True)", "os.getcwd(), flush=True)") + NESTS)
     episode = play(renderer, [sys.executable, agent])
     assert episode.error is None
     assert episode.reward is not None
@@ -177,7 +177,7 @@ def test_secrets_of_ours_do_not_reach_the_program(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-users-own")
-    agent = written(tmp_path / "agent.py", SDK_AGENT + "\nprint(dict(os.environ))")
+    agent = written(tmp_path / "agent.py", ASKS_ONCE + "\nprint(dict(os.environ))")
     episode = play(renderer, [sys.executable, agent])
     assert episode.status == "success", episode.error
     assert "hf_secret" not in episode.judge_inputs["stdout"]

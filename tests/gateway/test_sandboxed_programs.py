@@ -17,7 +17,7 @@ import pytest
 from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
-from test_programs import CURL_AGENT, FAILS, SDK_AGENT, written
+from test_programs import ASKS_ONCE, CURL_AGENT, SDK_AGENT, written
 
 from astune.config.schema import ProgramConfig
 from astune.context_tracker.replay import faults
@@ -139,7 +139,7 @@ def test_modules_beside_the_agent_are_shown_where_they_are_named(renderer: Rende
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "helper.py").write_text("WORD = 'helped'")
     imports = f"sys.path.insert(0, {str(tmp_path)!r})\nfrom mine.helper import WORD\nprint(WORD)"
-    agent = written(tmp_path / "agent.py", FAILS + imports)
+    agent = written(tmp_path / "agent.py", ASKS_ONCE + imports)
     (episode, *_) = play(renderer, [sys.executable, agent])
     assert "No module named 'mine'" in episode.judge_inputs["stderr"]
     (episode,) = play(renderer, [sys.executable, agent], readable=[str(tmp_path / "mine")])

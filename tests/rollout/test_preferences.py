@@ -77,7 +77,9 @@ def test_a_task_without_two_different_answers_is_named(renderer: Renderer, metad
         groups(renderer, [Task("t", main_query="What is 1 + 2?", metadata=metadata)])
 
 
-@pytest.mark.parametrize("tokens_per_microbatch", [4096, 48], ids=["together", "pairs cut in two"])
+@pytest.mark.parametrize(
+    "tokens_per_microbatch", [pytest.param(4096, marks=pytest.mark.slow), 48], ids=["together", "pairs cut in two"]
+)
 def test_the_loss_and_its_gradient_are_those_of_plain_torch(
     renderer: Renderer, tiny_folder: Path, tmp_path: Path, tokens_per_microbatch: int
 ) -> None:
