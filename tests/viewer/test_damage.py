@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -297,22 +298,21 @@ print(told["info"]["episodes"], len(told["steps"]), told["problems"])
         assert sorted(seen_by_others.rglob("*")) == sorted(before)
 
 
+CLOSED = {
+    "metrics.jsonl": (0, "metrics.jsonl cannot be read: Permission denied"),
+    "run.json": (1, "Permission denied"),
+    "config.yaml": (1, "does not name a model"),
+    "rollout/vocabulary.json.zst": (1, "Permission denied"),
+    "rollout/episodes.sqlite": (1, "cannot be read"),
+}
+"""By the file that is closed to who looks: how many lines of metrics are shown, and what is said."""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.parametrize(
-    ("hidden", "lines", "says"),
-    [
-        ("metrics.jsonl", 0, "metrics.jsonl cannot be read: Permission denied"),
-        ("run.json", 1, "Permission denied"),
-        ("config.yaml", 1, "does not name a model"),
-        ("rollout/vocabulary.json.zst", 1, "Permission denied"),
-        ("rollout/episodes.sqlite", 1, "cannot be read"),
-    ],
-)
-def test_a_file_that_one_may_not_read_is_said_and_the_rest_is_shown_and_followed(seen_by_others, hidden, lines, says):
-    """Another user looks, to whom one file is closed."""
-    (seen_by_others / hidden).chmod(0o600)
+def test_a_file_that_one_may_not_read_is_said_and_the_rest_is_shown_and_followed(seen_by_others):
+    """Another user looks, to whom one file after another is closed."""
     ask = """
-import os, sys
+import json, os, sys
 from astune.config import AstuneConfig, dump
 from astune.viewer._api import Api
 from astune.viewer._events import WatchedRun
@@ -320,15 +320,30 @@ from astune.viewer._folder import Folder
 from astune.viewer._library import Library
 from pathlib import Path
 dump(AstuneConfig())  # another user cannot import what is in our home
-os.setuid(65534)
-library = Library(Folder(Path(sys.argv[1])))
-api, watched = Api(library), WatchedRun(library.run(""))
-watched.look()
-watched.greeting()
-print(len(api.runs()), len(api.metrics([""])[0]["lines"]), watched.look())
-print(*api.run("")["problems"], sep="\\n")
+run, *files = map(Path, sys.argv[1:])
+for file in files:
+    mode = file.stat().st_mode
+    file.chmod(0o600)
+    if os.fork():
+        assert os.wait()[1] == 0
+        file.chmod(mode)
+        continue
+    os.setuid(65534)
+    library = Library(Folder(run))
+    api, watched = Api(library), WatchedRun(library.run(""))
+    watched.look()
+    watched.greeting()
+    told = [len(api.runs()), len(api.metrics([""])[0]["lines"]), watched.look(), api.run("")["problems"]]
+    print(json.dumps(told), flush=True)
+    os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", ask, seen_by_others], capture_output=True, text=True, check=False)
-    told, _, problems = done.stdout.partition("\n")
-    assert told == f"1 {lines} []", done.stderr
-    assert says in problems
+    files = [seen_by_others / name for name in CLOSED]
+    done = subprocess.run(
+        [sys.executable, "-c", ask, seen_by_others, *files], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name, line in zip(CLOSED, done.stdout.splitlines(), strict=True):
+        n_lines, says = CLOSED[name]
+        *told, problems = json.loads(line)
+        assert told == [1, n_lines, []], name
+        assert says in "\n".join(problems), name
