@@ -46,13 +46,14 @@ def versions(extras: set[str]) -> Iterator[Finding]:
     """
     for extra, requirements in _requirements().items():
         what = "packages" if extra == _CORE else f"extra {extra}"
-        is_there = 2 * sum(_installed(each) is not None for each in requirements) > len(requirements)
+        found = {each.name: _installed(each) for each in requirements}
+        is_there = 2 * sum(number is not None for number in found.values()) > len(requirements)
         if not is_there and extra not in (_CORE, *extras):
             yield Finding(what, "note", f"not installed ({install_extra(extra)})")
             continue
-        wrong = [(each, why) for each in requirements if (why := _why_not(each)) is not None]
+        wrong = [(each, why) for each in requirements if (why := _why_not(each, found[each.name])) is not None]
         if not wrong:
-            yield Finding(what, "ok", ", ".join(f"{each.name} {_installed(each)}" for each in requirements))
+            yield Finding(what, "ok", ", ".join(f"{name} {number}" for name, number in found.items()))
         elif extra != _CORE and not is_there:
             yield Finding(what, "problem", "not installed", install_extra(extra))
         else:
@@ -149,15 +150,12 @@ def _addresses(config: AstuneConfig) -> Iterator[tuple[str, str, str]]:
 
 def _requirements() -> dict[str, list[Requirement]]:
     """Return the requirements of the installed package: the core's, then each extra's."""
-    found: dict[str, list[Requirement]] = {_CORE: []}
     parsed = [Requirement(line) for line in requires("astune") or []]
-    found[_CORE] = [each for each in parsed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    of_core = [each.marker is None or each.marker.evaluate({"extra": ""}) for each in parsed]
+    found = {_CORE: [each for each, is_core in zip(parsed, of_core, strict=True) if is_core]}
+    others = [(each, each.marker) for each, is_core in zip(parsed, of_core, strict=True) if not is_core]
     for extra in metadata("astune").get_all("Provides-Extra") or []:
-        found[extra] = [
-            each
-            for each in parsed
-            if each not in found[_CORE] and each.marker is not None and each.marker.evaluate({"extra": extra})
-        ]
+        found[extra] = [each for each, marker in others if marker is not None and marker.evaluate({"extra": extra})]
     return {extra: requirements for extra, requirements in found.items() if requirements}
 
 
@@ -168,9 +166,8 @@ def _installed(requirement: Requirement) -> str | None:
         return None
 
 
-def _why_not(requirement: Requirement) -> str | None:
-    """None where the requirement is met."""
-    found = _installed(requirement)
+def _why_not(requirement: Requirement, found: str | None) -> str | None:
+    """None where the requirement is met by the version that was found."""
     if found is None:
         return f"{requirement.name} is not installed"
     if requirement.specifier.contains(found, prereleases=True):

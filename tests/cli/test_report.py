@@ -91,12 +91,14 @@ def generated(tmp_path: Path) -> Callable[..., Path]:
     return generate
 
 
-def printed(path: Path, width: int = 100, encoding: str = "utf-8") -> str:
+def printed(path: Path, width: int = 100, encoding: str = "utf-8", *, pictures: bool = False) -> str:
     """What `astune report` prints on a terminal of this width, in which only these characters can be shown."""
     terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
         patch.setenv("COLUMNS", str(width))
+        if not pictures:  # which take longer than all the rest
+            patch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(SystemExit) as ended:
             run_command(["report", str(path)])
     assert not ended.value.code
@@ -192,7 +194,7 @@ def test_what_a_model_wrote_is_shown_and_never_obeyed(generated) -> None:
 def test_the_pictures_are_saved_beside_the_run(generated) -> None:
     pytest.importorskip("matplotlib")
     path = generated(answer=NASTY)
-    text = printed(path)
+    text = printed(path, pictures=True)
     assert (path / "plots" / "reward.png").read_bytes().startswith(b"\x89PNG")
     svg = (path / "plots" / "report.svg").read_text()
     ElementTree.fromstring(svg)
