@@ -39,7 +39,14 @@ serve(Echo())
 """
 
 
-@pytest.mark.parametrize(("weights", "tolerance"), [("BF16", 0.0), ("F16", 1e-3), ("Q8_0", 1e-2)])
+@pytest.mark.parametrize(
+    ("weights", "tolerance"),
+    [
+        pytest.param("BF16", 0.0, marks=pytest.mark.slow),
+        pytest.param("F16", 1e-3, marks=pytest.mark.slow),
+        ("Q8_0", 1e-2),
+    ],
+)
 def test_a_gguf_file_holds_the_models_weights(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: WeightType, tolerance: float
 ):

@@ -11,13 +11,11 @@ import torch
 import transformers
 from engine_helpers import assert_exact, load, transformers_model
 from safetensors.torch import load_file
-from torch import nn
 from trainer_helpers import VOCABULARY, config, distance, policy_loss, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
 
 from astune.config.schema import ModelConfig, RolloutConfig
 from astune.schema import ConfigError, SamplingParams, TrainerError
-from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.microbatch import pack
 from astune.trainer.policy import PolicyTrainer
@@ -139,54 +137,6 @@ def test_a_family_that_cannot_be_trained_exactly_is_refused_with_the_reason(
     folder = save_random(architecture, changes, tmp_path)
     with pytest.raises(TrainerError, match=reason):
         PolicyTrainer.load(folder, config()).step(random_batch(0))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fast_layers_are_the_layers_that_they_replace(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    configuration = transformers.Qwen3Config(**{**SHAPE, "head_dim": 16})
-    theirs: nn.Module = AutoModelForCausalLM.from_config(configuration, dtype=dtype)
-    ours: nn.Module = AutoModelForCausalLM.from_config(configuration, dtype=dtype)
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    ours.load_state_dict(theirs.state_dict())
-    # Each layer has two norms, one each for queries and keys, and the gated linear unit; then the last norm.
-    assert use_fast_layers(ours) == 3 * 5 + 1
-    ids = torch.randint(0, VOCABULARY, (1, 40))
-    for module in (theirs, ours):
-        module(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-    tolerance = 1e-5 if dtype == torch.float32 else 0.02
-    gradients = [
-        {name: p.grad for name, p in module.named_parameters() if p.grad is not None} for module in (ours, theirs)
-    ]
-    assert distance(*gradients) < tolerance
-
-
-def test_a_layer_that_computes_something_else_is_left_alone() -> None:
-    class OddRMSNorm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(8))
-            self.eps = 1e-6
-
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden * self.weight + 1
-
-    assert use_fast_layers(nn.Sequential(OddRMSNorm())) == 0
-
-
-def test_a_layer_that_gives_zeros_is_left_alone() -> None:
-    class GatedGelu(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate_proj, self.up_proj, self.down_proj = (nn.Linear(8, 8, bias=False) for _ in range(3))
-            nn.init.zeros_(self.down_proj.weight)
-
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            return self.down_proj(nn.functional.gelu(self.gate_proj(hidden)) * self.up_proj(hidden))
-
-    assert use_fast_layers(nn.Sequential(GatedGelu())) == 0
 
 
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64, "rope_theta": 1e4}

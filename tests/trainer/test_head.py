@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
+from trainer_helpers import Counted
 
-from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer.head import Head, Targets
 from astune.trainer.loss import LossSums
 
@@ -34,16 +31,6 @@ def test_a_sure_token_keeps_its_gradient_in_bfloat16(probability: float, tempera
     torch.testing.assert_close(grad_RD[0].float(), expected, rtol=1e-2, atol=0)
 
 
-class Counted(TorchDispatchMode):
-    """How many operators were started; on an accelerator each is a kernel at least."""
-
-    number = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.number += 1
-        return func(*args, **(kwargs or {}))
-
-
 def test_an_accelerator_starts_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU is here: that a weight lies on the CPU is hidden from the head, and layers compute on the meta device."""
     torch.manual_seed(0)
@@ -66,24 +53,3 @@ def test_an_accelerator_starts_few_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     for ours, theirs in zip(on_gpu[:2], on_cpu[:2], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert on_gpu[2] < 100 < on_cpu[2]
-
-
-def test_layers_on_an_accelerator_are_not_cut_into_blocks() -> None:
-    class OneRMSNorm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.eps = nn.Parameter(torch.ones(64)), 1e-6
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
-
-    norm = OneRMSNorm()
-    assert use_fast_layers(norm) == 1
-    numbers: list[int] = []
-    for rows in (16, 100_000):
-        x = torch.empty(1, rows, 64, device="meta", requires_grad=True)
-        norm.weight = nn.Parameter(torch.empty(64, device="meta"))
-        with Counted() as counted:
-            norm(x).sum().backward()
-        numbers.append(counted.number)
-    assert numbers[0] == numbers[1] < 60

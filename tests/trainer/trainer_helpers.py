@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from astune.algorithm import GRPO, Algorithm
@@ -19,6 +20,16 @@ from astune.trainer.loss import LossInputs, PolicyLoss
 from astune.trainer.samples import WeightedTimeline
 
 VOCABULARY = 96
+
+
+class Counted(TorchDispatchMode):
+    """How many operators were started; on an accelerator each is a kernel at least."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
 
 
 def config(
