@@ -179,7 +179,7 @@ async def _made(
     kept: list[Draft] = []
     asks = source.asks()
     asked = fruitless = 0
-    size = _FIRST_WAVE
+    size = min(_FIRST_WAVE, number)
     while len(kept) < number and fruitless < _PATIENCE and (wave := list(islice(asks, size))):
         found = await gathered(*(_proposed(source, ask) for ask in wave))
         unusable = [each for each in found if isinstance(each, UnusableAnswer)]

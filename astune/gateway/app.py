@@ -215,7 +215,7 @@ def _sender_of(http: Request, body: Any) -> Sender:
 def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
     key = keys.find(key_in(http))
     if key is None:
-        raise HTTPException(401, "the key opens no episode: it is wrong, or its episode is over")
+        raise HTTPException(401, "the API key is wrong, or no longer valid: that of an episode ends with the episode")
     return key
 
 
