@@ -23,6 +23,18 @@ Section = type[StrictModel]
 CHOSEN = {"normalise_advantages", "clip_low", "clip_high", *get_args(ClusterEngine)}
 """Keys whose names are in a table of the package."""
 Names = dict[str, set[Section]]
+_TELLING = (
+    ast.arg
+    | ast.AnnAssign
+    | ast.Assign
+    | ast.For
+    | ast.comprehension
+    | ast.NamedExpr
+    | ast.keyword
+    | ast.Attribute
+    | ast.Call
+)
+"""Nodes that give something a name, or read an attribute."""
 SECTIONS: dict[str, Section] = {
     name: value for name, value in vars(schema).items() if isinstance(value, type) and issubclass(value, StrictModel)
 }
@@ -66,7 +78,8 @@ def keys_in_maps() -> set[tuple[str, str]]:
 
 def keys_read_in(*paths: Path) -> set[tuple[str, str]]:
     """(section, key) of each attribute that is read from something known to be a section."""
-    nodes = [node for path in paths for node in ast.walk(_without_models(path))]
+    nodes = [node for path in paths for node in ast.walk(_without_models(path)) if isinstance(node, _TELLING)]
+    key_names = {path.rpartition(".")[2] for path in all_keys()}
     known: Names = {}
     for node in nodes:
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
@@ -81,6 +94,7 @@ def keys_read_in(*paths: Path) -> set[tuple[str, str]]:
         (section.__name__, name)
         for node in nodes
         for value, names in _reads(node)
+        if names & key_names
         for section in _sections(value, known)
         for name in names & keys_of(section).keys()
     }
