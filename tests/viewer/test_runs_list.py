@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -160,32 +161,36 @@ def test_scores_are_read_of_lines_longer_and_shorter_than_what_is_read_at_once(t
 
 
 def test_who_listens_to_a_folder_is_greeted_without_another_look_at_it(tmp_path, monkeypatch):
+    """Looks after the first one wait for the greeting: it comes in any case, unless it takes one itself."""
     write(tmp_path, {0: 0.25}, config())
-    looks: list[object] = []
+    looks, greeted = list[bool](), threading.Event()
     scan = os.scandir
 
     def scanned(path: Any) -> Any:
-        looks.extend([path] if path == tmp_path else [])
+        if path == tmp_path:
+            looks.append(not looks or greeted.wait(30))
         return scan(path)
 
-    async def greeted() -> int:
-        """How often the folder was looked at when the greeting came."""
+    async def listen() -> None:
         app: Any = ViewerServer(tmp_path, "localhost", None).config.app
         scope = {"type": "http", "method": "GET", "path": "/api/events", "query_string": b""}
-        looks_then = asyncio.get_running_loop().create_future()
+        came = asyncio.Event()
 
         async def send(message: dict[str, Any]) -> None:
             if b'event: runs\ndata: {"total":1}' in message.get("body", b""):
-                looks_then.set_result(len(looks))
+                greeted.set()
+                came.set()
 
-        listening = asyncio.create_task(app(scope | {"headers": [(b"host", b"localhost")]}, asyncio.Event().wait, send))
+        stream = app(scope | {"headers": [(b"host", b"localhost")]}, asyncio.Event().wait, send)
+        listening = asyncio.create_task(stream)
         async with asyncio.timeout(60):
-            n_looks = await looks_then
+            await came.wait()
         listening.cancel()
-        return n_looks
 
     monkeypatch.setattr(os, "scandir", scanned)
-    assert asyncio.run(greeted()) == 1
+    asyncio.run(listen())
+    assert looks
+    assert all(looks)
 
 
 def test_scores_follow_a_file_that_grows_is_torn_or_is_put_in_the_place_of_another(tmp_path):
