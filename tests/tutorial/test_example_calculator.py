@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections import Counter
 
 import pytest
-from tutorial_stage import ROOT, Play, tutorial_config
+from tutorial_stage import Play, tutorial_config
 
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.runs.report import mean_baseline
@@ -20,6 +19,7 @@ from tutorial.example_calculator.calculator import EXAMPLES
 from tutorial.example_calculator.rules import counted_words, cue_words, part_solved
 from tutorial.example_calculator.stories import ADDITIONS, KINDS, make_stories
 from tutorial.example_calculator.tasks import DIFFICULTIES, TRAIN, VALIDATION, make_tasks
+from tutorial.example_calculator.tasks import main as write_tasks
 from tutorial.example_calculator.wordings import Wording
 
 EVERY = tuple(DIFFICULTIES)
@@ -137,13 +137,13 @@ def test_more_problems_than_there_are_is_an_error():
         make_tasks("validation", 100_000)
 
 
-def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path):
+def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path, monkeypatch):
     files = {}
     for split, number in (("train", 40), ("validation", 20)):
         files[split] = tmp_path / "made" / f"{split}.jsonl"
         arguments = ["--split", split, "--number", str(number), "--seed", "3", "--output", str(files[split])]
-        command = [sys.executable, "-m", "tutorial.example_calculator.tasks", *arguments, "--difficulty", "1", "3"]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+        monkeypatch.setattr(sys, "argv", ["tasks.py", *arguments, "--difficulty", "1", "3"])
+        write_tasks()
     jsonl = JsonlReaderConfig(
         training=FileConfig(file_path=str(files["train"])), validation=FileConfig(file_path=str(files["validation"]))
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
-from tutorial_stage import ROOT, Play, tutorial_config
+from tutorial_stage import Play, tutorial_config
 
 from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.environments.frozenlake import FrozenLake, shortest_way
@@ -16,6 +15,7 @@ from astune.task_reader import open_task_reader
 from tutorial.example_frozen_lake import tasks
 from tutorial.example_frozen_lake.frozen_lake import EXAMPLE_MAPS, EXAMPLES
 from tutorial.example_frozen_lake.rules import ONE_LOOK, TWO_LOOKS, part_crossed
+from tutorial.example_frozen_lake.tasks import main as write_tasks
 from tutorial.example_frozen_lake.tasks import make_tasks, split_of
 
 CONF = "example_frozen_lake/frozen_lake.yaml"
@@ -84,10 +84,11 @@ def test_a_way_that_no_lake_has_is_an_error():
         make_tasks("train", 10, ways=[2, 5])
 
 
-def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path):
+def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path, monkeypatch):
     path = tmp_path / "lakes.jsonl"
     arguments = ["--split", "train", "--number", "15", "--seed", "3", "--output", str(path)]
-    subprocess.run([sys.executable, "-m", "tutorial.example_frozen_lake.tasks", *arguments], cwd=ROOT, check=True)
+    monkeypatch.setattr(sys, "argv", ["tasks.py", *arguments])
+    write_tasks()
     reader = TaskReaderConfig(jsonl=JsonlReaderConfig(training=FileConfig(file_path=str(path))))
     assert open_task_reader(reader).training_tasks() == make_tasks("train", 15, seed=3)
 
