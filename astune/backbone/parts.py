@@ -43,17 +43,19 @@ def load_parts(
     tell: Callable[[str], object] = lambda _: None,
     *,
     with_tasks: bool = True,
+    workers_connect_here: bool = True,
 ) -> UserParts:
     """Import and read what the configuration names; `base_dir` is the folder of the YAML file.
 
-    `tell` receives progress messages about tasks; `with_tasks` False skips them.
+    `tell` receives progress messages about tasks; `with_tasks` False skips them. `workers_connect_here` is False where
+    another process is the one that `astune worker` connects to.
 
     Raises:
         ConfigError: a name does not import, or is not what it should be; or several things are wrong.
         TaskReaderError: tasks cannot be read, or a held-out task is also trained on.
     """
     faults = Faults()
-    workflow = faults.collect(lambda: load_workflow(config, base_dir))
+    workflow = faults.collect(lambda: load_workflow(config, base_dir, workers_connect_here=workers_connect_here))
     judge = faults.collect(lambda: load_judge(config, base_dir=base_dir))
     algorithm = faults.collect(lambda: load_algorithm(config, base_dir))
     engine = faults.collect(lambda: load_engine_class(config, base_dir))

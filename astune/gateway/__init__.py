@@ -10,6 +10,7 @@
     lease_board        episodes that workers on other machines play, one worker at a time
     worker_routes      what those workers ask
     server             the application on a port of this machine, one a process
+    relay              the same for workers of episodes that run in other processes
     in_process         the application for clients of this process, without a socket
 
 Nothing is imported here: a workflow that never leaves Python needs no server.

@@ -36,6 +36,7 @@ _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
+WRONG_KEY = "the API key is wrong, or no longer valid: that of an episode ends with the episode"
 
 
 class Workers(NamedTuple):
@@ -88,7 +89,7 @@ def new_app(
     Args:
         workers: the episodes for workers on other machines, where there may be any.
         loopback: whether only this machine reaches it, and only by a loopback name.
-        more: routes beside these.
+        more: routes before these.
     """
 
     async def answer(http: Request) -> Response:
@@ -144,11 +145,11 @@ def new_app(
 
     return Starlette(
         routes=[
+            *more,
             *(Route(path, answer, methods=["POST"]) for path in DIALECTS),
             Route(COUNT_TOKENS, count_tokens, methods=["POST"]),
             Route("/v1/models", models, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
-            *more,
             *(worker_routes(workers.board, workers.token) if workers is not None else ()),
         ],
         middleware=[Middleware(Guard, loopback=loopback, token=None, max_body_bytes=MAX_BODY_BYTES, refuse=_refusal)],
@@ -215,7 +216,7 @@ def _sender_of(http: Request, body: Any) -> Sender:
 def _key_of(http: Request, keys: EpisodeKeys) -> OpenKey:
     key = keys.find(key_in(http))
     if key is None:
-        raise HTTPException(401, "the API key is wrong, or no longer valid: that of an episode ends with the episode")
+        raise HTTPException(401, WRONG_KEY)
     return key
 
 

@@ -60,6 +60,7 @@ class LeaseBoard:
         """The lease of each of the last episodes that their workers ended."""
         self._n_offered = 0
         self._anybody = False
+        self._closed = False
         self._lock = threading.Lock()
         self._changed: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
@@ -77,9 +78,7 @@ class LeaseBoard:
         with self._lock:
             offer.number, self._n_offered = self._n_offered, self._n_offered + 1
             self._waiting[offer.lane].append(offer)
-            changed = list(self._changed)
-        for other, event in changed:
-            other.call_soon_threadsafe(event.set)
+        self._wake()
         lonely = None if self._anybody or offer.number else loop.call_later(_LONELY_S, self._warn, where)
         try:
             return await asyncio.wrap_future(offer.result)
@@ -95,7 +94,7 @@ class LeaseBoard:
         give_up = loop.time() + wait_s
         self._changed.add((loop, event))
         try:
-            while (offer := self._next()) is None and (left := give_up - loop.time()) > 0:
+            while (offer := self._next()) is None and (left := give_up - loop.time()) > 0 and not self._closed:
                 event.clear()
                 try:
                     await asyncio.wait_for(event.wait(), left)
@@ -130,11 +129,28 @@ class LeaseBoard:
             self._close(offer)
         _settle(offer, failure)
 
+    def close(self) -> None:
+        """Give up all episodes, and send waiting workers away."""
+        with self._lock:
+            self._closed = True
+            offers = [*self._leased.values(), *(offer for waiting in self._waiting.values() for offer in waiting)]
+            self._leased.clear()
+            for waiting in self._waiting.values():
+                waiting.clear()
+        self._wake()
+        for offer in offers:
+            _settle(offer, WorkflowError("the run ended before the episode"))
+
     def lanes(self) -> dict[str, dict[str, int]]:
         """Count the waiting and running episodes of each lane."""
         with self._lock:
             running = Counter(offer.lane for offer in self._leased.values())
             return {lane: {"waiting": len(self._waiting[lane]), "running": running[lane]} for lane in LANES}
+
+    def _wake(self) -> None:
+        """Let waiting workers look again."""
+        for loop, event in list(self._changed):
+            loop.call_soon_threadsafe(event.set)
 
     def _next(self) -> Offer | None:
         """Lease the oldest episode of the lane with fewer running, so that neither lane waits for the other."""

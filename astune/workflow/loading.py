@@ -19,11 +19,14 @@ from astune.workflow.workers import workers_workflow
 _KEY = "rollout.workflow"
 
 
-def load_workflow(config: AstuneConfig, base_dir: Path | None = None) -> type[Workflow]:
+def load_workflow(
+    config: AstuneConfig, base_dir: Path | None = None, *, workers_connect_here: bool = True
+) -> type[Workflow]:
     """Return the class behind `rollout.workflow`: the user's, or a wrapper of the user's function, program or server.
 
     Args:
         base_dir: the folder of the YAML file, for relative paths.
+        workers_connect_here: False where another process is the one that `astune worker` connects to.
 
     Raises:
         ConfigError: it is not set, does not import, or does not accept `rollout.params`.
@@ -35,7 +38,7 @@ def load_workflow(config: AstuneConfig, base_dir: Path | None = None) -> type[Wo
             hint="name your agent program, as module->Class or path/file.py->Class",
         )
     if isinstance(named, ProgramConfig):
-        return _outside(named, config, base_dir)
+        return _outside(named, config, base_dir, workers_connect_here)
     found = import_class_or_function(named, key=_KEY, base=Workflow, base_dir=base_dir)
     if not isinstance(found, FunctionType):
         require_accepted(found, config.rollout.params, key="rollout.params", positional=1)
@@ -49,7 +52,9 @@ def load_workflow(config: AstuneConfig, base_dir: Path | None = None) -> type[Wo
     return function_workflow(found)
 
 
-def _outside(program: ProgramConfig, config: AstuneConfig, base_dir: Path | None) -> type[Workflow]:
+def _outside(
+    program: ProgramConfig, config: AstuneConfig, base_dir: Path | None, workers_connect_here: bool
+) -> type[Workflow]:
     if config.rollout.params:
         raise ConfigError(
             "rollout.params are arguments of a class or a function, and rollout.workflow is a program",
@@ -59,9 +64,4 @@ def _outside(program: ProgramConfig, config: AstuneConfig, base_dir: Path | None
         return program_workflow(program, base_dir)
     if program.url:
         return agent_server_workflow(program)
-    if config.cluster_engine is not None:
-        raise ConfigError(
-            f"rollout.workflow.workers goes with the backbones local and debug, and this is {config.backbone}",
-            hint="name a command: episodes run on the cluster's own machines",
-        )
-    return workers_workflow(program)
+    return workers_workflow(program, connect_here=workers_connect_here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from astune.config.schema import ProgramConfig
 from astune.gateway.lease_board import Offer
@@ -19,18 +20,42 @@ TOKEN_VARIABLE = "ASTUNE_WORKER_TOKEN"
 _SHORTEST_TOKEN = 16
 
 
+class WorkerDoor(NamedTuple):
+    """The address that workers connect to, and the token that they bring."""
+
+    host: str
+    port: int
+    token: str
+
+    @classmethod
+    def of(cls, config: ProgramConfig) -> WorkerDoor:
+        """Read `rollout.workflow.workers` and the environment.
+
+        Raises:
+            ConfigError: the address is invalid, or there is no token for workers.
+        """
+        name, _, number = config.workers.rpartition(":")
+        if not name or not number.isdecimal() or int(number) > 65535:
+            raise ConfigError(
+                f"rollout.workflow.workers: {config.workers} is not an address", hint="write HOST:PORT, as 0.0.0.0:8183"
+            )
+        secret = os.environ.get(TOKEN_VARIABLE, "")
+        if len(secret) < _SHORTEST_TOKEN:
+            raise ConfigError(
+                f"rollout.workflow.workers is set, but {TOKEN_VARIABLE} is not a secret of at least {_SHORTEST_TOKEN} "
+                "characters",
+                hint=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16), here and for every worker",
+            )
+        return cls(name.strip("[]"), int(number), secret)
+
+
 class WorkersWorkflow(Workflow):
     """Offers its episode to workers, and waits for what one of them makes of it."""
 
-    host: str = ""
-    port: int = 0
-    token: str = ""
     fields: Sequence[str] = ()
 
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput | None:
         server = self.server()
-        if server.workers is None:
-            raise WorkflowError("the gateway accepts no workers", hint="this is a defect of astune")
         offer = Offer(
             proxy.episode_id,
             given_task(task, proxy, self.fields),
@@ -40,7 +65,7 @@ class WorkersWorkflow(Workflow):
         )
         proxy.waits_for("worker")
         try:
-            result = await server.workers.board.play(offer, f"astune worker --connect {server.root} -- COMMAND")
+            result = await server.play(offer)
         except WorkflowError:
             if proxy.cut is None:
                 raise
@@ -53,31 +78,30 @@ class WorkersWorkflow(Workflow):
 
     @classmethod
     def server(cls) -> GatewayServer:
-        """Return the server for workers, which listens from the first call on."""
-        return worker_gateway(cls.host, cls.port, cls.token)
+        """Return the gateway that serves the episodes' model, and lets workers play them."""
+        raise WorkflowError("this process has no gateway for workers", hint="this is a defect of astune")
 
 
-def workers_workflow(config: ProgramConfig) -> type[WorkersWorkflow]:
+def workers_workflow(config: ProgramConfig, *, connect_here: bool = True) -> type[WorkersWorkflow]:
     """Return the workflow of an agent on other machines.
 
+    Args:
+        connect_here: whether workers connect to this process, which listens from the first episode on.
+
     Raises:
-        ConfigError: the address is invalid, or there is no token for workers.
+        ConfigError: they do, and the address is invalid, or there is no token for them.
     """
-    name, _, number = config.workers.rpartition(":")
-    if not name or not number.isdecimal() or int(number) > 65535:
-        raise ConfigError(
-            f"rollout.workflow.workers: {config.workers} is not an address", hint="write HOST:PORT, as 0.0.0.0:8183"
-        )
-    secret = os.environ.get(TOKEN_VARIABLE, "")
-    if len(secret) < _SHORTEST_TOKEN:
-        raise ConfigError(
-            f"rollout.workflow.workers is set, but {TOKEN_VARIABLE} is not a secret of at least {_SHORTEST_TOKEN} "
-            "characters",
-            hint=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16), here and for every worker",
-        )
 
     class Workers(WorkersWorkflow):
-        host, port, token = name.strip("[]"), int(number), secret
         fields = config.fields
 
-    return Workers
+    if not connect_here:
+        return Workers
+    door = WorkerDoor.of(config)
+
+    class OwnWorkers(Workers):
+        @classmethod
+        def server(cls) -> GatewayServer:
+            return worker_gateway(*door)
+
+    return OwnWorkers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from subprocess import Popen
@@ -161,11 +162,7 @@ def assert_trains_adapters(engine: str, folder: Path) -> None:
 def assert_goes_on_where_it_was_interrupted(engine: str, folder: Path) -> None:
     """Ctrl-C after the checkpoint of step 2, and on to step 4 with the weights and tasks that follow."""
     process = begin(engine, folder, *set_to("trainer.total_steps=4", "trainer.save_freq=2"))
-    give_up = time.monotonic() + 1800
-    while not _saved(folder):
-        assert time.monotonic() < give_up
-        assert process.poll() is None
-        time.sleep(1)
+    wait_until(lambda: saved(folder), process)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 130, out
@@ -206,9 +203,19 @@ def assert_failing_agents_lose_nothing(engine: str, folder: Path) -> None:
         assert balance_of(line).difference == 0
 
 
-def _saved(folder: Path) -> bool:
+def wait_until(condition: Callable[[], bool], process: Popen[str]) -> None:
+    """Wait while the process lives."""
+    give_up = time.monotonic() + 1800
+    while not condition():
+        assert time.monotonic() < give_up
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(1)
+
+
+def saved(folder: Path, experiment: str = "calculator") -> bool:
+    """Return whether the run has a checkpoint."""
     try:
-        return run_of(folder).checkpoints.latest() is not None
+        return run_of(folder, experiment).checkpoints.latest() is not None
     except AstuneError:  # it is only beginning
         return False
 

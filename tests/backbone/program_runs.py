@@ -1,4 +1,5 @@
-"""Programs as agents, trained with an engine on a local Ray: a process an episode, and an agent that is a server.
+"""Programs as agents, trained with an engine on a local Ray: a process an episode, an agent that is a server, and
+workers that run them.
 
 A few steps of the small real model, with rewards by chance. Conversations are recorded as everywhere, replay token for
 token, and are trained with the probabilities that they were sampled with.
@@ -7,18 +8,21 @@ token, and are trained with the probabilities that they were sampled with.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import yaml
 from astune_command import ROOT, start
-from cluster_runs import metrics_of, python_of, run_of, set_to
+from cluster_runs import metrics_of, python_of, run_of, saved, set_to, wait_until
 
 from astune.backbone.engines import load_renderer
 from astune.context_tracker.replay import faults
@@ -59,10 +63,65 @@ def assert_trains_an_agent_that_is_a_server(engine: str, folder: Path) -> None:
         _assert_trained(engine, folder, "--conf", "tasks.yaml", *_settings(engine))
 
 
+def assert_trains_an_agent_on_workers(engine: str, folder: Path) -> None:
+    """`rollout.workflow: {workers: ...}`: a worker is killed, and the run is interrupted and goes on with another."""
+    values = yaml.safe_load((AGENT / "any_agent.yaml").read_text())["astune"]
+    values["task_judge"] = {"judge_protocol": "judge.py->ByChance"}
+    port, mark = _free_port(), folder / "begun"
+    values["rollout"]["workflow"] = {"workers": f"127.0.0.1:{port}"}
+    (folder / "tasks.yaml").write_text(yaml.safe_dump({"astune": values}))
+    (folder / "judge.py").write_text(_JUDGE)
+    with _working(folder, port, 1, "-c", _HANGS, str(mark)) as lost:
+        process = start(
+            folder, "--conf", "tasks.yaml", *_settings(engine, save_freq=1), together=True, ASTUNE_WORKER_TOKEN=_TOKEN
+        )
+        wait_until(mark.exists, process)
+        assert not _processes_with_the_token(process)
+        with _working(folder, port, 4, str(AGENT / "agent.py")):
+            lost.kill()
+            wait_until(lambda: saved(folder, "tasks"), process)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=300)
+            assert process.returncode == 130, out
+            resume = ("--resume", str(run_of(folder, "tasks").path))
+            out, _ = start(folder, *resume, together=True, ASTUNE_WORKER_TOKEN=_TOKEN).communicate(timeout=1800)
+    _assert_recorded(folder, out)
+    with run_of(folder, "tasks").episodes() as reader:
+        [failed] = [each for each in reader.list() if each.status == "error"]
+    assert (failed.error or "").startswith("LeaseLost")
+
+
+_TOKEN = "a secret of the whole run"
+_HANGS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(3600)"
+
+
+@contextmanager
+def _working(folder: Path, port: int, parallel: int, *program: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`astune worker` with a Python program."""
+    words = ["worker", "--connect", f"http://127.0.0.1:{port}", "--parallel", str(parallel), "--", sys.executable]
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "ASTUNE_WORKER_TOKEN": _TOKEN}
+    worker = subprocess.Popen([sys.executable, "-m", "astune", *words, *program], cwd=folder, env=variables)
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        worker.wait(timeout=20)
+
+
+def _processes_with_the_token(of: subprocess.Popen[str]) -> list[str]:
+    """The processes of the engine whose environment has the workers' token."""
+    found = []
+    for one in psutil.Process(of.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "ray" in " ".join(one.cmdline()) and _TOKEN in one.environ().values():
+                found.append(one.name())
+    return found
+
+
 _SPLITS: dict[str, Split] = {"tasks": "train", "held_out": "validation"}
 
 
-def _settings(engine: str) -> list[str]:
+def _settings(engine: str, save_freq: int = STEPS) -> list[str]:
     words = {
         f"environments.{engine}": python_of(engine),
         "rollout.num_repeat": REPEATS,
@@ -73,7 +132,7 @@ def _settings(engine: str) -> list[str]:
         "trainer.optim.lr": "1e-4",
         "trainer.optim.warmup_steps": 0,
         "trainer.test_freq": 1000,
-        "trainer.save_freq": STEPS,
+        "trainer.save_freq": save_freq,
         "trainer.validation.max_tasks": 2,
     }
     return ["--backbone", engine, *set_to(*(f"{key}={value}" for key, value in words.items()))]
@@ -82,6 +141,10 @@ def _settings(engine: str) -> list[str]:
 def _assert_trained(engine: str, folder: Path, *arguments: str) -> None:
     (folder / "judge.py").write_text(_JUDGE)
     out, _ = start(folder, *arguments, together=True).communicate(timeout=1800)
+    _assert_recorded(folder, out)
+
+
+def _assert_recorded(folder: Path, out: str) -> None:
     run = run_of(folder, "tasks")
     assert run.info().status == "finished", out
     lines = metrics_of(run)
@@ -93,7 +156,7 @@ def _assert_trained(engine: str, folder: Path, *arguments: str) -> None:
     assert any("train/engine_correlation" in line for line in lines)
     renderer = load_renderer(resolve_model(MODEL))
     with run.episodes() as reader:
-        recorded = reader.list(split="train")
+        recorded = [episode for episode in reader.list(split="train") if episode.status != "error"]
         broken = [fault for episode in reader.episodes(split="train") for fault in faults(episode.forest, renderer)]
     assert not broken
     assert len(recorded) == STEPS * TASKS * REPEATS
@@ -103,8 +166,7 @@ def _assert_trained(engine: str, folder: Path, *arguments: str) -> None:
 @contextmanager
 def _serving() -> Iterator[str]:
     """The agent's server, and the address that gets an episode."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = _free_port()
     server = subprocess.Popen([sys.executable, AGENT / "openai_server.py", str(port)])
     give_up = time.monotonic() + 60
     try:
@@ -120,3 +182,8 @@ def _serving() -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(timeout=20)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]

@@ -21,7 +21,11 @@ from cluster_runs import (
     python_of,
     run_of,
 )
-from program_runs import assert_trains_a_program, assert_trains_an_agent_that_is_a_server
+from program_runs import (
+    assert_trains_a_program,
+    assert_trains_an_agent_on_workers,
+    assert_trains_an_agent_that_is_a_server,
+)
 from tiny_runs import (
     assert_goes_on,
     assert_refuses_gpus_that_it_would_not_use,
@@ -99,3 +103,7 @@ def test_a_program_is_trained(tmp_path: Path) -> None:
 
 def test_an_agent_that_is_a_server_is_trained(tmp_path: Path) -> None:
     assert_trains_an_agent_that_is_a_server("verl", tmp_path)
+
+
+def test_an_agent_on_workers_is_trained_when_one_is_killed_and_after_a_resume(tmp_path: Path) -> None:
+    assert_trains_an_agent_on_workers("verl", tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.backbone.cluster.engine import BorrowedEngine
+from astune.backbone.cluster.handed_over import handed_over
 from astune.backbone.cluster.messages import GroupFinished, RunFailed
 from astune.backbone.cluster.reports import ReportingObserver, reports
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
@@ -38,7 +39,8 @@ class Groups:
         config = with_share(AstuneConfig.model_validate(job["config"]), n_processes)
         self.config = _patient(config) if servers_rest and config.trainer.max_staleness else config
         base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
-        self._parts = load_parts(self.config, base_dir, with_tasks=False)
+        self._parts = load_parts(self.config, base_dir, with_tasks=False, workers_connect_here=False)
+        self._workflow = handed_over(self._parts.workflow, self._reports)
         self._renderer = load_renderer(Path(job["model_folder"]), self.config.model.path)
         self._token_id = token_id
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="astune-reports")
@@ -53,7 +55,7 @@ class Groups:
         """The rows of a group; at least one, since engines wait for each group."""
         config, parts, training = self.config, self._parts, split == "train"
         observer = ReportingObserver(self._reports, split, self._executor)
-        pool = RolloutPool(engine, self._renderer, parts.workflow, parts.judge, config, observer)
+        pool = RolloutPool(engine, self._renderer, self._workflow, parts.judge, config, observer)
         [group] = await pool.run_groups(
             [Task(**task)],
             step=step,

@@ -6,11 +6,13 @@ message, but the wire format of the episode store (`astune/runs/wire.py`).
     AttemptStarted, GroupFinished, BatchExplored     by the workers
     StepTrained, TasksMeasured, CheckpointSaved      by the trainer; Trinity's explorer measures
     PhaseBegan, WeightsSynced, RunFailed             by either
+
+EpisodeOffered is no report: an episode for workers on other machines, which is answered when it has been played.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -128,6 +130,27 @@ class Answer(BaseModel):
 
     success: float | None = None
     enough: bool = False
+
+
+class EpisodeOffered(Message):
+    """An episode to be played by a worker; its fields are those of `Offer`, and `gateway` serves its model."""
+
+    KIND = "play"
+    episode_id: str
+    task: dict[str, Any]
+    key: str
+    model: str
+    lane: Split
+    gateway: str
+
+
+class EpisodePlayed(BaseModel):
+    """The worker's result; None where there is none, and why: `lost` says that the worker is gone."""
+
+    result: dict[str, Any] | None = None
+    failure: str = ""
+    hint: str = ""
+    lost: bool = False
 
 
 MESSAGES: dict[str, type[Message]] = {

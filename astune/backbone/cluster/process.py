@@ -117,7 +117,7 @@ def _require_parts(job: Mapping[str, Any]) -> None:
     """
     base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
     try:
-        load_parts(AstuneConfig.model_validate(job["config"]), base_dir, with_tasks=False)
+        load_parts(AstuneConfig.model_validate(job["config"]), base_dir, with_tasks=False, workers_connect_here=False)
     except ConfigError as cause:
         raise ConfigError(
             f"in the engine's environment, {sys.prefix}: {cause}",

@@ -80,6 +80,11 @@ def own_host() -> str:
     if place == OWN:
         return "127.0.0.1"
     host, _, port = place.rpartition(":")
+    return host_towards(host or socket.gethostname(), int(port) if port.isdigit() else _RAY_PORT)
+
+
+def host_towards(host: str, port: int) -> str:
+    """The address of this machine that another one, or this one, reaches it at."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:  # says which way it would go, and sends nothing
-        asking.connect((host or socket.gethostname(), int(port) if port.isdigit() else _RAY_PORT))
+        asking.connect((host, port))
         return asking.getsockname()[0]

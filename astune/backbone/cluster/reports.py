@@ -17,7 +17,15 @@ import numpy as np
 import orjson
 import zstandard
 
-from astune.backbone.cluster.messages import Answer, AttemptStarted, CheckpointSaved, Message, TasksMeasured
+from astune.backbone.cluster.messages import (
+    Answer,
+    AttemptStarted,
+    CheckpointSaved,
+    EpisodeOffered,
+    EpisodePlayed,
+    Message,
+    TasksMeasured,
+)
 from astune.processes.secret import take_variable
 from astune.runs import wire
 from astune.schema import Episode, RunStoreError, Split, Task
@@ -35,9 +43,8 @@ class Reports:
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
-        self._client = httpx.Client(
-            base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWERS_WITHIN_S, trust_env=False
-        )
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._client = httpx.Client(base_url=address, headers=self._headers, timeout=_ANSWERS_WITHIN_S, trust_env=False)
 
     def job(self) -> dict[str, Any]:
         """Request the work order: `Job.payload`."""
@@ -55,12 +62,27 @@ class Reports:
         """Report an episode that ended. Raises RunStoreError like `send`."""
         self._post("episode", wire.pack(wire.snapshot(episode), zstandard.ZstdCompressor()))
 
+    async def play(self, offered: EpisodeOffered) -> EpisodePlayed:
+        """Have an episode played, and wait for it; a cancellation withdraws it. Raises RunStoreError like `send`."""
+        try:
+            async with httpx.AsyncClient(headers=self._headers, timeout=None, trust_env=False) as client:
+                response = await client.post(
+                    f"{self.address}/{offered.KIND}", content=offered.model_dump_json().encode()
+                )
+        except httpx.HTTPError as cause:
+            raise _silent(cause) from cause
+        return EpisodePlayed.model_validate(_content(response))
+
     def _post(self, kind: str, body: bytes) -> dict[str, Any]:
         try:
             within = _COPIES_WITHIN_S if kind in _WAITS_FOR_A_COPY else _ANSWERS_WITHIN_S
             return _content(self._client.post(f"/{kind}", content=body, timeout=within))
         except httpx.HTTPError as cause:
-            raise RunStoreError(f"the run server does not answer: {cause!r}") from cause
+            raise _silent(cause) from cause
+
+
+def _silent(cause: httpx.HTTPError) -> RunStoreError:
+    return RunStoreError(f"the run server does not answer: {cause!r}")
 
 
 def _content(response: httpx.Response) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     GET  /job         what the processes are to do
     POST /episode     an episode that ended, in the wire format of the store
     POST /<kind>      a message of `messages.py`, as JSON
+    POST /play        an episode for workers on other machines, answered when one of them has played it
 
 Every caller needs the token. A report that cannot be recorded ends the run: it is answered with status 409, and so is
 every later one.
@@ -20,27 +21,34 @@ import orjson
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from astune.backbone.cluster.messages import MESSAGES, Message, RunFailed
+from astune.backbone.cluster.messages import MESSAGES, EpisodeOffered, EpisodePlayed, Message, RunFailed
 from astune.backbone.cluster.run_writer import RunWriter
+from astune.gateway.lease_board import Offer
+from astune.gateway.relay import Relay
 from astune.runs import wire
-from astune.schema import AstuneError, TrainerError, is_loopback
+from astune.schema import AstuneError, LeaseLost, TrainerError, WorkflowError, is_loopback
 from astune.serving import Guard
 from astune.serving.guard import nothing
 from astune.serving.server import listen, server_config
+from astune.serving.waiting_client import while_client_waits
 
 
 class RunServer:
     """Receives reports for `writer`, which writes the run directory and is the only one to do so.
 
     `failure` is set, and `failed` with it, where the run cannot continue.
+
+    Args:
+        relay: what workers on other machines connect to, where there may be any; closed with this server.
     """
 
-    def __init__(self, writer: RunWriter) -> None:
+    def __init__(self, writer: RunWriter, relay: Relay | None = None) -> None:
         self.writer = writer
+        self._relay = relay
         self.failure: AstuneError | None = None
         self.failed = asyncio.Event()
         self.last_report_at = time.monotonic()
@@ -70,6 +78,8 @@ class RunServer:
                 yield f"http://{host}:{port}", token
             finally:
                 server.should_exit = True
+                if self._relay is not None:  # no episode is waited for any more
+                    await asyncio.to_thread(self._relay.close)
                 await serving
 
     def _app(self) -> Starlette:
@@ -83,7 +93,11 @@ class RunServer:
             return await self._record(request.path_params["kind"], await request.body())
 
         return Starlette(
-            routes=[Route("/job", job), Route("/{kind}", report, methods=["POST"])],
+            routes=[
+                Route("/job", job),
+                Route(f"/{EpisodeOffered.KIND}", self._play, methods=["POST"]),
+                Route("/{kind}", report, methods=["POST"]),
+            ],
             exception_handlers={Exception: self._defect},
         )
 
@@ -97,6 +111,22 @@ class RunServer:
             self.fail(failure)
             return _json({}) if kind == RunFailed.KIND else _refused(str(failure), 409)
         return _json(answer.model_dump())
+
+    async def _play(self, request: Request) -> Response:
+        """Hand an episode to a worker. Whoever offered it may die meanwhile, which withdraws it."""
+        if self._relay is None:
+            raise ValueError("no worker can connect to this run")
+        offered = EpisodeOffered.model_validate_json(await request.body())
+        values = offered.model_dump()
+        try:
+            gateway = values.pop("gateway")
+            result = await while_client_waits(request, self._relay.play_for(gateway, Offer(**values)))
+        except WorkflowError as failure:
+            lost = isinstance(failure, LeaseLost)
+            return _json(EpisodePlayed(failure=failure.message, hint=failure.hint, lost=lost).model_dump())
+        except ClientDisconnect:
+            return Response()
+        return _json(EpisodePlayed(result=result).model_dump())
 
     async def _defect(self, request: Request, cause: Exception) -> Response:
         self.fail(TrainerError(f"{request.url.path} could not be recorded: {cause!r}", hint=_DEFECT))

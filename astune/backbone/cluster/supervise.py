@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ from astune.backbone.cluster.run_writer import RunWriter
 from astune.backbone.engines import model_folder
 from astune.backbone.parts import UserParts
 from astune.config.engine_place import interpreter
-from astune.config.schema import AstuneConfig, ClusterEngine
+from astune.config.schema import AstuneConfig, ClusterEngine, ProgramConfig
+from astune.gateway.relay import Relay
 from astune.processes.guarded import GuardedProcess
 from astune.renderers import load_renderer
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, DeadlineExceeded, TrainerError
 from astune.trainer.ledger import StepLedger
+from astune.workflow.workers import TOKEN_VARIABLE, WorkerDoor
 
 STARTS_WITHIN_S = 1800.0
 """A large model is loaded twice, by the trainer and by its servers, and compiled."""
@@ -53,6 +57,12 @@ async def train(
     checkpoint = run.checkpoints.resume_point(observer.on_note)
     resumed = None if checkpoint is None else EngineResume.read(checkpoint, engine)
     job = _job(engine, config, parts, base_dir, run.path / "checkpoints" / engine, resumed)
+    with _workers_door(config) as relay:
+        await _train(job, parts, run, observer, relay)
+
+
+async def _train(job: Job, parts: UserParts, run: RunDirectory, observer: Any, relay: Relay | None) -> None:
+    engine, config, resumed = job.engine, job.config, job.resumed
     # Nothing that was recorded is moved before everything needed to resume is known to be there.
     superseded = run.rewind(-1 if resumed is None else resumed.point.step)
     if superseded is not None:
@@ -72,11 +82,12 @@ async def train(
             return
         job = replace(job, measured=ledger.last_measured)
         job.remove_other_checkpoints()
-        server = RunServer(RunWriter(job, ledger, parts.algorithm, episodes, observer))
+        server = RunServer(RunWriter(job, ledger, parts.algorithm, episodes, observer), relay)
         async with server.listening(ray_cluster.own_host()) as (address, token):
             log = run.path / "companions" / f"{engine}.log"
             log.parent.mkdir(exist_ok=True)
             environment = {**os.environ, ADDRESS: address, TOKEN: token, **EVERYWHERE}
+            environment.pop(TOKEN_VARIABLE, None)  # workers connect here alone
             command = [interpreter(config, engine), "-m", f"astune.backbone.{engine}"]
             process = await asyncio.to_thread(
                 lambda: GuardedProcess(engine, command, log, environment=environment, run=str(run.path))
@@ -86,6 +97,21 @@ async def train(
                 server.writer.close()
             finally:
                 await asyncio.to_thread(process.close)
+
+
+@contextmanager
+def _workers_door(config: AstuneConfig) -> Iterator[Relay | None]:
+    """What `astune worker` connects to during the run; None where no agent is on other machines.
+
+    Raises:
+        ConfigError: its address is not free.
+    """
+    agent = config.rollout.workflow
+    if not isinstance(agent, ProgramConfig) or not agent.workers:
+        yield None
+        return
+    with closing(Relay(*WorkerDoor.of(agent))) as relay:
+        yield relay
 
 
 def resolved_plan(engine: ClusterEngine, config: AstuneConfig, parts: UserParts, *, base_dir: Path | None) -> str:
