@@ -43,7 +43,7 @@ class RunServer:
     `failure` is set, and `failed` with it, where the run cannot continue.
 
     Args:
-        relay: what workers on other machines connect to, where there may be any; closed with this server.
+        relay: listens for workers on other machines, where there may be any; closed with this server.
     """
 
     def __init__(self, writer: RunWriter, relay: Relay | None = None) -> None:

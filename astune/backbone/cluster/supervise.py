@@ -101,7 +101,7 @@ async def _train(job: Job, parts: UserParts, run: RunDirectory, observer: Any, r
 
 @contextmanager
 def _workers_door(config: AstuneConfig) -> Iterator[Relay | None]:
-    """What `astune worker` connects to during the run; None where no agent is on other machines.
+    """Listen for `astune worker` during the run; the value is None where no agent is on other machines.
 
     Raises:
         ConfigError: its address is not free.
