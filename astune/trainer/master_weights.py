@@ -72,8 +72,8 @@ class MasterWeights:
         """The float32 buffer that its gradients add up in until they are cleared; None where it is frozen."""
         if parameter not in self._master_of:
             return None
-        if parameter not in self._buffer_of:
-            self._buffer_of[parameter] = zeros_like(self._master_of[parameter])
+        if not self._buffer_of:
+            self._buffer_of = dict(zip(self._compute, zeros_like(self._masters), strict=True))
         return self._buffer_of[parameter]
 
     def _collect(self, parameter: Tensor) -> None:
@@ -154,11 +154,11 @@ class MasterWeights:
     @torch.no_grad()
     def _place_moments(self, optimizer: torch.optim.AdamW) -> None:
         """Have the moments outside the heap, with the values that they have so far."""
-        for master in self._masters:
-            state = optimizer.state[master]
-            state.setdefault("step", torch.zeros((), dtype=torch.float32, device=master.device))
-            for name in _MOMENTS:
-                state[name] = outside_heap(state[name]) if name in state else zeros_like(master)
+        for name in _MOMENTS:
+            for master, moment in zip(self._masters, zeros_like(self._masters), strict=True):
+                state = optimizer.state[master]
+                state.setdefault("step", torch.zeros((), dtype=torch.float32, device=master.device))
+                state[name] = moment.copy_(state[name]) if name in state else moment
 
     @torch.no_grad()
     def _publish(self) -> None:
