@@ -114,7 +114,7 @@ class LeaseBoard:
     def end(self, episode_id: str, lease: str, result: dict[str, Any]) -> None:
         """Deliver an episode's result; repeated, it counts once. Raises StaleLeaseError where the lease is over."""
         with self._lock:
-            if secrets.compare_digest(self._ended.get(episode_id, ""), lease) and lease:
+            if _is(lease, self._ended.get(episode_id, "")):
                 return
             offer = self._leased_offer(episode_id, lease)
             self._close(offer)
@@ -123,7 +123,7 @@ class LeaseBoard:
     def abort(self, episode_id: str, lease: str, failure: WorkflowError) -> None:
         """Report why an episode cannot be finished. Raises StaleLeaseError where the lease is over."""
         with self._lock:
-            if secrets.compare_digest(self._ended.get(episode_id, ""), lease) and lease:
+            if _is(lease, self._ended.get(episode_id, "")):
                 return
             offer = self._leased_offer(episode_id, lease)
             self._close(offer)
@@ -184,7 +184,7 @@ class LeaseBoard:
 
     def _leased_offer(self, episode_id: str, lease: str) -> Offer:
         offer = self._leased.get(episode_id)
-        if offer is None or not secrets.compare_digest(offer.lease.encode(), lease.encode("utf-8", "replace")):
+        if offer is None or not _is(lease, offer.lease):
             raise StaleLeaseError(episode_id)
         return offer
 
@@ -207,6 +207,11 @@ class LeaseBoard:
 
 
 _HINT = "its machine or its connection is gone; the episode is run again by another worker"
+
+
+def _is(given: str, lease: str) -> bool:
+    """Compare in constant time; without a lease, nothing is one."""
+    return lease != "" and secrets.compare_digest(given.encode("utf-8", "replace"), lease.encode())
 
 
 def _settle(offer: Offer, outcome: dict[str, Any] | WorkflowError) -> None:

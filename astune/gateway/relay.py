@@ -59,8 +59,9 @@ class Relay(WorkerGateway):
         gateway = self._gateways.get(_digest(key_in(http)))
         if gateway is None:
             raise HTTPException(401, WRONG_KEY)
+        headers = httpx.Headers(_passed(http.headers.items()), encoding="latin-1")
         call = self._client.build_request(
-            http.method, f"{gateway}{http.url.path}", headers=_passed(http.headers.items()), content=await http.body()
+            http.method, f"{gateway}{http.url.path}", headers=headers, content=await http.body()
         )
         try:
             answer = await while_client_waits(http, self._client.send(call, stream=True))

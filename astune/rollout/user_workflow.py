@@ -143,5 +143,5 @@ def require_something_to_train(
 def _numbers(metrics: dict[str, Any], what: str) -> dict[str, float]:
     try:
         return {str(name): float(value) for name, value in metrics.items()}
-    except (AttributeError, TypeError, ValueError) as cause:
+    except (AttributeError, TypeError, ValueError, OverflowError) as cause:
         raise WorkflowError(f"{what} returned the metrics {metrics!r}", hint="metrics are named numbers") from cause

@@ -172,7 +172,7 @@ def _reward(verdict: Any, what: str) -> Reward:
         if raw is None or isinstance(raw, str) or not math.isfinite(number):
             raise ValueError(raw)
         return Reward(raw_reward=number, is_success=bool(success))
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, OverflowError) as cause:
         raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT) from cause
 
 

@@ -41,7 +41,7 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     calls = [sum(node.sampled for node in episode.forest.nodes) for episode in episodes]
     return (
         counts
-        | {name: fmean(values) for name, values in means.items()}
+        | {name: _mean(values) for name, values in means.items()}
         | {
             "reward/mean": fmean(reward.raw_reward for reward in rewards),
             "reward/success_rate": fmean(reward.is_success for reward in rewards),
@@ -50,6 +50,14 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
             "episodes/sampled_tokens_mean": fmean(episode.forest.sampled_tokens() for episode in episodes),
         }
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Average numbers that an agent chose, whose sum may overflow or be undefined."""
+    try:
+        return fmean(values)
+    except (OverflowError, ValueError):
+        return sum(value / len(values) for value in values)
 
 
 def success_of_all(measures: dict[str, float], expected: int) -> float:

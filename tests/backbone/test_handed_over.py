@@ -244,6 +244,27 @@ async def test_refusals_pass_through_in_their_dialect_and_a_dead_gateway_is_name
         await asyncio.gather(playing, return_exceptions=True)
 
 
+async def test_a_result_with_an_integer_of_any_size_reaches_the_judge(renderer: Renderer) -> None:
+    large = 10**4000
+    async with run_with_workers() as run:
+        playing = asyncio.ensure_future(played(run.process(renderer, said(renderer, "Four"))))
+        for claim in (await run.claim(), await run.claim()):
+            await asked(claim)
+            assert await run.report(claim, "/end", final_answer={"sum": [large]}) == 200
+        assert [episode.judge_inputs["final_answer"] for episode in await playing] == [{"sum": [large]}] * 2
+
+
+async def test_headers_that_are_not_ascii_pass_through(renderer: Renderer) -> None:
+    async with run_with_workers() as run:
+        playing = asyncio.ensure_future(played(run.process(renderer, said(renderer, "Four"))))
+        claim = await run.claim()
+        key = {"authorization": f"Bearer {claim['api_key']}", "x-user-id": "J\xf6rg".encode("latin-1")}
+        called = await run.worker.post("/v1/chat/completions", json={"model": "m", "messages": ASK}, headers=key)
+        assert called.status_code == 200, called.text
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+
+
 async def test_the_address_is_free_again_after_the_run(renderer: Renderer) -> None:
     async with run_with_workers() as run:
         port = int(run.relay.root.rpartition(":")[2])

@@ -240,6 +240,8 @@ def test_what_is_no_workers_request_is_refused_in_words(board: GatewayServer) ->
         assert client.post("/v1/episodes", content=b"[" * 1000).status_code == 400
         assert client.post("/v1/episodes", json={"wait_s": 1e9}).status_code == 400
         assert client.post("/v1/episodes/no%2Fsuch/heartbeat", json={"lease": ""}).status_code == 409
+        for path, body in (("heartbeat", {}), ("end", {}), ("abort", {"error": "no"})):
+            assert client.post(f"/v1/episodes/e/{path}", json={"lease": "é", **body}).status_code == 409
         assert client.post("/v1/episodes/e/end", json={"lease": "x", "reward": "1"}).status_code == 400
         assert client.post("/v1/chat/completions", json={}).status_code == 401  # the token opens no model
         assert client.get("/healthz").json()["lanes"]["train"] == {"waiting": 0, "running": 0}

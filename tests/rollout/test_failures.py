@@ -116,6 +116,12 @@ class EditsItsTask(Workflow):
         return WorkflowOutput(reward=1.0)
 
 
+class MeasuresTooMuch(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        await proxy.achat(USER)
+        return WorkflowOutput(reward=1.0, metrics={"error": 10**400})
+
+
 class MeasuresWords(Workflow):
     async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
         await proxy.achat(USER)
@@ -160,6 +166,7 @@ FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
     "there is no such environment": (Steps, "calculater", ["EnvError", "calculater"]),
     "the workflow cancels itself": (CancelsItself, "no_env", ["WorkflowError", "cancelled itself"]),
     "metrics that are no numbers": (MeasuresWords, "no_env", ["WorkflowError", "'mood': 'good'"]),
+    "metrics beyond all numbers": (MeasuresTooMuch, "no_env", ["WorkflowError", "'error': 1000", "named numbers"]),
     "sys.exit in the workflow": (Exits, "no_env", ["WorkflowError", "SystemExit", "done here"]),
     "sys.exit in a thread": (ExitsInAThread, "no_env", ["WorkflowError", "SystemExit", "done here"]),
     "the workflow cannot be made": (TakesNothing, "no_env", ["WorkflowError", "TakesNothing could not be made"]),
@@ -218,6 +225,7 @@ class Judging:
         (math.inf, True),
         (1e308, True),
         (-1.1e6, True),
+        (-(10**400), True),
         SystemExit(0),
         StopIteration("out"),
         GeneratorExit(),
@@ -230,7 +238,7 @@ class Judging:
         WRITTEN_WRONGLY,
         TOO_MANY_TURNS,
     ],
-    ids=repr,
+    ids=lambda verdict: repr(verdict)[:40],
 )
 async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Callable[..., Stage]) -> None:
     [group] = await stage(Talks, judge=Judging(verdict)).play([task()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,15 @@ def test_means_are_over_finished_episodes_and_a_workflows_own_numbers_over_those
     assert metrics["episodes/calls_mean"] == pytest.approx(2.0)
     assert metrics["episodes/cost_mean"] == pytest.approx(0.5)
     assert metrics["episodes/sampled_tokens_mean"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mean"), [((1e308, 1e308), 1e308), ((math.inf, 1.0), math.inf), ((math.inf, -math.inf), math.nan)]
+)
+def test_numbers_of_an_agent_may_be_of_any_size(numbers: tuple[float, float], mean: float) -> None:
+    nodes = [node(0, None, [1, 2]), node(1, 0, [3, 4, 5], sampled=2)]
+    episodes = [replace(episode(nodes), metrics={"error": number}) for number in numbers]
+    assert episode_metrics([group(episodes)])["episodes/error_mean"] == pytest.approx(mean, nan_ok=True)
 
 
 def test_each_target_has_a_mean_over_the_episodes_that_reward_it() -> None:

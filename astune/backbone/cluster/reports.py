@@ -71,7 +71,7 @@ class Reports:
                 )
         except httpx.HTTPError as cause:
             raise _silent(cause) from cause
-        return EpisodePlayed.model_validate(_content(response))
+        return EpisodePlayed.model_validate_json(_accepted(response))  # with integers of any size
 
     def _post(self, kind: str, body: bytes) -> dict[str, Any]:
         try:
@@ -86,10 +86,13 @@ def _silent(cause: httpx.HTTPError) -> RunStoreError:
 
 
 def _content(response: httpx.Response) -> dict[str, Any]:
-    content = orjson.loads(response.content)
+    return orjson.loads(_accepted(response))
+
+
+def _accepted(response: httpx.Response) -> bytes:
     if response.status_code != httpx.codes.OK:
-        raise RunStoreError(content["error"])
-    return content
+        raise RunStoreError(orjson.loads(response.content)["error"])
+    return response.content
 
 
 @cache

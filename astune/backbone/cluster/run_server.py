@@ -123,10 +123,10 @@ class RunServer:
             result = await while_client_waits(request, self._relay.play_for(gateway, Offer(**values)))
         except WorkflowError as failure:
             lost = isinstance(failure, LeaseLost)
-            return _json(EpisodePlayed(failure=failure.message, hint=failure.hint, lost=lost).model_dump())
+            return _played(EpisodePlayed(failure=failure.message, hint=failure.hint, lost=lost))
         except ClientDisconnect:
             return Response()
-        return _json(EpisodePlayed(result=result).model_dump())
+        return _played(EpisodePlayed(result=result))
 
     async def _defect(self, request: Request, cause: Exception) -> Response:
         self.fail(TrainerError(f"{request.url.path} could not be recorded: {cause!r}", hint=_DEFECT))
@@ -145,6 +145,10 @@ def _parsed(kind: str, body: bytes) -> Message:
         return MESSAGES[kind].model_validate_json(body)
     except ValidationError as cause:
         raise TrainerError(f"a report of the kind {kind} could not be read: {cause}", hint=_DEFECT) from cause
+
+
+def _played(played: EpisodePlayed) -> Response:
+    return Response(played.model_dump_json(), media_type="application/json")  # with integers of any size
 
 
 def _json(content: object, status: int = 200) -> Response:
