@@ -16,6 +16,7 @@ from starlette.routing import Route
 from astune.gateway.lease_board import LeaseBoard, StaleLeaseError
 from astune.schema import LeaseLost, WorkflowError
 from astune.serving import has_token, read_json
+from astune.serving.waiting_client import while_client_waits
 
 MAX_BODY_BYTES = 4 * 2**20
 LONGEST_WAIT_S = 30.0
@@ -55,7 +56,7 @@ def worker_routes(board: LeaseBoard, token: str) -> list[Route]:
 
     async def claim(http: Request) -> Response:
         asked = await _read(http, token, _Claim)
-        offer = await board.claim(asked.wait_s)
+        offer = await while_client_waits(http, board.claim(asked.wait_s))
         if offer is None:
             return Response(status_code=204)
         return JSONResponse(

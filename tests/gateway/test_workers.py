@@ -22,7 +22,7 @@ from astune.backbone.parts import load_parts
 from astune.config import load_config
 from astune.config.schema import ProgramConfig
 from astune.gateway.lease_board import LeaseBoard, Offer, StaleLeaseError
-from astune.gateway.server import GatewayServer, worker_gateway
+from astune.gateway.server import GatewayServer, WorkerGateway, worker_gateway
 from astune.renderers import Renderer
 from astune.schema import ConfigError, Episode, LeaseLost, Split, WorkflowError
 from astune.workflow.workers import WorkersWorkflow, workers_workflow
@@ -245,6 +245,17 @@ def test_what_is_no_workers_request_is_refused_in_words(board: GatewayServer) ->
         assert client.post("/v1/episodes/e/end", json={"lease": "x", "reward": "1"}).status_code == 400
         assert client.post("/v1/chat/completions", json={}).status_code == 401  # the token opens no model
         assert client.get("/healthz").json()["lanes"]["train"] == {"waiting": 0, "running": 0}
+
+
+async def test_a_worker_that_leaves_while_it_waits_is_given_no_episode(board: GatewayServer) -> None:
+    assert isinstance(board, WorkerGateway)
+    waiting = board.board._changed
+    async with httpx.AsyncClient(base_url=board.root, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+        claiming = asyncio.ensure_future(client.post("/v1/episodes", json={"wait_s": 30}, timeout=60))
+        await asyncio.to_thread(eventually, lambda: waiting, "the worker waits")
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        await asyncio.to_thread(eventually, lambda: not waiting, "it is waited for no more")
 
 
 @pytest.mark.parametrize(
