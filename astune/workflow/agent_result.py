@@ -11,18 +11,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from astune.schema import Task, WorkflowError
+from astune.schema.plain_json import encoded
 from astune.workflow.base import WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
+_FIELDS = "change or leave out the field of its metadata that the workflow names"
 _SHOWN_FAILURES = 3
 _count = itertools.count()
 _log = logging.getLogger(__name__)
 
 
 def given_task(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[str, Any]:
-    """The task as the agent may know it: of its metadata the named fields, since it may hold the reference answer."""
+    """The task as the agent may know it, as plain JSON: of its metadata the named fields, since it may hold the
+    reference answer.
+
+    Raises:
+        WorkflowError: a field is not valid JSON, such as NaN.
+    """
     known = {name: task.metadata[name] for name in fields if name in task.metadata}
-    return known | {"task_id": task.task_id, "main_query": task.main_query, "init_messages": proxy.init_messages}
+    given = known | {"task_id": task.task_id, "main_query": task.main_query, "init_messages": proxy.init_messages}
+    try:
+        return json.loads(encoded(given))
+    except (TypeError, ValueError) as cause:
+        raise WorkflowError(f"task {task.task_id} cannot be given to its agent: {cause}", hint=_FIELDS) from cause
 
 
 def warn_of_failure(failure: str, said: str) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from launcher_helpers import eventually
 from rollout_stage import build_stage
@@ -25,6 +29,7 @@ from astune.gateway.lease_board import LeaseBoard, Offer, StaleLeaseError
 from astune.gateway.server import GatewayServer, WorkerGateway, worker_gateway
 from astune.renderers import Renderer
 from astune.schema import ConfigError, Episode, LeaseLost, Split, WorkflowError
+from astune.workflow.agent_result import given_task
 from astune.workflow.workers import WorkersWorkflow, workers_workflow
 
 TOKEN = "a secret of the whole run"
@@ -245,6 +250,16 @@ def test_what_is_no_workers_request_is_refused_in_words(board: GatewayServer) ->
         assert client.post("/v1/episodes/e/end", json={"lease": "x", "reward": "1"}).status_code == 400
         assert client.post("/v1/chat/completions", json={}).status_code == 401  # the token opens no model
         assert client.get("/healthz").json()["lanes"]["train"] == {"waiting": 0, "running": 0}
+
+
+def test_an_agent_is_given_its_task_as_plain_json() -> None:
+    proxy: Any = SimpleNamespace(init_messages=[])
+    task = task_of("train", metadata={"day": date(2026, 1, 2), "size": np.float32(2), "rate": math.nan})
+    given = given_task(task, proxy, ["day", "size"])
+    assert (given["day"], given["size"]) == ("2026-01-02", 2.0)
+    assert json.loads(json.dumps(given)) == given
+    with pytest.raises(WorkflowError, match="task train cannot be given to its agent: Out of range"):
+        given_task(task, proxy, ["rate"])
 
 
 async def test_a_worker_that_leaves_while_it_waits_is_given_no_episode(board: GatewayServer) -> None:
