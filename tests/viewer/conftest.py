@@ -113,14 +113,14 @@ def served(record: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path], str]]:
+def serve() -> Iterator[Callable[..., str]]:
     """Starts a viewer of a folder and returns its address; the server outlives the page, which may still ask it."""
     with ExitStack() as viewers:
-        yield lambda folder: f"{str(viewers.enter_context(serving(folder)).base_url).rstrip('/')}/"
+        yield lambda folder, **more: f"{str(viewers.enter_context(serving(folder, **more)).base_url).rstrip('/')}/"
 
 
 @pytest.fixture
-def page(browser: Any, serve: Callable[[Path], str]) -> Iterator[Any]:
+def page(browser: Any, serve: Callable[..., str]) -> Iterator[Any]:
     """A page that fails its test where it complained of anything: errors in scripts, refusals by its policy."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US", color_scheme="light")
     context.set_default_timeout(30_000)

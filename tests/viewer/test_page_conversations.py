@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from page_words import until
 from talk_stage import write_store
 from test_page_axe import AXE, RUN_ONLY
-from viewer_stage import make_episode, serving, write_run
+from viewer_stage import make_episode, write_run
 
 from astune.feedback import FeedbackStore, Interaction
 
@@ -24,9 +24,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def address(tmp_path: Path, store: Path) -> Iterator[str]:
-    with serving(tmp_path / "record", store=store) as client:
-        yield f"{str(client.base_url).rstrip('/')}/"
+def address(serve: Callable[..., str], tmp_path: Path, store: Path) -> str:
+    return serve(tmp_path / "record", store=store)
 
 
 def listed(page: Any) -> list[str]:
@@ -104,20 +103,17 @@ def test_there_is_no_page_of_conversations_where_none_are(page, served):
     assert page.get_by_role("button", name="Conversations").count() == 0
 
 
-def test_a_phone_has_room_for_the_views_beside_each_page(page, tmp_path, store):
-    run = write_run(tmp_path / "record", [make_episode()])
+def test_a_phone_has_room_for_the_views_beside_each_page(page, serve, tmp_path, store):
+    address = serve(write_run(tmp_path / "record", [make_episode()]), store=store)
     page.set_viewport_size({"width": 390, "height": 844})
-    with serving(run, store=store) as client:
-        for view in ("runs", "overview", "episodes", "served"):
-            page.goto("about:blank")
-            page.goto(
-                f"{str(client.base_url).rstrip('/')}/#view={view}" + ("" if view in {"runs", "served"} else "&run=")
-            )
-            page.locator(".views [aria-current=page]").wait_for()
-            ends = page.locator(".views button:visible").evaluate_all(
-                "all => all.map(e => e.getBoundingClientRect().right)"
-            )
-            assert max(ends) <= 390, view
+    for view in ("runs", "overview", "episodes", "served"):
+        page.goto("about:blank")
+        page.goto(f"{address}#view={view}" + ("" if view in {"runs", "served"} else "&run="))
+        page.locator(".views [aria-current=page]").wait_for()
+        ends = page.locator(".views button:visible").evaluate_all(
+            "all => all.map(e => e.getBoundingClientRect().right)"
+        )
+        assert max(ends) <= 390, view
 
 
 @pytest.mark.parametrize("size", [(390, 844), (1440, 900)], ids=["phone", "screen"])
