@@ -23,8 +23,10 @@ class Base(abc.ABC):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An empty working directory; what is imported from it is forgotten afterwards."""
+    """An empty working directory; what is imported from it is forgotten afterwards, and what others imported before."""
     monkeypatch.chdir(tmp_path)
+    for name in ("agent", "other"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield tmp_path
