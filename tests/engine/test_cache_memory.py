@@ -11,7 +11,7 @@ from engine_helpers import Weights, transformers_model
 
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
-from astune.engine.local.allocator import zeros
+from astune.engine.local.allocator import zeros, zeros_like
 from astune.schema import SamplingParams
 
 PROMPT = list(range(20, 60))
@@ -82,3 +82,15 @@ async def test_conversations_that_displace_each_other_are_named_once(
     told = [record.message for record in caplog.records if "displace each other" in record.message]
     assert len(told) == warns
     assert all("the KV cache holds 512 tokens" in message for message in told)
+
+
+def test_buffers_that_lie_together_are_apart_from_each_other() -> None:
+    shapes = [(300, 100), (7,), (0,), (), (50, 50)]
+    dtypes = [torch.float32, torch.bfloat16, torch.float32, torch.float64, torch.bfloat16]
+    alike = [torch.ones(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    buffers = zeros_like(alike)
+    assert [(tuple(buffer.shape), buffer.dtype) for buffer in buffers] == list(zip(shapes, dtypes, strict=True))
+    assert not any(buffer.any() for buffer in buffers)
+    for number, buffer in enumerate(buffers):
+        buffer.fill_(number + 1)
+    assert all(bool((buffer == number + 1).all()) for number, buffer in enumerate(buffers))

@@ -85,6 +85,8 @@ def zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
             pages.madvise(mmap.MADV_HUGEPAGE)
     return [
         torch.frombuffer(pages, dtype=tensor.dtype, count=tensor.numel(), offset=start).view(tensor.shape)
+        if tensor.numel()  # a view of no bytes is an error
+        else torch.zeros_like(tensor)
         for tensor, start in zip(tensors, [0, *ends], strict=False)
     ]
 
