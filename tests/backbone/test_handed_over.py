@@ -93,6 +93,11 @@ async def asked(claim: Claim) -> str:
     return answer.choices[0].message.content or ""
 
 
+async def withdrawn(playing: asyncio.Future[Any]) -> None:
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+
+
 async def test_workers_play_the_episodes_of_all_processes_at_one_address(renderer: Renderer) -> None:
     claims: list[Claim] = []
 
@@ -171,16 +176,14 @@ async def test_a_worker_that_is_not_heard_of_loses_its_lease(
         while again["episode_id"].removesuffix("-2") != silent["episode_id"].removesuffix("-1"):
             again = await run.claim()
         assert await run.report(silent, "/end", final_answer="late") == 409
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await withdrawn(playing)
 
 
 async def test_an_episode_whose_process_dies_is_taken_from_its_worker(renderer: Renderer) -> None:
     async with run_with_workers() as run:
         playing = asyncio.ensure_future(played(run.process(renderer, said(renderer, "Four"))))
         claim = await run.claim()
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await withdrawn(playing)
         while await run.report(claim, "/heartbeat") == 200:
             pass
         assert await run.report(claim, "/end", final_answer="late") == 409
@@ -219,8 +222,7 @@ async def test_a_worker_that_hangs_up_ends_the_sampling_in_the_other_process(ren
             async for _ in answer.aiter_lines():
                 break
         await asyncio.wait_for(engine.cancelled.wait(), 20)
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await withdrawn(playing)
 
 
 async def test_refusals_pass_through_in_their_dialect_and_a_dead_gateway_is_named(renderer: Renderer) -> None:
@@ -240,8 +242,7 @@ async def test_refusals_pass_through_in_their_dialect_and_a_dead_gateway_is_name
         gone = await run.worker.post("/v1/chat/completions", json=body, headers=key)
         assert (gone.status_code, gone.headers["x-should-retry"]) == (503, "false")
         assert "does not answer" in gone.json()["error"]["message"]
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await withdrawn(playing)
 
 
 async def test_a_result_with_an_integer_of_any_size_reaches_the_judge(renderer: Renderer) -> None:
@@ -261,8 +262,7 @@ async def test_headers_that_are_not_ascii_pass_through(renderer: Renderer) -> No
         key = {"authorization": f"Bearer {claim['api_key']}", "x-user-id": "J\xf6rg".encode("latin-1")}
         called = await run.worker.post("/v1/chat/completions", json={"model": "m", "messages": ASK}, headers=key)
         assert called.status_code == 200, called.text
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await withdrawn(playing)
 
 
 async def test_the_address_is_free_again_after_the_run(renderer: Renderer) -> None:

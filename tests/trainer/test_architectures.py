@@ -11,7 +11,7 @@ import torch
 import transformers
 from engine_helpers import assert_exact, load, transformers_model
 from safetensors.torch import load_file
-from trainer_helpers import VOCABULARY, config, distance, policy_loss, random_batch, reference_gradient
+from trainer_helpers import SHAPE, config, distance, policy_loss, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM
 
 from astune.config.schema import ModelConfig, RolloutConfig
@@ -24,19 +24,7 @@ from astune.trainer.samples import weighted
 
 pytestmark = pytest.mark.slow
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.1,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SPECIAL_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("Llama", {"tie_word_embeddings": False, "attention_bias": True}),
     ("Qwen2", {"tie_word_embeddings": True}),
@@ -93,7 +81,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 def save_random(architecture: str, changes: dict[str, Any], folder: Path) -> Path:
     torch.manual_seed(0)
-    configuration = getattr(transformers, f"{architecture}Config")(**{**SHAPE, **changes})
+    configuration = getattr(transformers, f"{architecture}Config")(**{**SHAPE, **SPECIAL_TOKENS, **changes})
     AutoModelForCausalLM.from_config(configuration, dtype=torch.float32).save_pretrained(folder)
     return folder
 

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
-from trainer_helpers import VOCABULARY, Counted, distance
+from trainer_helpers import SHAPE, VOCABULARY, Counted, distance
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from astune.trainer._fast_layers import use_fast_layers
-
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.1,
-}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_fast_layers_are_the_layers_that_they_replace(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    configuration = Qwen3Config(**SHAPE)
+    configuration = Qwen3Config(**SHAPE, head_dim=16)
     theirs: nn.Module = AutoModelForCausalLM.from_config(configuration, dtype=dtype)
     ours: nn.Module = AutoModelForCausalLM.from_config(configuration, dtype=dtype)
     with torch.no_grad():

@@ -20,6 +20,17 @@ from astune.trainer.loss import LossInputs, PolicyLoss
 from astune.trainer.samples import WeightedTimeline
 
 VOCABULARY = 96
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.1,
+}
+"""Of a small model of random weights, as configurations of transformers have it."""
 
 
 class Counted(TorchDispatchMode):

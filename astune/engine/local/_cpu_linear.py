@@ -22,6 +22,9 @@ _ROWS_HINT = 64
 class Linear(Protocol):
     """y = x W^T + b for x [rows, in]; holds a copy of the weight."""
 
+    is_row_invariant: bool
+    """Whether a row's numbers are the same beside any number of rows."""
+
     def __call__(self, x: Tensor, /) -> Tensor: ...
 
     def add(self, x: Tensor, other: Tensor, /) -> Tensor:
@@ -31,6 +34,8 @@ class Linear(Protocol):
 
 class Gate(Protocol):
     """silu(x G^T) * (x U^T)."""
+
+    is_row_invariant: bool
 
     def __call__(self, x: Tensor, /) -> Tensor: ...
 
@@ -64,6 +69,8 @@ def gate(gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) 
 class OneDnnLinear:
     """oneDNN's layout and kernels."""
 
+    is_row_invariant = False
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
         self._bias = bias
@@ -85,6 +92,8 @@ class OneDnnLinear:
 
 class OneDnnGate:
     """Two of oneDNN's layers, the activation and the product fused into them."""
+
+    is_row_invariant = False
 
     def __init__(self, gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:
         of_gate, of_up = biases or (None, None)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.adapters import Adapter
-from astune.engine.local import _cpu_linear, _kernels, _products
+from astune.engine.local import _cpu_linear, _kernels
 from astune.engine.local._adapters import require_known
 from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
@@ -68,8 +68,6 @@ class CpuLlama:
         self._kernels = kernels(model.dtype)
         self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
-        widths = (config.hidden_size, self._heads * self._dim, config.intermediate_size)
-        self.is_row_invariant = all(_products.are_available(model.dtype, width) for width in widths)
         self.layer_shapes = [LayerShape(self._kv_heads, self._dim, self._dim)] * self._layers
         self._tensors: dict[str, Tensor] = {}
         """Embeddings and norms by name."""
@@ -80,6 +78,8 @@ class CpuLlama:
         products = {name: self._columns(weights) for name, weights in self._groups().values() if name != "lm_head"}
         self._adapters = CpuAdapters(products, self._kernels, self._dtype)
         self.load(model.named_parameters())
+        layers = (*self._linears.values(), *self._gates.values())
+        self.is_row_invariant = all(layer.is_row_invariant for layer in layers)
 
     def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         groups = self._groups()

@@ -6,8 +6,7 @@ on how many rows are multiplied together, which oneDNN does not promise.
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int64, c_void_p
+from ctypes import CFUNCTYPE, PYFUNCTYPE, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,17 +38,12 @@ class _Functions(NamedTuple):
 def _functions() -> _Functions | None:
     if "avx512_bf16" not in processor().split():
         return None
-    holding, releasing = (
-        compiled(_SOURCE, doing="sampling", library=library) for library in (ctypes.PyDLL, ctypes.CDLL)
-    )
-    if holding is None or releasing is None:
+    library = compiled(_SOURCE, doing="sampling")
+    if library is None:
         return None
-    functions = _Functions(releasing.pack, holding.product, releasing.product)
-    functions.pack.argtypes = [c_void_p] * 2 + [c_int64] * 3
-    functions.product.argtypes = functions.long_product.argtypes = [c_void_p] * 5 + [c_int64] * 5
-    for function in functions:
-        function.restype = None
-    return functions
+    packing = CFUNCTYPE(None, *[c_void_p] * 2, *[c_int64] * 3)
+    holding, releasing = (kind(None, *[c_void_p] * 5, *[c_int64] * 5) for kind in (PYFUNCTYPE, CFUNCTYPE))
+    return _Functions(packing(("pack", library)), holding(("product", library)), releasing(("product", library)))
 
 
 def are_available(dtype: torch.dtype, inputs: int) -> bool:
@@ -59,6 +53,8 @@ def are_available(dtype: torch.dtype, inputs: int) -> bool:
 
 class PackedProduct:
     """y = x W^T + b for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
+
+    is_row_invariant = True
 
     def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None) -> None:
         self._outputs, self._inputs = weight_EI.shape
