@@ -27,7 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for name in ("agent", "other"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    of_others = tmp_path.parent  # folders of other tests, which an experiment of theirs added
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if of_others not in Path(each).parents])
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
