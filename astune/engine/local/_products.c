@@ -1,17 +1,19 @@
-/* Linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16): y = x W^T for few rows and for many.
+/* Linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16 or AMX): y = x W^T for few rows and for many.
 
    Compiled by _products.py. A weight lies in panels of COLUMNS outputs, [panel][pair of inputs][output][2], which are
-   read from beginning to end. Each output is one sum in float32, of one thread, over the pairs in their order, and is
-   rounded once: no row's numbers depend on those beside it. */
+   read from beginning to end. Each output is one sum in float32, of one thread, in an order that only the number of inputs
+   decides, and is rounded once: no row's numbers depend on those beside it. */
 
 #include <immintrin.h>
 #include <omp.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define INLINE static inline __attribute__((always_inline))
 #define COLUMNS 32 /* of a panel: two vectors of 16 */
 #define ROWS 12    /* together: their sums fill 24 of 32 registers */
-#define CHUNK 240  /* rows that a thread multiplies with one panel */
+#define CHUNK 192  /* rows that a thread multiplies with one panel */
 #define FEW_ROWS 64
 
 typedef uint16_t Element;
@@ -63,8 +65,20 @@ INLINE void store(__m512 sum, const Element *other, Element *y, int64_t columns)
     _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
-/* m rows times a panel; y and other have `width` columns, of which this panel's first `columns` count. A gated panel
-   has 16 outputs before the activation and the 16 that they are multiplied with. */
+/* Write a row of a panel's sums; y and other have `columns` more columns. A gated panel has 16 outputs before the
+   activation and the 16 that they are multiplied with. */
+INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *other, Element *y, int64_t columns,
+                   const int gated) {
+    if (bias) low = _mm512_add_ps(low, _mm512_loadu_ps(bias)), high = _mm512_add_ps(high, _mm512_loadu_ps(bias + 16));
+    if (gated) {
+        store(_mm512_mul_ps(silu(low), high), 0, y, columns);
+    } else {
+        store(low, other, y, columns);
+        store(high, other ? other + 16 : 0, y + 16, columns - 16);
+    }
+}
+
+/* m rows times a panel; y and other have `width` columns, of which this panel's first `columns` count. */
 INLINE void tile(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
                  const int m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
     __m512 sums[ROWS][2];
@@ -80,28 +94,77 @@ INLINE void tile(const Element *x, const Element *panel, const float *bias, cons
             sums[j][1] = _mm512_dpbf16_ps(sums[j][1], pair, high);
         }
     }
-    const __m512 bias0 = bias ? _mm512_loadu_ps(bias) : _mm512_setzero_ps();
-    const __m512 bias1 = bias ? _mm512_loadu_ps(bias + 16) : _mm512_setzero_ps();
 #pragma GCC unroll 12
-    for (int j = 0; j < m; j++) {
-        const __m512 low = _mm512_add_ps(sums[j][0], bias0), high = _mm512_add_ps(sums[j][1], bias1);
-        const Element *o = other ? other + j * width : 0;
-        if (gated) {
-            store(_mm512_mul_ps(silu(low), high), 0, y + j * width, columns);
-        } else {
-            store(low, o, y + j * width, columns);
-            store(high, o ? o + 16 : 0, y + j * width + 16, columns - 16);
-        }
-    }
+    for (int j = 0; j < m; j++)
+        finish(sums[j][0], sums[j][1], bias, other ? other + j * width : 0, y + j * width, columns, gated);
 }
 
 /* Numbers of rows that the compiler knows, so that the sums stay in registers. */
 #define CASE(m) case m: tile(x, panel, bias, other, y, m, inputs, width, columns, gated); break
 INLINE void tile_by_number(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
-                           int m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+                           int64_t m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
     switch (m) { CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8); CASE(9); CASE(10); CASE(11);
     default: tile(x, panel, bias, other, y, ROWS, inputs, width, columns, gated); }
 }
+
+#ifdef __AMX_BF16__
+#define TILE 16        /* rows of a matrix register, and float32 columns */
+#define TILE_INPUTS 32 /* that one instruction multiplies */
+
+static int may_use_tiles;
+
+/* Ask Linux for the matrix registers: it gives them to a process that asks (arch_prctl(2), ARCH_REQ_XCOMP_PERM). */
+__attribute__((constructor)) static void ask_for_tiles(void) { may_use_tiles = !syscall(SYS_arch_prctl, 0x1023, 18); }
+
+/* Registers 0 to 3 hold the sums of m rows, 4 and 5 these rows, 6 and 7 a panel. */
+INLINE void shape_tiles(int64_t m) {
+    struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
+    const int64_t upper = m < TILE ? m : TILE, lower = m - upper;
+    const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, TILE, TILE};
+    for (int t = 0; t < 8; t++) shape.rows[t] = rows[t], shape.bytes[t] = rows[t] ? 64 : 0;
+    _tile_loadconfig(&shape);
+}
+
+/* `tile` for the up to 2 * TILE rows that the registers were shaped for. */
+INLINE void tiles(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
+                  int64_t m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+    _Alignas(64) float sums[2 * TILE][COLUMNS];
+    _tile_zero(0);
+    _tile_zero(1);
+    if (m > TILE) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t i = 0; i < inputs; i += TILE_INPUTS) {
+        _tile_loadd(6, panel + i * COLUMNS, 4 * COLUMNS);
+        _tile_loadd(7, panel + i * COLUMNS + COLUMNS, 4 * COLUMNS);
+        _tile_loadd(4, x + i, 2 * inputs);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (m > TILE) {
+            _tile_loadd(5, x + TILE * inputs + i, 2 * inputs);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, sums, 4 * COLUMNS);
+    _tile_stored(1, sums[0] + TILE, 4 * COLUMNS);
+    if (m > TILE) {
+        _tile_stored(2, sums[TILE], 4 * COLUMNS);
+        _tile_stored(3, sums[TILE] + TILE, 4 * COLUMNS);
+    }
+    for (int64_t j = 0; j < m; j++)
+        finish(_mm512_load_ps(sums[j]), _mm512_load_ps(sums[j] + TILE), bias, other ? other + j * width : 0,
+               y + j * width, columns, gated);
+}
+#else
+#define TILE 1
+#define TILE_INPUTS 1
+#define may_use_tiles 0
+#define shape_tiles(m)
+#define tiles tile_by_number
+#define _tile_release()
+#endif
 
 /* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where there is one. Where it is gated, a
    panel's first 16 outputs go through silu and are multiplied with its others: width is half of W's rows. bias has
@@ -109,20 +172,28 @@ INLINE void tile_by_number(const Element *x, const Element *panel, const float *
 void product(const Element *x, const Element *weight, const float *bias, const Element *other, Element *y,
              int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
     const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
-    const int64_t chunks = (rows + CHUNK - 1) / CHUNK;
+    const int64_t chunks = (rows + CHUNK - 1) / CHUNK, tiled = may_use_tiles && inputs % TILE_INPUTS == 0;
+    const int64_t together = tiled ? 2 * TILE : ROWS;
     omp_set_schedule(rows > FEW_ROWS ? omp_sched_dynamic : omp_sched_static, 0);
-#pragma omp parallel for schedule(runtime) num_threads(threads)
-    for (int64_t unit = 0; unit < panels * chunks; unit++) {
-        const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
-        for (int64_t row = end - CHUNK; row < rows && row < end; row += ROWS) {
-            const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
-            const int m = left < ROWS ? left : ROWS;
-            const Element *from = x + row * inputs, *w = weight + panel * COLUMNS * inputs;
-            const float *b = bias ? bias + panel * COLUMNS : 0;
-            if (gated)
-                tile_by_number(from, w, b, 0, y + at, m, inputs, width, width - column, 1);
-            else
-                tile_by_number(from, w, b, other ? other + at : 0, y + at, m, inputs, width, width - column, 0);
+#pragma omp parallel num_threads(threads)
+    {
+        int64_t shape = 0;
+#pragma omp for schedule(runtime)
+        for (int64_t unit = 0; unit < panels * chunks; unit++) {
+            const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
+            for (int64_t row = end - CHUNK; row < rows && row < end; row += together) {
+                const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
+                const int64_t m = left < together ? left : together;
+                const Element *from = x + row * inputs, *w = weight + panel * COLUMNS * inputs;
+                const float *b = bias ? bias + panel * COLUMNS : 0;
+                const Element *o = other ? other + at : 0;
+                if (tiled && shape != m) shape_tiles(shape = m);
+                if (tiled)
+                    tiles(from, w, b, o, y + at, m, inputs, width, width - column, gated);
+                else
+                    tile_by_number(from, w, b, o, y + at, m, inputs, width, width - column, gated);
+            }
         }
+        if (shape) _tile_release();
     }
 }

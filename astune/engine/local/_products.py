@@ -1,6 +1,6 @@
-"""`_products.c`, compiled where it runs: linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16).
+"""`_products.c`, compiled where it runs: linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX).
 
-For the few rows of a decoding step they take two thirds to nine tenths of oneDNN's time. A row's numbers do not depend
+For the few rows of a decoding step they take half to nine tenths of oneDNN's time. A row's numbers do not depend
 on how many rows are multiplied together, which oneDNN does not promise.
 """
 
