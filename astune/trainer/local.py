@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
+from astune.engine.cpu_threads import end_idle_helpers
 from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainingBatch, to_the_end
 from astune.trainer.ledger import RolloutResult, StepLedger, drop_without_variance
 from astune.trainer.measures import PhaseClock
@@ -93,7 +94,7 @@ class LocalTrainer:
 
     async def _train_step(self, step: int) -> None:
         """A step of GRPO (Shao et al. 2024, arXiv 2402.03300), from tasks to new weights."""
-        self._clock.restart()
+        self._begin()
         if isinstance(self._policy, Policies):
             await self._policy.enter_league(step, self._engine)
         before = self._engine.stats()
@@ -121,6 +122,11 @@ class LocalTrainer:
         order = self._order.state_dict()
         self._ledger.record_step(batch, rollouts, report, seconds=self._clock.seconds, order=order)
         self._recorded_version = self._policy.version
+
+    def _begin(self) -> None:
+        """Count a rollout's time from here; this thread has loaded or saved, and the engine's computes next."""
+        end_idle_helpers()
+        self._clock.restart()
 
     async def _collect(self, step: int) -> list[EpisodeGroup]:
         """Groups of `tasks_per_step` tasks; those whose rewards are all equal are replaced within the budget."""
@@ -151,7 +157,7 @@ class LocalTrainer:
         ledger.rate(ledger.step)
 
     async def _validate(self) -> None:
-        self._clock.restart()
+        self._begin()
         before = self._engine.stats()
         with self._clock.phase("validation"):
             groups = await self._rollouts.run_groups(

@@ -18,6 +18,7 @@ from torch import Tensor
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.schema import AstuneConfig, OptimConfig
 from astune.engine.base import InferenceEngine, SharedMemoryEngine
+from astune.engine.cpu_threads import end_idle_helpers
 from astune.engine.fingerprint import Fingerprint
 from astune.engine.local.allocator import give_back_freed_memory
 from astune.engine.local.context_bounds import require_within_bounds
@@ -147,6 +148,7 @@ class PolicyTrainer:
             counts["read_tokens"] += sum(microbatch.n_read for microbatch in microbatches)
             counts["microbatches"] += len(microbatches)
         give_back_freed_memory()
+        end_idle_helpers()
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
         logprobs = by_message(total.mismatch.difference_E, [one for update in updates for one in update])

@@ -20,6 +20,7 @@ import torch
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine.adapters import AdapterSource, read_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
+from astune.engine.cpu_threads import end_idle_helpers
 from astune.engine.local import _cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine.local._kernels import can_attend_to
@@ -128,6 +129,7 @@ class InProcessEngine:
         token_model.load_adapters(
             {name: read_adapter(Path(path).expanduser()) if path else {} for name, path in adapters.items()}
         )
+        end_idle_helpers()
         return cls(
             token_model,
             grammars=Grammars(folder, token_model.vocab_size),
@@ -316,6 +318,7 @@ class InProcessEngine:
                     self._to_empty = False
                     scheduler.forget()
                     give_back_freed_memory()
+                end_idle_helpers()
                 self._changed.wait()
         return False
 
