@@ -7,6 +7,7 @@ here imports torch before something is trained or compared.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +15,9 @@ from astune.algorithm import Algorithm
 from astune.backbone.base import Backbone, RunObserver
 from astune.backbone.bases import folders
 from astune.backbone.engines import OpenModel, model_folder, open_model, require_policies_answered
+from astune.backbone.kept import Attempts, rewind
 from astune.backbone.memory import Estimate, ModelShape, local_memory
+from astune.backbone.origin import origin_of
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
@@ -22,6 +25,7 @@ from astune.engine.remote.publication import PublishedWeights
 from astune.rollout import DEMONSTRATIONS, PREFERENCES, DemonstrationPool, RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import ConfigError, EpisodeGroup
+from astune.task_judge import GroupJudgeBase
 from astune.task_reader import TaskOrder, how_to_hold_out
 
 if TYPE_CHECKING:
@@ -54,10 +58,17 @@ class LocalBackbone(Backbone):
         *,
         base_dir: Path | None = None,
     ) -> None:
-        await train(config, parts, run, observer)
+        await train(config, parts, run, observer, base_dir=base_dir)
 
 
-async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, observer: RunObserver) -> None:
+async def train(
+    config: AstuneConfig,
+    parts: UserParts,
+    run: RunDirectory,
+    observer: RunObserver,
+    *,
+    base_dir: Path | None = None,
+) -> None:
     """Train until the end, resuming from the run's newest checkpoint if it has one.
 
     Raises:
@@ -93,9 +104,16 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
         elif resumed is not None or several:
             await policy.publish(engine)
         # Nothing that was recorded is moved before everything needed to resume is known to be there.
-        superseded = run.rewind(-1 if resumed is None else resumed.step)
-        if superseded is not None:
-            observer.on_note(str(superseded))
+        kept = rewind(
+            run,
+            config,
+            step=-1 if resumed is None else resumed.step,
+            version=policy.version,
+            tasks=order.following(config.trainer.tasks_per_step),
+            whole_groups=isinstance(parts.judge, GroupJudgeBase),
+            origin=origin_of(config, [folder for _, folder in folders(config)], base_dir),
+            tell=observer.on_note,
+        )
         run.save_vocabulary(model.renderer.vocabulary())
         with run.open_episodes() as episodes, run.open_metrics() as metrics:
             validation_tasks = parts.validation_tasks[: config.trainer.validation.max_tasks]
@@ -112,7 +130,7 @@ async def train(config: AstuneConfig, parts: UserParts, run: RunDirectory, obser
                 config,
                 policy=policy,
                 engine=engine,
-                rollouts=_training(model, parts, Recorder(episodes, observer)),
+                rollouts=_training(model, parts, Recorder(episodes, observer), kept),
                 order=order,
                 validation_tasks=validation_tasks,
                 ledger=ledger,
@@ -258,10 +276,13 @@ def task_order(config: AstuneConfig, parts: UserParts) -> TaskOrder:
     return TaskOrder(parts.training_tasks, config.seed, config.task_reader.stratify_by, config.task_reader.curriculum)
 
 
-def _training(model: OpenModel, parts: UserParts, observer: RolloutObserver) -> RolloutPool | DemonstrationPool:
+def _training(
+    model: OpenModel, parts: UserParts, observer: RolloutObserver, kept: Sequence[Attempts]
+) -> RolloutPool | DemonstrationPool:
     """Training episodes: sampled ones, or those that the tasks bring where the algorithm learns from these."""
     pool = _rollouts(model, parts, observer)
     if parts.algorithm.learns_from == "rollouts":
+        pool.keep(kept)
         return pool
     episodes_of = PREFERENCES if parts.algorithm.learns_from == "preferences" else DEMONSTRATIONS
     return DemonstrationPool(pool, model.renderer, model.config, observer, episodes_of)

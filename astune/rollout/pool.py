@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from astune.config.schema import AstuneConfig
@@ -92,6 +92,18 @@ class RolloutPool:
         self._seen_in: tuple[Split, int] | None = None
         self._seen: Counter[str] = Counter()
         self._tools_seen = False
+        self._kept: dict[tuple[Split, int, str, int], Sequence[Episode]] = {}
+        self._kept_ids: set[str] = set()
+
+    def keep(self, played: Iterable[Sequence[Episode]]) -> None:
+        """Let recorded episodes take the place of new ones: each with the failed attempts before it.
+
+        They are not reported to the observer, which has recorded them.
+        """
+        for attempts in played:
+            last = attempts[-1]
+            self._kept[last.split, last.step, last.task.task_id, last.repeat] = attempts
+            self._kept_ids.update(episode.episode_id for episode in attempts)
 
     async def run_groups(
         self,
@@ -126,6 +138,10 @@ class RolloutPool:
             slots.append(_Slot(task))
             first = first_repeat + self._first_repeat(task, split, step, num_repeat)
             for repeat in range(first, first + num_repeat):
+                if attempts := self._kept.pop((split, step, task.task_id, repeat), None):
+                    slots[-1].failed += attempts[:-1]
+                    slots[-1].finished[repeat] = attempts[-1]
+                    continue
                 waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
         with watched_loop(self._config.rollout.episode_timeout_s / 2):
             out_of_time = await self._work_off(waiting, num_repeat)
@@ -136,8 +152,12 @@ class RolloutPool:
         return groups
 
     def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-        """Token accounting between two readings of the engine's counters."""
-        return token_balance(groups, before, after)
+        """Token accounting between two readings of the engine's counters, which do not count episodes that are kept."""
+        balance = token_balance(groups, before, after)
+        for group in groups:
+            kept = (each for each in (*group.episodes, *group.failed_attempts) if each.episode_id in self._kept_ids)
+            balance.sampled += sum(episode.forest.sampled_tokens() for episode in kept)
+        return balance
 
     def _first_repeat(self, task: Task, split: Split, step: int, num_repeat: int) -> int:
         """0, or further on where the same task comes again within a step, as small data sets make it do."""

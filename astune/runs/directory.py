@@ -6,6 +6,7 @@
         backup/                sources, versions, git state
         rollout/episodes.sqlite
         rollout/vocabulary.json.zst
+        rollout/origin.json    what the episodes of the newest step were sampled with, as a digest
         metrics.jsonl
         checkpoints/  plots/
         tensorboard/, wandb/, ...     what trackers write
@@ -24,6 +25,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -33,7 +35,7 @@ import orjson
 from astune.runs._files import fsync_folder, fsync_tree, n_bytes, remove_tree, store_errors, write_atomic
 from astune.runs._lock import RunLock
 from astune.runs.checkpoints import CheckpointStore
-from astune.runs.episode_store import EpisodeStore
+from astune.runs.episode_store import NOTHING, EpisodeStore
 from astune.runs.episodes import EpisodeReader
 from astune.runs.info import RUN_FORMAT, RunInfo, RunKind, read_info
 from astune.runs.metrics import MetricsFollower, MetricsLine, MetricsLog, read_metrics
@@ -154,6 +156,10 @@ class RunDirectory:
         return self.rollout / "vocabulary.json.zst"
 
     @property
+    def origin_path(self) -> Path:
+        return self.rollout / "origin.json"
+
+    @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -214,10 +220,10 @@ class RunDirectory:
         self._must_be_writer()
         self._write_info(replace(self.info(), status=status, message=message, ended_at=time.time()))
 
-    def rewind(self, step: int) -> Superseded | None:
+    def rewind(self, step: int, keep: Mapping[str, int] = NOTHING) -> Superseded | None:
         """Discard everything recorded after `step`, before stores are opened, by moving it to `superseded/`.
 
-        An incomplete validation measurement of `step` itself is moved too.
+        An incomplete validation measurement of `step` itself is moved too; `keep` stays, see `EpisodeStore.rewind`.
 
         Returns:
             what was moved; None if nothing had been recorded after `step`.
@@ -234,6 +240,7 @@ class RunDirectory:
                 metrics=metrics,
                 episodes=episodes,
                 checkpoints=self.checkpoints,
+                keep=keep,
             )
 
     def require_resumable(self) -> None:

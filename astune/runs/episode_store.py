@@ -12,10 +12,11 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,17 @@ QUEUE_EPISODES = 256
 """Maximum queued episodes; a step has about 64. Above it `append` waits for the disk."""
 STALL_TIMEOUT_S = 120.0
 """Seconds without any progress of the disk after which the run ends with an error."""
+NOTHING: Mapping[str, int] = MappingProxyType({})
 _EPISODES_PER_COMMIT = 64
 _ZSTD_LEVEL = 3
 
 _INSERT = f"INSERT INTO episodes ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))})"
 _INSERT_TEXT = "INSERT INTO texts VALUES (last_insert_rowid(), ?)"
 _INSERT_LOGPROBS = "INSERT OR REPLACE INTO trainer_logprobs SELECT seq, ?1 FROM episodes WHERE episode_id = ?2"
-_AFTER = "(step > ?1 OR (step = ?1 AND split = 'validation' AND NOT ?2))"
+_AFTER = """(step > ?1 OR (step = ?1 AND split = 'validation' AND NOT ?2))
+    AND episode_id NOT IN (SELECT value FROM json_each(?3))"""
+_FORGET = "UPDATE episodes SET advantages = NULL, not_trained = NULL, n_trained = ? WHERE episode_id = ?"
+_FORGET_LOGPROBS = "DELETE FROM trainer_logprobs WHERE seq = (SELECT seq FROM episodes WHERE episode_id = ?)"
 _ANNOTATE = (
     "UPDATE episodes SET advantages = ?, not_trained = ?, n_trained = coalesce(?, n_trained) WHERE episode_id = ?"
 )
@@ -163,23 +168,31 @@ class EpisodeStore(EpisodeReader):
                 self._check_stall(last[1])
             self._raise_failure()
 
-    def rewind(self, step: int, *, measured: bool = True) -> int:
+    def rewind(self, step: int, *, measured: bool = True, keep: Mapping[str, int] = NOTHING) -> int:
         """Drop the episodes of steps after `step`, as if they had never run; returns how many.
 
         Without `measured`, the validation measurement of `step` itself is dropped as well.
+
+        Args:
+            keep: episodes that stay, by id, with their tokens that carry loss; what a step wrote beside them is
+                forgotten.
         """
         self.flush()
-        with self._query_errors(), self._write_lock:
-            return self._writer_connection.execute(f"DELETE FROM episodes WHERE {_AFTER}", (step, measured)).rowcount
+        with self._query_errors(), self._write_lock, _transaction(self._writer_connection) as connection:
+            dropped = connection.execute(f"DELETE FROM episodes WHERE {_AFTER}", (step, measured, _ids(keep)))
+            for episode_id, n_trained in keep.items():
+                connection.execute(_FORGET, (n_trained, column_text(episode_id)))
+                connection.execute(_FORGET_LOGPROBS, (column_text(episode_id),))
+            return dropped.rowcount
 
-    def steps_after(self, step: int, *, measured: bool = True) -> list[int]:
+    def steps_after(self, step: int, *, measured: bool = True, keep: Collection[str] = ()) -> list[int]:
         """Return the steps of the episodes that `rewind` would drop, one for each episode."""
         self.flush()
+        query, values = f"SELECT step FROM episodes WHERE {_AFTER}", (step, measured, _ids(keep))
         with self._query_errors(), self._write_lock:
-            found = self._writer_connection.execute(f"SELECT step FROM episodes WHERE {_AFTER}", (step, measured))
-            return [number for (number,) in found]
+            return [number for (number,) in self._writer_connection.execute(query, values)]
 
-    def copy_after(self, step: int, to: Path, *, measured: bool = True) -> None:
+    def copy_after(self, step: int, to: Path, *, measured: bool = True, keep: Collection[str] = ()) -> None:
         """Copy the episodes that `rewind` would drop into a new store, with all of their annotations."""
         self.flush()
         create(to)
@@ -190,7 +203,8 @@ class EpisodeStore(EpisodeReader):
                 for table in ("episodes", "texts", "trainer_logprobs"):
                     seqs = f"SELECT seq FROM main.episodes WHERE {_AFTER}"
                     connection.execute(
-                        f"INSERT INTO copy.{table} SELECT * FROM main.{table} WHERE seq IN ({seqs})", (step, measured)
+                        f"INSERT INTO copy.{table} SELECT * FROM main.{table} WHERE seq IN ({seqs})",
+                        (step, measured, _ids(keep)),
                     )
             finally:
                 connection.execute("DETACH DATABASE copy")
@@ -317,12 +331,22 @@ def _create(path: Path) -> None:
     fsync_folder(path.parent)
 
 
+def _ids(episodes: Collection[str]) -> str:
+    return orjson.dumps([column_text(episode_id) for episode_id in episodes]).decode()
+
+
 def _commit(connection: sqlite3.Connection, statements: Sequence[_Statement]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         for statement, values in statements:
             if connection.execute(statement, values).rowcount != 1:
                 raise LookupError(f"no recorded episode {values[-1]!r} to annotate")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -13,7 +13,7 @@ after such a kill continues with that folder instead of copying everything again
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,13 @@ import orjson
 
 from astune.runs._files import fsync_folder, fsync_tree, store_errors
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
-from astune.runs.episode_store import EpisodeStore
+from astune.runs.episode_store import NOTHING, EpisodeStore
 from astune.runs.metrics import MetricsLog, encoded
 
 SUPERSEDED = "superseded"
 _UNFINISHED = ".unfinished"
-"""Marker in a folder whose run still holds the copied data; its text is the step that the run resumes after."""
+"""Marker in a folder whose run still holds the copied data; its text is the step that the run resumes after, and the
+episodes that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +61,26 @@ def supersede(
     metrics: MetricsLog,
     episodes: EpisodeStore,
     checkpoints: CheckpointStore,
+    keep: Mapping[str, int] = NOTHING,
 ) -> Superseded | None:
     """Move everything of steps after `step` below `superseded`; None if there is nothing.
 
     An incomplete validation measurement of `step` itself is moved, too.
 
     Args:
+        keep: episodes that stay, see `EpisodeStore.rewind`.
         files: files to copy so that the folder can be read as a run.
         info: content of its `run.json`.
     """
     measured = metrics.find(step, "validation") is not None
     lines = [line for line in metrics.read() if line.step > step]
     models = [checkpoint for checkpoint in checkpoints.list() if checkpoint.step > step]
-    episodes_late = episodes.steps_after(step, measured=measured)
+    episodes_late = episodes.steps_after(step, measured=measured, keep=keep)
     steps = [*(line.step for line in lines), *(model.step for model in models), *episodes_late]
-    folder = _unfinished(run / SUPERSEDED, step if steps else None)
+    move = " ".join([str(step), *sorted(keep)])
+    folder = _unfinished(run / SUPERSEDED, move if steps else None)
     if not steps:
+        episodes.rewind(step, measured=measured, keep=keep)
         return None
     if folder is None:
         folder = _next(run / SUPERSEDED)
@@ -84,31 +89,31 @@ def supersede(
             shutil.rmtree(temporary, ignore_errors=True)
             (temporary / "rollout").mkdir(parents=True)
             (temporary / "checkpoints").mkdir()
-            episodes.copy_after(step, temporary / episodes.path.relative_to(run), measured=measured)
+            episodes.copy_after(step, temporary / episodes.path.relative_to(run), measured=measured, keep=keep)
             (temporary / metrics.path.relative_to(run)).write_bytes(encoded(lines))
             for file in files:
                 if file.is_file():
                     shutil.copyfile(file, temporary / file.relative_to(run))
             (temporary / "run.json").write_bytes(orjson.dumps(info, option=orjson.OPT_INDENT_2))
-            (temporary / _UNFINISHED).write_text(str(step))
+            (temporary / _UNFINISHED).write_text(move)
             fsync_tree(temporary)
             temporary.rename(folder)
             fsync_folder(folder.parent)
     checkpoints.rewind(step, folder / "checkpoints")
     metrics.rewind(step)
-    episodes.rewind(step, measured=measured)
+    episodes.rewind(step, measured=measured, keep=keep)
     (folder / _UNFINISHED).unlink()
     return Superseded(folder, step, min(steps), max(steps), len(episodes_late), models)
 
 
-def _unfinished(folder: Path, step: int | None) -> Path | None:
-    """Return the folder of an interrupted move to the same step, of which everything had been copied.
+def _unfinished(folder: Path, move: str | None) -> Path | None:
+    """Return the folder of an interrupted move of the same, of which everything had been copied.
 
-    Markers of other moves are removed: with no `step`, only the removal of the marker was interrupted.
+    Markers of other moves are removed: with no `move`, only the removal of the marker was interrupted.
     """
     found = None
     for mark in folder.glob(f"*/{_UNFINISHED}"):
-        if mark.read_text() == str(step):
+        if mark.read_text() == move:
             found = mark.parent
         else:
             mark.unlink()

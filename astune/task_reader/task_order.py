@@ -65,6 +65,13 @@ class TaskOrder:
             )
         return taken
 
+    def following(self, n: int) -> list[Task]:
+        """The tasks that `take` would hand out."""
+        state = self.state_dict()
+        tasks = self.take(n)
+        self.load_state_dict(state)
+        return tasks
+
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self._epoch, "position": self._position, "seed": self._seed, "tasks": self._fingerprint}
 
