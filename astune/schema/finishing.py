@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
+async def to_the_end(work: Awaitable[T]) -> tuple[T, bool]:
     """Return the result of `work`, and whether the caller was cancelled meanwhile, which it has to handle."""
     task = asyncio.ensure_future(work)
     cancelled = False

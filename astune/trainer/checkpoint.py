@@ -71,11 +71,16 @@ def save_merged(base: Path, adapter: Path, to: Path) -> None:
     save_model(to, model, tensors, base)
 
 
-def save_state(folder: Path, state: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def random_state() -> dict[str, Tensor]:
+    """The state of the random generators, which `load_state` restores."""
     rng = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         rng["cuda"] = torch.cuda.get_rng_state()
+    return rng
+
+
+def save_state(folder: Path, state: dict[str, Any], rng: dict[str, Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     torch.save({**state, "rng": rng}, folder / STATE_FILE)
 
 

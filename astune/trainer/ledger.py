@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -268,14 +269,22 @@ class StepLedger:
             model: writes the model into the folder that it is given.
             state: writes what the backbone needs to resume, beside the resume point.
         """
+        self.to_save(model=model, state=state)()
+
+    def to_save(
+        self, *, model: Callable[[Path], object], state: Callable[[Path], object] | None = None
+    ) -> Callable[[], object]:
+        """Return the work of `save` for another thread; until it is done, no other thread may use the checkpoints."""
+        point = self.resume_point
 
         def write_state(folder: Path) -> None:
             if state is not None:
                 state(folder)
-            self.resume_point.write(folder)
+            point.write(folder)
 
         self._episodes.flush()
-        self._checkpoints.save(
+        return partial(
+            self._checkpoints.save,
             self.step,
             model=model,
             state=write_state if state is not None else None,

@@ -2,17 +2,23 @@
 
 `_train_step` is the whole of GRPO, top to bottom. The loop knows neither which agent produced the tokens
 nor how gradients are computed; it owns the order of phases and the clock. The ledger records.
+
+A checkpoint is written while the next step rolls out, which changes neither weights nor moments. The update waits for
+it, so that no copy of them is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.engine.cpu_threads import end_idle_helpers
 from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainingBatch, to_the_end
+from astune.trainer.checkpoint import random_state
 from astune.trainer.ledger import RolloutResult, StepLedger, drop_without_variance
 from astune.trainer.measures import PhaseClock
 from astune.trainer.policies import Policies
@@ -75,6 +81,7 @@ class LocalTrainer:
         self._ledger = ledger
         self._clock = PhaseClock(observer.on_phase)
         self._saved_step = ledger.step
+        self._writing: asyncio.Task[None] | None = None
         self._recorded_version = policy.version
 
     async def fit(self) -> None:
@@ -88,14 +95,17 @@ class LocalTrainer:
                 await self._measure()
                 self._keep()
         finally:
+            await self._written()
             # Weights of a step that failed half way belong to no step; the last checkpoint is the resume point then.
             if self._policy.version == self._recorded_version and ledger.step > self._saved_step:
                 self._save()
+                await self._written()
 
     async def _train_step(self, step: int) -> None:
         """A step of GRPO (Shao et al. 2024, arXiv 2402.03300), from tasks to new weights."""
         self._begin()
         if isinstance(self._policy, Policies):
+            await self._written()
             await self._policy.enter_league(step, self._engine)
         before = self._engine.stats()
         with self._clock.phase("rollout"):
@@ -108,6 +118,7 @@ class LocalTrainer:
 
     async def _learn_and_record(self, batch: TrainingBatch, rollouts: RolloutResult) -> None:
         """Weights, engine and records move on together, or, where this is not reached, not at all."""
+        await self._written()
         report: StepReport | None = None
         if batch.groups:
             with self._clock.phase("train"):
@@ -119,8 +130,9 @@ class LocalTrainer:
                     raise
             with self._clock.phase("sync"):
                 await self._policy.publish(self._engine)
-        order = self._order.state_dict()
-        self._ledger.record_step(batch, rollouts, report, seconds=self._clock.seconds, order=order)
+        order, seconds = self._order.state_dict(), self._clock.seconds
+        seconds.pop("save", None)  # what was waited for is of the step before
+        self._ledger.record_step(batch, rollouts, report, seconds=seconds, order=order)
         self._recorded_version = self._policy.version
 
     def _begin(self) -> None:
@@ -186,10 +198,34 @@ class LocalTrainer:
         if is_due and ledger.step > self._saved_step:
             self._save()
         elif ledger.would_be_best:
-            with self._clock.phase("save"):
-                ledger.save(model=self._policy.save_model)
+            self._write(ledger.to_save(model=self._policy.save_model))
 
     def _save(self) -> None:
-        with self._clock.phase("save"):
-            self._ledger.save(model=self._policy.save_model, state=self._policy.save_state)
+        state = partial(self._policy.save_state, rng=random_state())
+        self._write(self._ledger.to_save(model=self._policy.save_model, state=state))
         self._saved_step = self._ledger.step
+
+    def _write(self, writing: Callable[[], object]) -> None:
+        """Write a checkpoint from now on; nothing that it holds, and no other one, may change until `_written`."""
+
+        def write() -> None:
+            try:
+                writing()
+            finally:
+                end_idle_helpers()
+
+        self._writing = asyncio.ensure_future(asyncio.to_thread(write))
+
+    async def _written(self) -> None:
+        """Wait until the checkpoint that is being written, if any, is on disk.
+
+        Raises:
+            RunStoreError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        with self._clock.phase("save"):
+            _, cancelled = await to_the_end(writing)
+        if cancelled:
+            raise asyncio.CancelledError

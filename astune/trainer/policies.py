@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from torch import Tensor
+
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.bases import Base
 from astune.config.policies import PolicyConfig
@@ -149,9 +151,9 @@ class Policies:
         for name, trainer in self._whole.items():
             trainer.save_model(folder / name)
 
-    def save_state(self, folder: Path) -> None:
+    def save_state(self, folder: Path, rng: dict[str, Tensor] | None = None) -> None:
         for name, trainer in self._trainers.items():
-            trainer.save_state(folder / name)
+            trainer.save_state(folder / name, rng)
         if self._league is not None:
             self._league.save(folder / _POOL)
 

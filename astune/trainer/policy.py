@@ -169,13 +169,16 @@ class PolicyTrainer:
         checkpoint.save_model(folder, self._model.causal_lm, dict(self.named_tensors()), self._folder)
         give_back_freed_memory()
 
-    def save_state(self, folder: Path) -> None:
+    def save_state(self, folder: Path, rng: dict[str, Tensor] | None = None) -> None:
         """Everything that `load_state` needs: with `deterministic`, to the last bit.
 
         Otherwise a resumed run is another one anyway, and its state is a third smaller with moments in bfloat16.
+
+        Args:
+            rng: the random generators as a resume is to find them; by default, as they are.
         """
         masters = self._model.masters.state_dict(self._config.trainer.optim, exact=self._config.deterministic)
-        checkpoint.save_state(folder, {"version": self._version, **masters})
+        checkpoint.save_state(folder, {"version": self._version, **masters}, rng or checkpoint.random_state())
         del masters
         give_back_freed_memory()
 

@@ -133,7 +133,8 @@ def test_a_run_that_was_broken_off_resumes_to_the_very_weights_of_an_unbroken_on
         assert astune(folder, "--conf", "conf.yaml", "--set", "astune.deterministic=true") == status
         if fuse is not None:
             run = run_in(folder)
-            assert run.checkpoints.latest().step == 4
+            # A kill may find the checkpoint of step 4 half written; an interruption waits for it.
+            assert run.checkpoints.latest().step in ((4,) if status == INTERRUPTED else (2, 4))
             (folder / "fuse").unlink()
             assert astune(folder, "--resume", str(run.path)) == 0
         run = run_in(folder)

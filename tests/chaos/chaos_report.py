@@ -42,7 +42,9 @@ def write_chaos(to: Path, outcomes: Sequence[Outcome], failures: Mapping[int, st
     )
 
 
-def write_effective(to: Path, runs: Sequence[TimeSpent], waits_s: float, *, kills_alone: bool) -> None:
+def write_effective(
+    to: Path, runs: Sequence[TimeSpent], waits_s: float, episodes: int, at_once: int, *, kills_alone: bool
+) -> None:
     """Where the time went, a row a cause."""
     total, n_steps = sum(run.all for run in runs), sum(run.n_steps for run in runs)
     n_faults, n_starts = sum(len(run.faults) for run in runs), sum(run.n_starts for run in runs)
@@ -61,11 +63,14 @@ def write_effective(to: Path, runs: Sequence[TimeSpent], waits_s: float, *, kill
         [
             f"Effective training time ratio: **{100 * sum(run.kept for run in runs) / total:.1f} %**. It is the time "
             "of rollout, training and publishing weights in steps that were kept, each counted for no more than a step "
-            "without a fault takes on average, over all time from the first start to the end.",
+            "without a fault takes on average, over all time from the first start to the end. What a step that was "
+            "resumed within lacks of that was done before the kill, and counts as well.",
             "",
             f"{len(runs)} runs at once, {n_steps} kept steps with {n_faults} faults, {n_starts} starts of a process; "
-            f"the world answers after {waits_s / 2:g} to {waits_s:g} s, and a step without a fault takes "
-            f"{sum(run.kept for run in runs) / n_steps:.0f} s. "
+            f"{episodes} episodes a step, {at_once} at once; the world answers twice an episode, after {waits_s / 2:g} "
+            f"to {waits_s:g} s each, and a step without a fault takes "
+            f"{sum(run.kept for run in runs) / n_steps:.0f} s. An episode's deadline is twice what the slowest takes, "
+            f"{4 * waits_s:g} s. Resumes kept {sum(run.n_resumed for run in runs)} episodes. "
             f"Faults: {', '.join(f'{what} {n}' for what, n in sorted(met.items()))}.",
             "",
             "| time | s | % |",

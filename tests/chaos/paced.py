@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from chaos_stage import ROOT, Slot, begun, write_experiment
 from faulty_wire import FAULTS
@@ -61,7 +62,8 @@ class TimeSpent:
 
     all: float
     kept: float
-    """Rolling out, training and publishing weights in steps that were kept, at the speed of those without a fault."""
+    """Rolling out, training and publishing weights in steps that were kept, at the speed of those without a fault. What
+    a step that was resumed within lacks of that was done before the kill."""
     excess: float
     """What steps with a fault took longer than those without one: waiting for deadlines, and episodes played again."""
     starting: float
@@ -73,39 +75,55 @@ class TimeSpent:
     n_steps: int
     n_starts: int
     faults: tuple[Fault, ...]
+    n_resumed: int = 0
+    """Episodes that were kept of steps in which the run was killed."""
 
     @classmethod
     def of(
-        cls, lines: Sequence[MetricsLine], starts: Sequence[tuple[float, float]], faults: dict[int, Fault]
+        cls,
+        lines: Sequence[MetricsLine],
+        starts: Sequence[tuple[float, float]],
+        faults: dict[int, Fault],
+        n_resumed: int = 0,
     ) -> TimeSpent:
         """Attribute the time of `starts`, from when to when each ran, by the lines of the kept steps."""
         seconds = {line.step: _seconds(line) for line in lines}
         usual = fmean(value for step, value in seconds.items() if step not in faults)
         excess = sum(max(0.0, seconds[step] - usual) for step in faults)
-        starting = saving = repeated = 0.0
+        kept = sum(seconds.values()) - excess
+        starting = saving = repeated = unfinished = 0.0
         for begin, end in starts:
             own = [line for line in lines if begin < line.time <= end]
             if not own:
                 repeated += end - begin
                 continue
-            starting += own[0].time - seconds[own[0].step] - begin
+            resumed_s = seconds[own[0].step]
+            starting += own[0].time - resumed_s - begin
+            before_kill = min(unfinished, max(0.0, usual - resumed_s))
+            kept, repeated = kept + before_kill, repeated - before_kill
             saving += sum(after.time - seconds[after.step] - before.time for before, after in pairwise(own))
-            repeated += end - own[-1].time
-        kept = sum(seconds.values()) - excess
+            unfinished = end - own[-1].time
+            repeated += unfinished
         total = kept + excess + starting + saving + repeated
-        return cls(total, kept, excess, starting, saving, repeated, len(lines), len(starts), tuple(faults.values()))
+        met = tuple(faults.values())
+        return cls(total, kept, excess, starting, saving, repeated, len(lines), len(starts), met, n_resumed)
 
 
 def _seconds(line: MetricsLine) -> float:
     return sum(line.metrics.get(f"time/{phase}_s", 0.0) for phase in ("rollout", "train", "sync"))
 
 
-async def paced(slot: Slot, seed: int, steps: int, waits_s: float, *, kills_alone: bool) -> TimeSpent:
-    """Play one run to its end, with a fault in a tenth of its steps, started again whenever it ends too early."""
+async def paced(
+    slot: Slot, seed: int, steps: int, waits_s: float, repeats: int, at_once: int, *, kills_alone: bool
+) -> TimeSpent:
+    """Play one run to its end, with a fault in a tenth of its steps, started again whenever it ends too early.
+
+    An episode takes at most twice `waits_s`, and its deadline is twice that.
+    """
     folder = slot.folder / f"paced-{seed}"
     deadlines = {"call_timeout_s": 2 * waits_s, "episode_timeout_s": 4 * waits_s, "step_timeout_s": 40 * waits_s}
-    plan = Plan(seed, waits_s=waits_s)
-    write_experiment(folder, plan, slot.url, slot.model, steps=steps, **deadlines)
+    plan, shape = Plan(seed, waits_s=waits_s), {"num_repeat": repeats, "max_env_worker": at_once}
+    write_experiment(folder, plan, slot.url, slot.model, steps=steps, **deadlines, **shape)
     faults, starts = faults_of(seed, steps, kills_alone=kills_alone), list[tuple[float, float]]()
     waiting = dict(faults)
     run: RunDirectory | None = None
@@ -140,7 +158,8 @@ async def paced(slot: Slot, seed: int, steps: int, waits_s: float, *, kills_alon
     assert not waiting, f"{waiting} did not come"
     left = [path.name for path in folder.glob("order-*")]
     assert not left, f"nobody met {left}"
-    return TimeSpent.of([line for line in run.metrics() if line.kind == "train"], starts, faults)
+    n_resumed = sum(map(int, re.findall(r"(?m)^keeping (\d+) finished episode", (folder / "log").read_text())))
+    return TimeSpent.of([line for line in run.metrics() if line.kind == "train"], starts, faults, n_resumed)
 
 
 async def _strike(slot: Slot, folder: Path, pid: int, waiting: dict[int, Fault]) -> None:
@@ -152,7 +171,7 @@ async def _strike(slot: Slot, folder: Path, pid: int, waiting: dict[int, Fault])
         now = 1 + (lines[-1].step if lines else 0)
         if now != step:
             step, began = now, time.monotonic()
-            usual_s = min((_seconds(line) for line in lines), default=0.0)
+            usual_s = median(_seconds(line) for line in lines) if lines else 0.0
             slot.wire.go_wrong((), 0.0, 0)
         fault = waiting.get(step)
         late_enough = fault is not None and time.monotonic() > began + fault.after * usual_s

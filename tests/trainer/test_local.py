@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from trainer_helpers import config, episode, group, node
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, RunDirectory
-from astune.schema import EngineError, EpisodeGroup, Split, Task, TokenBalance
+from astune.schema import EngineError, EpisodeGroup, RunStoreError, Split, Task, TokenBalance
 from astune.trainer.ledger import StepLedger
 from astune.trainer.local import LocalTrainer
 from astune.trainer.policy import PolicyTrainer
@@ -101,6 +103,7 @@ async def fit(
     measured: int = 4,
     breaks_at: int | None = None,
     resumed: ResumePoint | None = None,
+    rollouts: type[Rollouts] = Rollouts,
 ) -> None:
     with run.open_episodes() as episodes, run.open_metrics() as metrics:
         ledger = StepLedger(
@@ -115,7 +118,7 @@ async def fit(
             settings,
             policy=PolicyTrainer.load(folder, settings),
             engine=Engine(breaks_at),  # type: ignore[arg-type]
-            rollouts=Rollouts(episodes, measured),
+            rollouts=rollouts(episodes, measured),
             order=Order(),
             validation_tasks=TASKS,
             ledger=ledger,
@@ -215,3 +218,89 @@ async def test_a_model_that_is_the_best_and_due_is_written_once(
     assert saved == [(0, False), (1, True)]
     assert best is not None
     assert (best, best.step, best.score) == (latest, 1, 1.0)
+
+
+class WhileItIsWritten:
+    """What happens beside the writing of checkpoints, which takes until the next step rolls out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+        self.events: list[str] = []
+        self.random: list[Any] = []
+        self.random_saved: list[Any] = []
+        rolled_out = [threading.Event() for _ in range(last + 1)]
+        save, update = CheckpointStore.save, PolicyTrainer.step
+
+        def saved(store: CheckpointStore, step: int, **given: Any) -> Any:
+            self.events.append(f"write {step}")
+            assert step == last or rolled_out[step + 1].wait(20), "nothing rolls out meanwhile"
+            made = save(store, step, **given)
+            self.events.append(f"written {step}")
+            if given["state"] is not None:
+                self.random_saved.append(torch.load(made.state / "trainer_state.pt")["rng"]["cpu"].tolist())
+            return made
+
+        def updated(trainer: PolicyTrainer, batch: Any) -> Any:
+            self.events.append(f"update {batch.step}")
+            report = update(trainer, batch)
+            self.random.append(torch.get_rng_state().tolist())
+            return report
+
+        class Slow(Rollouts):
+            async def run_groups(self, tasks: list[Task], *, step: int, split: Split, **_: Any) -> list[EpisodeGroup]:
+                torch.rand(step)
+                rolled_out[step].set()
+                return await super().run_groups(tasks, step=step, split=split)
+
+        self.rollouts = Slow
+        monkeypatch.setattr(CheckpointStore, "save", saved)
+        monkeypatch.setattr(PolicyTrainer, "step", updated)
+
+
+async def test_a_checkpoint_is_written_while_the_next_step_rolls_out_and_before_it_is_learnt_from(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.create(tmp_path, "beside")
+    beside = WhileItIsWritten(monkeypatch, last=3)
+    settings = config(tasks_per_step=1, total_steps=3, save_freq=1, test_freq=100)
+    await fit(small_folder, run, settings, measured=0, rollouts=beside.rollouts)
+    order = [f"{what} {step}" for step in (1, 2, 3) for what in ("update", "write", "written")]
+    assert [event for event in beside.events if not event.endswith(" 0")] == order
+    assert beside.random_saved[:2] == beside.random[:2]
+    assert beside.random[0] != beside.random[1]
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    assert latest.step == 3
+    latest.require_whole("model", "state")
+
+
+async def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_its_weights_are_replaced(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.create(tmp_path, "full")
+    save = CheckpointStore.save
+
+    def full(store: CheckpointStore, step: int, **given: Any) -> Any:
+        if step == 2:
+            raise RunStoreError("the disk is full")
+        return save(store, step, **given)
+
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    settings = config(tasks_per_step=1, total_steps=5, save_freq=1, test_freq=100)
+    with pytest.raises(RunStoreError, match="the disk is full"):
+        await fit(small_folder, run, settings)
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    assert latest.step == 1
+    assert [line.step for line in run.metrics() if line.kind == "train"] == [1, 2]
+
+
+async def test_a_last_checkpoint_that_cannot_be_written_is_an_error_of_the_run(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise RunStoreError("the disk is full")
+
+    run = RunDirectory.create(tmp_path, "full")
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    with pytest.raises(RunStoreError, match="the disk is full"):
+        await fit(small_folder, run, config(tasks_per_step=1, total_steps=1, save_freq=1, test_freq=100), measured=0)
