@@ -10,6 +10,7 @@ import platform
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local import _products
@@ -39,8 +40,8 @@ class Gate(Protocol):
 
     def __call__(self, x: Tensor, /) -> Tensor: ...
 
-    def both(self, x: Tensor, /) -> Tensor:
-        """x G^T and then x U^T: [rows, 2 * width]."""
+    def add(self, x: Tensor, other: Tensor, /) -> Tensor:
+        """silu(x G^T + a) * (x U^T + b), with other = [a, b]: [rows, 2 * width]"""
         ...
 
 
@@ -102,5 +103,6 @@ class OneDnnGate:
     def __call__(self, x: Tensor) -> Tensor:
         return self._up.mul(x, self._gate.silu(x))
 
-    def both(self, x: Tensor) -> Tensor:
-        return torch.cat([self._gate(x), self._up(x)], dim=1)
+    def add(self, x: Tensor, other: Tensor) -> Tensor:
+        to_gate, to_up = other.chunk(2, dim=1)
+        return F.silu(self._gate.add(x, to_gate)).mul_(self._up.add(x, to_up))

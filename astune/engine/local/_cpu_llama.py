@@ -178,14 +178,13 @@ class CpuLlama:
         return x
 
     def _gated(self, layer: int, hidden: Tensor, add: Adding | None) -> Tensor:
-        """The activation and the gate are fused into products that no adapter adds to."""
         gate = self._gates[layer]
         if add is None:
             return gate(hidden)
-        both_NE = gate.both(hidden)
-        add(f"{layer}.gate_up", hidden, both_NE)
-        gate_NE, up_NE = both_NE.chunk(2, dim=1)
-        return F.silu(gate_NE).mul_(up_NE)
+        width = self._shapes[f"model.layers.{layer}.mlp.gate_proj.weight"][0]
+        added_NE = hidden.new_zeros(len(hidden), 2 * width)
+        add(f"{layer}.gate_up", hidden, added_NE)
+        return gate.add(hidden, added_NE)
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         known = {

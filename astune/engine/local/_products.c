@@ -55,32 +55,38 @@ INLINE __mmask16 first(int64_t columns) {
     return columns >= 16 ? 0xffff : columns <= 0 ? 0 : (1 << columns) - 1;
 }
 
-/* Round the first `columns` of a vector, with those of `other` added where there is one. */
-INLINE void store(__m512 sum, const Element *other, Element *y, int64_t columns) {
-    const __mmask16 mask = first(columns);
-    if (other) {
-        const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, other));
-        sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)));
-    }
-    _mm256_mask_storeu_epi16(y, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+/* A vector with the first `columns` of `other` added where there is one. */
+INLINE __m512 plus(__m512 sum, const Element *other, int64_t columns) {
+    if (!other) return sum;
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(columns), other));
+    return _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)));
 }
 
-/* Write a row of a panel's sums; y and other have `columns` more columns. A gated panel has 16 outputs before the
-   activation and the 16 that they are multiplied with. */
-INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *other, Element *y, int64_t columns,
-                   const int gated) {
+/* Round the first `columns` of a vector. */
+INLINE void store(__m512 sum, Element *y, int64_t columns) {
+    _mm256_mask_storeu_epi16(y, first(columns), (__m256i)_mm512_cvtneps_pbh(sum));
+}
+
+/* Write a row of a panel's sums; y has `columns` more columns. A gated panel has 16 outputs before the activation and
+   the 16 that they are multiplied with; what is added to those lies `width` behind in `other`. */
+INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *other, Element *y, int64_t width,
+                   int64_t columns, const int gated) {
     if (bias) low = _mm512_add_ps(low, _mm512_loadu_ps(bias)), high = _mm512_add_ps(high, _mm512_loadu_ps(bias + 16));
+    const int64_t more = gated ? columns : columns - 16;
+    low = plus(low, other, columns);
+    high = plus(high, other ? other + (gated ? width : 16) : 0, more);
     if (gated) {
-        store(_mm512_mul_ps(silu(low), high), 0, y, columns);
+        store(_mm512_mul_ps(silu(low), high), y, columns);
     } else {
-        store(low, other, y, columns);
-        store(high, other ? other + 16 : 0, y + 16, columns - 16);
+        store(low, y, columns);
+        store(high, y + 16, more);
     }
 }
 
-/* m rows times a panel; y and other have `width` columns, of which this panel's first `columns` count. */
+/* m rows times a panel; y has `width` columns, of which this panel's first `columns` count, and other `beside`. */
 INLINE void tile(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
                  const int m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+    const int64_t beside = gated ? 2 * width : width;
     __m512 sums[ROWS][2];
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++) sums[j][0] = sums[j][1] = _mm512_setzero_ps();
@@ -96,7 +102,7 @@ INLINE void tile(const Element *x, const Element *panel, const float *bias, cons
     }
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++)
-        finish(sums[j][0], sums[j][1], bias, other ? other + j * width : 0, y + j * width, columns, gated);
+        finish(sums[j][0], sums[j][1], bias, other ? other + j * beside : 0, y + j * width, width, columns, gated);
 }
 
 /* Numbers of rows that the compiler knows, so that the sums stay in registers. */
@@ -128,6 +134,7 @@ INLINE void shape_tiles(int64_t m) {
 /* `tile` for the up to 2 * TILE rows that the registers were shaped for. */
 INLINE void tiles(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
                   int64_t m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+    const int64_t beside = gated ? 2 * width : width;
     _Alignas(64) float sums[2 * TILE][COLUMNS];
     _tile_zero(0);
     _tile_zero(1);
@@ -154,8 +161,8 @@ INLINE void tiles(const Element *x, const Element *panel, const float *bias, con
         _tile_stored(3, sums[TILE] + TILE, 4 * COLUMNS);
     }
     for (int64_t j = 0; j < m; j++)
-        finish(_mm512_load_ps(sums[j]), _mm512_load_ps(sums[j] + TILE), bias, other ? other + j * width : 0,
-               y + j * width, columns, gated);
+        finish(_mm512_load_ps(sums[j]), _mm512_load_ps(sums[j] + TILE), bias, other ? other + j * beside : 0,
+               y + j * width, width, columns, gated);
 }
 #else
 #define TILE 1
@@ -167,8 +174,9 @@ INLINE void tiles(const Element *x, const Element *panel, const float *bias, con
 #endif
 
 /* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where there is one. Where it is gated, a
-   panel's first 16 outputs go through silu and are multiplied with its others: width is half of W's rows. bias has
-   COLUMNS numbers a panel. With few rows each thread has the same panels every time, and finds them in its cache. */
+   panel's first 16 outputs go through silu and are multiplied with its others: width is half of W's rows, and other,
+   [rows, 2 * width] with what is added to the first and then to the others, counts before. bias has COLUMNS numbers a
+   panel. With few rows each thread has the same panels every time, and finds them in its cache. */
 void product(const Element *x, const Element *weight, const float *bias, const Element *other, Element *y,
              int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
     const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
@@ -186,7 +194,7 @@ void product(const Element *x, const Element *weight, const float *bias, const E
                 const int64_t m = left < together ? left : together;
                 const Element *from = x + row * inputs, *w = weight + panel * COLUMNS * inputs;
                 const float *b = bias ? bias + panel * COLUMNS : 0;
-                const Element *o = other ? other + at : 0;
+                const Element *o = other ? other + row * width * (gated ? 2 : 1) + column : 0;
                 if (tiled && shape != m) shape_tiles(shape = m);
                 if (tiled)
                     tiles(from, w, b, o, y + at, m, inputs, width, width - column, gated);

@@ -106,10 +106,9 @@ class GatedProduct(PackedProduct):
     def __call__(self, x_NI: Tensor) -> Tensor:
         return self._times(x_NI, self._width, gated=True)
 
-    def both(self, x_NI: Tensor) -> Tensor:
-        """x G^T and then x U^T: [rows, 2 * width]."""
-        panels_NPHC = self._times(x_NI, self._outputs).view(len(x_NI), -1, 2, _HALF)
-        return panels_NPHC.transpose(1, 2).flatten(2)[:, :, : self._width].flatten(1)
+    def add(self, x_NI: Tensor, other_NE: Tensor) -> Tensor:
+        """silu(x G^T + the first half of other) * (x U^T + its second half)."""
+        return self._times(x_NI, self._width, other_NE.contiguous(), gated=True)
 
 
 def _interleaved(gate_EI: Tensor, up_EI: Tensor) -> Tensor:
