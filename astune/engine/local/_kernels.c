@@ -12,6 +12,7 @@
 #define FEW_TOKENS 32 /* for one thread */
 #define QUERIES 4     /* that read a key together */
 #define TOGETHER 8    /* rows that read an adapter's weight together */
+#define INPUTS 512    /* of these rows, widened at once */
 
 #ifdef __AVX512F__
 #define LANES 16
@@ -21,6 +22,7 @@
 #define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7}
 #endif
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
+typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Indices __attribute__((vector_size(4 * LANES)));
 
 #ifdef BFLOAT16
@@ -47,10 +49,7 @@ typedef float Element;
 
 INLINE float widened(Element x) { return x; }
 
-INLINE Lanes loaded(const Element *x) {
-    typedef float Elements __attribute__((vector_size(4 * LANES), aligned(4)));
-    return *(const Elements *)x;
-}
+INLINE Lanes loaded(const Element *x) { return *(const Floats *)x; }
 
 INLINE Element rounded(float x) { return x; }
 #endif
@@ -275,16 +274,22 @@ typedef struct {
 INLINE void add_low_rank_together(const Element *x, Element *y, const int64_t *rows, LowRank adapter, const int n,
                                   int64_t inputs, int64_t width) {
     const int64_t rank = adapter.rank;
-    float inner[n][rank];
-    for (int64_t r = 0; r < rank; r += LANES) {
-        Lanes sums[n];
-        for (int j = 0; j < n; j++) sums[j] = (Lanes){0};
-        for (int64_t i = 0; i < inputs; i++) {
-            const Lanes weight = loaded(adapter.down + i * rank + r);
-            for (int j = 0; j < n; j++) sums[j] += widened(x[rows[j] * inputs + i]) * weight;
-        }
+    float inner[n][rank], wide[n][INPUTS];
+    for (int j = 0; j < n; j++)
+        for (int64_t r = 0; r < rank; r++) inner[j][r] = 0;
+    for (int64_t first = 0; first < inputs; first += INPUTS) {
+        const int64_t left = inputs - first, count = left < INPUTS ? left : INPUTS;
         for (int j = 0; j < n; j++)
-            for (int k = 0; k < LANES; k++) inner[j][r + k] = sums[j][k];
+            for (int64_t i = 0; i < count; i++) wide[j][i] = widened(x[rows[j] * inputs + first + i]);
+        for (int64_t r = 0; r < rank; r += LANES) {
+            Lanes sums[n];
+            for (int j = 0; j < n; j++) sums[j] = *(const Floats *)(inner[j] + r);
+            for (int64_t i = 0; i < count; i++) {
+                const Lanes weight = loaded(adapter.down + (first + i) * rank + r);
+                for (int j = 0; j < n; j++) sums[j] += wide[j][i] * weight;
+            }
+            for (int j = 0; j < n; j++) *(Floats *)(inner[j] + r) = sums[j];
+        }
     }
     int64_t column = 0;
     for (; column + LANES <= adapter.outputs; column += LANES) {
@@ -316,7 +321,7 @@ INLINE void add_low_rank_together(const Element *x, Element *y, const int64_t *r
 void add_low_rank(const Element *x, Element *y, const int64_t *rows, const int64_t *ends, const LowRank *adapters,
                   int64_t count, int64_t policies, int64_t inputs, int64_t width, int64_t threads) {
     const int64_t total = ends[policies - 1];
-#pragma omp parallel for schedule(dynamic) if (total > FEW_TOKENS) num_threads(threads)
+#pragma omp parallel for schedule(dynamic) if (total > TOGETHER || policies > 1) num_threads(threads)
     for (int64_t block = 0; block < total / TOGETHER + policies; block++) {
         int64_t policy = 0, start = 0, behind = block; /* each policy's rows are in blocks of their own */
         while (policy < policies && behind >= (ends[policy] - start + TOGETHER - 1) / TOGETHER) {
