@@ -182,7 +182,7 @@ class Scheduler:
     def step(self) -> None:
         """Compute something for each running request, and one token for each that has its prompt behind it."""
         if not self._batch_invariant:
-            self._forward(sorted(self._plan(), key=lambda item: len(item.tokens)))
+            self._forward(sorted(self._plan(), key=lambda item: (len(item.tokens), item.request.params.policy)))
             return
         if prompts := self._plan_prompts():
             self._forward(prompts, self._prefill_rows)
