@@ -28,10 +28,18 @@ IMPORTED = (
     "transformers.models.auto.tokenization_auto",
     "transformers.models.llama.modeling_llama",
     "astune.cli.app",
+    "astune.cli._doctor",
+    "astune.cli._past_runs",
+    "astune.cli._report",
+    "astune.cli._train",
+    "astune.backbone.parts",
     "astune.engine.local.in_process",
+    "astune.env_service.server",
+    "astune.rollout.again",
     "astune.trainer.policy",
+    "uvicorn",
 )
-IMPORTED_BY_TESTS = ("agentscope", "anthropic", "openai", "peft")
+IMPORTED_BY_TESTS = ("agentscope", "anthropic", "openai", "peft", "schemathesis")
 """What tests import in one or another version, or not at all."""
 _ADDRESS = "ASTUNE_TESTS_WARM"
 """The variable with the socket of the process that forks; workers inherit it."""
@@ -155,13 +163,18 @@ class WarmCommands:
         return _read_at_import(environment) == _read_at_import(KEPT_ENVIRONMENT)
 
     def run(
-        self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        timeout_s: float,
+        code: str = COMMAND,
     ) -> tuple[int, str, str]:
-        """The exit status of `astune ARGUMENTS` in `folder`, below 0 that of a signal, and what it wrote."""
+        """The exit status of `astune ARGUMENTS`, or of `code`, in `folder`, below 0 that of a signal; what it wrote."""
         with open(os.devnull) as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             streams = [nothing.fileno(), out.fileno(), err.fileno()]
             status = self._process.run(
-                COMMAND, arguments, streams, folder=folder, environment=environment, timeout_s=timeout_s
+                code, arguments, streams, folder=folder, environment=environment, timeout_s=timeout_s
             )
             return status, *(os.pread(file.fileno(), _LARGEST_OUTPUT, 0).decode() for file in (out, err))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import bench_engine
 from benchmarks.bench_engine import Measured
@@ -39,21 +41,41 @@ serve(Echo())
 """
 
 
-@pytest.mark.parametrize(
-    ("weights", "tolerance"),
-    [
-        pytest.param("BF16", 0.0, marks=pytest.mark.slow),
-        pytest.param("F16", 1e-3, marks=pytest.mark.slow),
-        ("Q8_0", 1e-2),
-    ],
-)
-def test_a_gguf_file_holds_the_models_weights(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: WeightType, tolerance: float
+@pytest.fixture
+def few_words(tmp_path: Path) -> Path:
+    """A two-layer Llama of 64 tokens."""
+    words = [*"abcdefghijklmnopqrstuvwxyz", *map(str, range(36)), "ab"]
+    tokenizer = {
+        "model": {"vocab": {word: number for number, word in enumerate(words)}, "merges": [["a", "b"]]},
+        "added_tokens": [{"id": 63, "content": "<end>"}],
+    }
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        bos_token_id=63,
+        eos_token_id=63,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "few")
+    (tmp_path / "few" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return tmp_path / "few"
+
+
+@pytest.mark.parametrize(("weights", "tolerance"), [("BF16", 0.0), ("F16", 1e-3), ("Q8_0", 1e-2)])
+def test_a_gguf_file_holds_the_models_weights_and_words(
+    few_words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: WeightType, tolerance: float
 ):
     monkeypatch.setenv("ASTUNE_CACHE", str(tmp_path))
-    file = gguf_file(tiny_folder, weights)
-    tensors = {tensor.name: tensor for tensor in GGUFReader(file).tensors}
-    saved = load_file(tiny_folder / "model.safetensors")
+    file = gguf_file(few_words, weights)
+    read = GGUFReader(file)
+    assert read.fields["tokenizer.ggml.tokens"].contents()[-3:] == ["35", "ab", "<end>"]
+    assert read.fields["tokenizer.ggml.merges"].contents() == ["a b"]
+    tensors = {tensor.name: tensor for tensor in read.tensors}
+    saved = load_file(few_words / "model.safetensors")
     for ours, theirs in (
         ("model.embed_tokens", "token_embd"),
         ("model.layers.1.mlp.down_proj", "blk.1.ffn_down"),
@@ -63,7 +85,7 @@ def test_a_gguf_file_holds_the_models_weights(
         values = torch.tensor(dequantize(tensor.data, tensor.tensor_type)).reshape(expected.shape)
         torch.testing.assert_close(values, expected.bfloat16().float(), atol=tolerance, rtol=tolerance)
     written = file.stat().st_mtime_ns
-    assert gguf_file(tiny_folder, weights) == file
+    assert gguf_file(few_words, weights) == file
     assert file.stat().st_mtime_ns == written
 
 

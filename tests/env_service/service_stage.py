@@ -15,9 +15,11 @@ from threading import Thread
 from typing import Any
 
 import httpx
+from warm_commands import warm_commands
 
 ROOT = Path(__file__).parents[2]
 WORLDS = Path(__file__).with_name("service_worlds.py")
+_AS_PROGRAM = "import runpy; runpy.run_module('astune.env_service', run_name='__main__', alter_sys=True)"
 _READY = re.compile(r"on (http://\S+), up to")
 
 
@@ -83,6 +85,13 @@ class Service:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log += line
+
+
+def refused(*arguments: str, environment: Mapping[str, str] = os.environ) -> str:
+    """What a server that cannot start says before it ends with status 2, in a fork."""
+    status, _, err = warm_commands().run(ROOT, arguments, environment, 60, _AS_PROGRAM)
+    assert status == 2, err
+    return err
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from service_stage import ROOT, Service, children_of, is_running, running, wait_for, world
+from service_stage import Service, children_of, is_running, refused, running, wait_for, world
 
 from astune.env_service import EnvStep
 from astune.env_service.client import ServiceHandle
@@ -492,17 +491,15 @@ class TestStart:
         ],
     )
     def test_a_mistake_is_named_with_its_fix(self, arguments, said):
-        done = start(*arguments)
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
-        assert all(words in done.stderr for words in said), done.stderr
-        assert "hint: " in done.stderr
+        err = refused(*arguments)
+        assert "Traceback" not in err
+        assert all(words in err for words in said), err
+        assert "hint: " in err
 
     def test_a_taken_port_is_named_with_its_fix(self, service):
-        done = start("--env", "calculator", "--port", str(service.port))
-        assert done.returncode == 2
-        assert f"127.0.0.1:{service.port} cannot be listened on: Address already in use" in done.stderr
-        assert "choose another --port" in done.stderr
+        err = refused("--env", "calculator", "--port", str(service.port))
+        assert f"127.0.0.1:{service.port} cannot be listened on: Address already in use" in err
+        assert "choose another --port" in err
 
     def test_it_listens_on_loopback_alone_unless_told_otherwise(self, service):
         with open(f"/proc/{service.process.pid}/net/tcp") as file:
@@ -510,12 +507,6 @@ class TestStart:
         assert [address for address in listening if address.endswith(f":{service.port:04X}")] == [
             f"0100007F:{service.port:04X}"
         ]
-
-
-def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "astune.env_service", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_json_of_the_protocol_is_what_the_json_module_reads(service):

@@ -163,6 +163,7 @@ def test_the_block_mask_lets_each_token_see_exactly_its_own_path(tree: PrefixTre
         assert all(seen[queries * BLOCK :, key * BLOCK :][:BLOCK, :BLOCK].all() for key in keys[:count])
 
 
+@pytest.mark.slow
 @given(tree=trees(), heads=st.integers(1, 2), group=st.integers(1, 3))
 @settings(max_examples=examples(10))
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -176,6 +177,7 @@ def test_flex_attention_with_that_mask_is_tree_attention(tree: PrefixTree, heads
     torch.testing.assert_close(theirs[0].unflatten(0, (heads, group)).transpose(1, 2), ours)
 
 
+@pytest.mark.slow
 def test_flex_attention_that_fails_is_left_alone_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert _flex._tried(torch.device("cpu"), torch.float32, 16, 2, 1) is None  # its backward pass needs a GPU
