@@ -52,6 +52,34 @@ async def test_episodes_come_in_the_order_of_tasks_and_repeats(stage: Callable[.
     assert [episode.repeat for episode in playing.watcher.finished][:2] == [3, 3]
 
 
+async def test_kept_episodes_are_not_played_again_and_their_tokens_count_once(stage: Callable[..., Stage]) -> None:
+    class FailsFirst(Talks):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await super().execute(task, proxy)
+            if proxy.repeat == 1 and len(tried) == 0:
+                tried.append(1)
+                raise ValueError("planned")
+
+    tried: list[int] = []
+    [before] = await stage(FailsFirst, max_attempts=2).play([task()], num_repeat=3)
+    failed, again = before.failed_attempts[0], before.episodes[1]
+    assert (failed.attempt, again.attempt) == (1, 2)
+    playing = stage(Talks)
+    playing.pool.keep([[before.episodes[0]], [failed, again]])
+    counted = playing.engine.stats()
+    [group] = await playing.play([task()], num_repeat=3)
+    assert group.episodes[:2] == before.episodes[:2]
+    assert group.failed_attempts == [failed]
+    assert playing.watcher.started == [group.episodes[2].episode_id] == [before.episodes[2].episode_id]
+    balance = playing.pool.balance([group], counted, playing.engine.stats())
+    assert balance.difference == 0
+    said = failed.forest.sampled_tokens()
+    assert (balance.sampled, balance.trained) == (4 * said, 3 * said)
+    [following] = await playing.play([task()], num_repeat=3, step=2)
+    assert len(playing.watcher.started) == 4
+    assert len(following.episodes) == 3
+
+
 async def test_no_more_episodes_run_at_once_than_allowed(stage: Callable[..., Stage]) -> None:
     running = most = 0
 
