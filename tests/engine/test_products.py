@@ -14,7 +14,7 @@ from astune.engine.local import _cpu_linear, _products
 Layers = tuple[Callable[..., _cpu_linear.Linear], Callable[..., _cpu_linear.Gate]]
 PRECISION = 3e-3
 """Relative error of a whole tensor; bfloat16 rounds each number by up to 1/512 of it."""
-ROWS = [1, 2, 12, 13, 16, 17, 33, 65, 300]
+ROWS = [1, 2, 11, 12, 13, 16, 17, 33, 64, 65, 300]
 SHAPES = [(576, 192), (50, 33), (1536, 576)]
 OURS = pytest.mark.skipif(not _products.are_available(torch.bfloat16, 2), reason="this CPU lacks AVX512-BF16")
 
@@ -68,9 +68,8 @@ def test_a_gate_multiplies_what_it_activates(
     layer, other = layers[1](gate, up, biases), numbers(rows, 2 * outputs)
     to_gate, to_up = other.double().chunk(2, dim=1)
     assert_close(layer(x), F.silu(of_gate) * of_up)
-    assert_close(
-        layer.add(x, other), F.silu(of_gate + to_gate) * (of_up + to_up), roundings=2
-    )  # oneDNN's are sums first
+    roundings = 1 if isinstance(layer, _products.GatedProduct) else 2  # oneDNN rounds the sums first
+    assert_close(layer.add(x, other), F.silu(of_gate + to_gate) * (of_up + to_up), roundings)
 
 
 @OURS
