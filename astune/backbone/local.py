@@ -58,85 +58,74 @@ class LocalBackbone(Backbone):
         *,
         base_dir: Path | None = None,
     ) -> None:
-        await train(config, parts, run, observer, base_dir=base_dir)
+        """Train until the end, resuming from the run's newest checkpoint if it has one.
 
+        Raises:
+            AstuneError: something that only the user can fix; everything up to the last whole step is on disk.
+        """
+        from astune.trainer.handover_proof import prove_handover
+        from astune.trainer.ledger import StepLedger
+        from astune.trainer.local import LocalTrainer
+        from astune.trainer.policies import Policies
+        from astune.trainer.policy import PolicyTrainer
+        from astune.trainer.resume_point import ResumePoint
 
-async def train(
-    config: AstuneConfig,
-    parts: UserParts,
-    run: RunDirectory,
-    observer: RunObserver,
-    *,
-    base_dir: Path | None = None,
-) -> None:
-    """Train until the end, resuming from the run's newest checkpoint if it has one.
-
-    Raises:
-        AstuneError: something that only the user can fix; everything up to the last whole step is on disk.
-    """
-    from astune.trainer.handover_proof import prove_handover
-    from astune.trainer.ledger import StepLedger
-    from astune.trainer.local import LocalTrainer
-    from astune.trainer.policies import Policies
-    from astune.trainer.policy import PolicyTrainer
-    from astune.trainer.resume_point import ResumePoint
-
-    check_trainable(config, parts)
-    observer.on_phase("loading the model")
-    order = task_order(config, parts)
-    async with open_model(config, PublishedWeights(run.path / "weights"), own=parts.engine) as model:
-        require_trainable(model)
-        several = bool(config.models)
-        policy = (
-            Policies.load(folders(config), config, parts.algorithm)
-            if several
-            else PolicyTrainer.load(model_folder(config), config, parts.algorithm)
-        )
-        engine = model.engine
-        checkpoint, resumed = run.checkpoints.resume_point(observer.on_note), None
-        if checkpoint is not None:
-            resumed = ResumePoint.read(checkpoint)
-            policy.load_state(checkpoint.state)
-            order.load_state_dict(resumed.order)
-        if model.apart and isinstance(policy, PolicyTrainer):
-            observer.on_phase("proving that weights reach the engine")
-            await prove_handover(engine, policy)
-        elif resumed is not None or several:
-            await policy.publish(engine)
-        # Nothing that was recorded is moved before everything needed to resume is known to be there.
-        kept = rewind(
-            run,
-            config,
-            step=-1 if resumed is None else resumed.step,
-            version=policy.version,
-            tasks=order.following(config.trainer.tasks_per_step),
-            whole_groups=isinstance(parts.judge, GroupJudgeBase),
-            origin=origin_of(config, [folder for _, folder in folders(config)], base_dir),
-            tell=observer.on_note,
-        )
-        run.save_vocabulary(model.renderer.vocabulary())
-        with run.open_episodes() as episodes, run.open_metrics() as metrics:
-            validation_tasks = parts.validation_tasks[: config.trainer.validation.max_tasks]
-            ledger = StepLedger(
-                config,
-                episodes=episodes,
-                metrics=metrics,
-                checkpoints=run.checkpoints,
-                n_validation_tasks=len(validation_tasks),
-                resumed=resumed,
-                on_record=observer.on_record,
+        check_trainable(config, parts)
+        observer.on_phase("loading the model")
+        order = task_order(config, parts)
+        async with open_model(config, PublishedWeights(run.path / "weights"), own=parts.engine) as model:
+            require_trainable(model)
+            several = bool(config.models)
+            policy = (
+                Policies.load(folders(config), config, parts.algorithm)
+                if several
+                else PolicyTrainer.load(model_folder(config), config, parts.algorithm)
             )
-            trainer = LocalTrainer(
+            engine = model.engine
+            checkpoint, resumed = run.checkpoints.resume_point(observer.on_note), None
+            if checkpoint is not None:
+                resumed = ResumePoint.read(checkpoint)
+                policy.load_state(checkpoint.state)
+                order.load_state_dict(resumed.order)
+            if model.apart and isinstance(policy, PolicyTrainer):
+                observer.on_phase("proving that weights reach the engine")
+                await prove_handover(engine, policy)
+            elif resumed is not None or several:
+                await policy.publish(engine)
+            # Nothing that was recorded is moved before everything needed to resume is known to be there.
+            kept = rewind(
+                run,
                 config,
-                policy=policy,
-                engine=engine,
-                rollouts=_training(model, parts, Recorder(episodes, observer), kept),
-                order=order,
-                validation_tasks=validation_tasks,
-                ledger=ledger,
-                observer=observer,
+                step=-1 if resumed is None else resumed.step,
+                version=policy.version,
+                tasks=order.following(config.trainer.tasks_per_step),
+                whole_groups=isinstance(parts.judge, GroupJudgeBase),
+                origin=origin_of(config, [folder for _, folder in folders(config)], base_dir),
+                tell=observer.on_note,
             )
-            await trainer.fit()
+            run.save_vocabulary(model.renderer.vocabulary())
+            with run.open_episodes() as episodes, run.open_metrics() as metrics:
+                validation_tasks = parts.validation_tasks[: config.trainer.validation.max_tasks]
+                ledger = StepLedger(
+                    config,
+                    episodes=episodes,
+                    metrics=metrics,
+                    checkpoints=run.checkpoints,
+                    n_validation_tasks=len(validation_tasks),
+                    resumed=resumed,
+                    on_record=observer.on_record,
+                )
+                trainer = LocalTrainer(
+                    config,
+                    policy=policy,
+                    engine=engine,
+                    rollouts=_training(model, parts, Recorder(episodes, observer), kept),
+                    order=order,
+                    validation_tasks=validation_tasks,
+                    ledger=ledger,
+                    observer=observer,
+                )
+                await trainer.fit()
 
 
 async def evaluate(config: AstuneConfig, parts: UserParts, observer: RolloutObserver) -> list[EpisodeGroup]:
