@@ -17,9 +17,14 @@ SERVER_ERRORS = 3
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 """Waits between attempts double from the first to the longest, unless the server specifies them."""
 
+LATE = 1 / 8
+"""Fraction of the timeout without a byte after which a service that answers a repetition once is asked again. A
+connection that fell silent then costs an eighth of the deadline, and a slow call is repeated seven times at most."""
+
 GONE = (404, 410)
 """Response of a service for an instance that does not exist, or no longer."""
 
+_INSTANT_S = 0.001
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BUSY = (429, 503)
 
@@ -41,21 +46,28 @@ class Effort:
         what: name of the call in errors.
         timeout_s: seconds for all attempts together.
         repeatable: False if a call whose response was lost must not be repeated.
+        joined: whether the service lets a repetition wait for the call that it repeats.
         server_errors: number of responses of 500 and above after which it is given up.
     """
 
-    def __init__(self, what: str, *, timeout_s: float, repeatable: bool, server_errors: int) -> None:
+    def __init__(self, what: str, *, timeout_s: float, repeatable: bool, joined: bool, server_errors: int) -> None:
         self._what = what
         self._began = time.monotonic()
         self._timeout_s = timeout_s
         self._repeatable = repeatable
+        self._joined = joined and repeatable
         self._unheard_since: float | None = None
         self._server_errors_left = server_errors
         self._wait_s = FIRST_WAIT_S
 
     @property
     def left_s(self) -> float:
-        return max(0.001, self._began + self._timeout_s - time.monotonic())
+        return max(_INSTANT_S, self._began + self._timeout_s - time.monotonic())
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a byte of the answer after which an attempt is given up."""
+        return min(self.left_s, self._timeout_s * LATE) if self._joined else self.left_s
 
     def after_silence(self, cause: httpx.TransportError) -> float:
         """Return the seconds until the next attempt after no response.
@@ -67,7 +79,10 @@ class Effort:
         if not self._repeatable and not isinstance(cause, _NOT_SENT):
             raise EnvError(f"{self._what}: {reason}", hint=_LOST_STEP) from cause
         if isinstance(cause, httpx.ReadTimeout):
-            raise EnvError(f"{self._what}: no answer for {self._timeout_s:g} s", hint=_TOO_SLOW) from cause
+            if not self._joined or self.left_s <= _INSTANT_S:
+                raise EnvError(f"{self._what}: no answer for {self._timeout_s:g} s", hint=_TOO_SLOW) from cause
+            self._unheard_since = None  # it accepted the connection
+            return 0.0
         now = time.monotonic()
         self._unheard_since = self._unheard_since or now
         if now - self._unheard_since > UNHEARD_S:

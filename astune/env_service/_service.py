@@ -1,7 +1,7 @@
 """Endpoints of an environment service, and the release of unused instances.
 
-A request that a client repeats because a response was lost is not applied twice: an instance keeps its first state and
-its last step's response.
+A request that a client repeats because a response was lost or late is not applied twice: an instance keeps its first
+state and its last step's response, and a repetition waits for a call that is still in flight.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import uuid
 from dataclasses import asdict
 from typing import Any
 
+from astune.env_service._in_flight import InFlight
 from astune.env_service._places import Instance, Places, Refusal, refusal
 from astune.env_service._wire import ANY_ENV, HOSTS, Request
 from astune.processes.worker import CallFailed, WorkerLost
@@ -36,6 +37,7 @@ class Service:
         self._env = env
         self._idle_release_s = idle_release_s
         self._call_timeout_s = call_timeout_s
+        self._in_flight = InFlight()
         self._janitor: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -116,18 +118,24 @@ class Service:
         instance = self._places.find(request.instance_id)
         if instance is None:
             return False
+        await self._in_flight.join((instance.instance_id, "release"), lambda: self._release(instance))
+        return True
+
+    async def _release(self, instance: Instance) -> None:
         if instance.lock.locked():
             await self._places.end(instance, "it was released during a call")
         else:
             await self._close(instance, "it was released")
-        return True
 
     async def _ask(self, request: Request, name: str, **given: Any) -> Any:
-        async with (
-            self._places.using(request.instance_id) as (instance, worker),
-            self._places.ended_by_failure(instance, may_raise=True),
-        ):
-            return await worker.call(name, timeout_s=self._call_timeout_s, **given)
+        async def ask() -> Any:
+            async with (
+                self._places.using(request.instance_id) as (instance, worker),
+                self._places.ended_by_failure(instance, may_raise=True),
+            ):
+                return await worker.call(name, timeout_s=self._call_timeout_s, **given)
+
+        return await self._in_flight.join((request.instance_id, name, *given.values()), ask)
 
     async def _close(self, instance: Instance, reason: str) -> None:
         async with instance.lock, self._places.ended_by_failure(instance):

@@ -2,7 +2,8 @@
 
 A call is retried while that can help: no response, no free slot, a server error. Otherwise an EnvError is raised; a
 state is never made up. A step whose response was lost is repeated only if the server declares (by its `Step-Index`
-header) that it applies a repeated one once. Otherwise the episode is retried.
+header) that it applies a repeated one once. Otherwise the episode is retried. Such a server is also asked again while
+a response is late, on a new connection.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ T = TypeVar("T")
 _OF_TIMEOUT = 0.95
 """Fraction of the timeout after which a call gives up, before its caller does without knowing the cause."""
 
+_indexed_urls: set[str] = set()
+"""Services whose last `create` declared that they apply a repeated step once; so the next `create` may be repeated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -70,6 +74,7 @@ class EnvServiceClient:
         what: str,
         timeout_s: float,
         repeatable: bool = True,
+        joined: bool = False,
         may_be_gone: bool = False,
     ) -> Answer:
         """Return the response of `endpoint`.
@@ -77,6 +82,7 @@ class EnvServiceClient:
         Args:
             what: name of the call in errors.
             repeatable: False if a call whose response was lost must not be repeated.
+            joined: whether the service lets a repetition wait for the call that it repeats.
             may_be_gone: whether a missing instance is not an error; the response is then empty.
 
         Raises:
@@ -87,10 +93,10 @@ class EnvServiceClient:
         errors = (
             1 if may_be_gone else SERVER_ERRORS
         )  # after a failed release, the next response is that there is no instance
-        effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, server_errors=errors)
+        effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, joined=joined, server_errors=errors)
         while True:
             try:
-                response = await self._post(endpoint, body, what, timeout_s=effort.left_s)
+                response = await self._post(endpoint, body, what, timeout_s=effort.left_s, silence_s=effort.silence_s)
             except httpx.TransportError as cause:
                 wait_s = effort.after_silence(cause)
             else:
@@ -104,17 +110,19 @@ class EnvServiceClient:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def _post(self, endpoint: str, body: bytes, what: str, *, timeout_s: float) -> httpx.Response:
-        """The whole answer. The limit holds for all of it together, also where a server drips bytes.
+    async def _post(
+        self, endpoint: str, body: bytes, what: str, *, timeout_s: float, silence_s: float
+    ) -> httpx.Response:
+        """Return the whole answer, within `timeout_s` also where a server drips bytes.
 
         Raises:
             EnvError: the answer is larger than `MAX_BODY_BYTES`.
-            httpx.TransportError: there is none, or it is not complete in time.
+            httpx.TransportError: there is none, it is not complete in time, or no byte came for `silence_s`.
         """
 
         async def whole() -> httpx.Response:
-            url = f"{self._url}/{endpoint}"
-            async with self._http.stream("POST", url, content=body, timeout=timeout_s) as response:
+            url, limits = f"{self._url}/{endpoint}", httpx.Timeout(timeout_s, read=silence_s)
+            async with self._http.stream("POST", url, content=body, timeout=limits) as response:
                 content = bytearray()
                 async for piece in response.aiter_bytes():
                     content += piece
@@ -145,13 +153,14 @@ class ServiceHandle(EnvironmentHandle):
         self._client: EnvServiceClient | None = None
         self._steps = 0
         self._finished = False
-        self._steps_are_indexed = False
+        self._steps_are_indexed = url in _indexed_urls
 
     async def create(self) -> EnvState:
         self._client = EnvServiceClient(self._url)
         params = {"seed": self._seed, "task": asdict(self._task)}
         answer = await self._ask(self._client, "create", params=params)
         self._steps_are_indexed = answer.step_index is not None
+        (_indexed_urls.add if self._steps_are_indexed else _indexed_urls.discard)(self._url)
         return read_state(answer.data, self._name("create"))
 
     async def step(self, action: Message) -> EnvStep:
@@ -224,6 +233,7 @@ class ServiceHandle(EnvironmentHandle):
         **settings: bool,
     ) -> Answer:
         request = Request(self._env_type, self._task.task_id, self._instance_id, messages or {}, params or {})
+        settings["joined"] = self._steps_are_indexed
         return await client.call(endpoint, request, what=self._name(endpoint), timeout_s=self._timeout_s, **settings)
 
     def _live(self) -> EnvServiceClient:

@@ -138,3 +138,25 @@ class Unclosed(Counter):
 
     def close(self) -> None:
         raise RuntimeError("the door is stuck")
+
+
+class Slow(Counter):
+    """Takes a second for everything, and counts it."""
+
+    def __init__(self, task, seed) -> None:
+        super().__init__(task, seed)
+        self.evaluations = 0
+        time.sleep(1)
+
+    def step(self, action: dict[str, Any]) -> EnvStep:
+        time.sleep(1)
+        return super().step(action)
+
+    def evaluate(self, sparse: bool = True) -> float:
+        time.sleep(1)
+        self.evaluations += 1
+        return super().evaluate(sparse)
+
+    def close(self) -> None:
+        time.sleep(1)
+        sys.stderr.write(f"closed after {self.steps} steps and {self.evaluations} evaluations\n")

@@ -284,6 +284,10 @@ class TestNothingIsInvented:
             with pytest.raises(EnvError, match=r"no answer for 0.475 s; .*raise rollout.call_timeout_s"):
                 await handle.create()
             assert time.perf_counter() - start < 3
+            silent.accept()[0].close()
+            silent.settimeout(0)
+            with pytest.raises(BlockingIOError):  # what may not know repetitions is asked once
+                silent.accept()
 
     async def test_an_address_needs_its_scheme(self):
         with pytest.raises(EnvError, match="write it with http://"):
