@@ -58,6 +58,7 @@ class Effort:
         self._joined = joined and repeatable
         self._unheard_since: float | None = None
         self._server_errors_left = server_errors
+        self._server_error = ""
         self._wait_s = FIRST_WAIT_S
 
     @property
@@ -106,9 +107,19 @@ class Effort:
         if status < 500:
             raise EnvError(f"{self._what}: {reason}")
         self._server_errors_left -= 1
+        self._server_error = reason
         if not self._repeatable or self._server_errors_left <= 0:
             raise EnvError(f"{self._what}: {reason}", hint=_FAILS_THERE)
         return self._wait(reason, _FAILS_THERE, self._next_wait_s())
+
+    def require_no_server_error(self) -> None:
+        """Check that a missing instance did not end in an earlier attempt of this call.
+
+        Raises:
+            EnvError: an earlier attempt failed in the server.
+        """
+        if self._server_error:
+            raise EnvError(f"{self._what}: {self._server_error}", hint=_FAILS_THERE)
 
     def _wait(self, reason: str, hint: str, wait_s: float) -> float:
         if wait_s >= self.left_s:

@@ -9,6 +9,7 @@ a response is late, on a new connection.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import ssl
 import uuid
@@ -32,7 +33,7 @@ from astune.env_service._wire import (
     read_text,
 )
 from astune.env_service.base import EnvState, EnvStep
-from astune.env_service.handle import EnvironmentHandle
+from astune.env_service.handle import RELEASE_S, EnvironmentHandle
 from astune.schema import EnvError, Message, Task, is_loopback, start_in_thread
 from astune.schema.plain_json import shortened
 
@@ -91,8 +92,8 @@ class EnvServiceClient:
         what = f"{what} at {self._url}/{endpoint}"
         body = request.to_json()
         errors = (
-            1 if may_be_gone else SERVER_ERRORS
-        )  # after a failed release, the next response is that there is no instance
+            1 if may_be_gone and not joined else SERVER_ERRORS
+        )  # unknown servers may report the next release as done
         effort = Effort(what, timeout_s=timeout_s, repeatable=repeatable, joined=joined, server_errors=errors)
         while True:
             try:
@@ -100,10 +101,11 @@ class EnvServiceClient:
             except httpx.TransportError as cause:
                 wait_s = effort.after_silence(cause)
             else:
-                if may_be_gone and response.status_code in GONE:
+                if may_be_gone and _is_gone(response, what):
+                    effort.require_no_server_error()
                     return Answer(None, None)
                 if response.status_code < 400:
-                    return Answer(_data_of(response, what, may_be_gone), response.headers.get(STEP_INDEX))
+                    return Answer(_data_of(response, what), response.headers.get(STEP_INDEX))
                 wait_s = effort.after_error(response)
             await asyncio.sleep(wait_s)
 
@@ -186,7 +188,7 @@ class ServiceHandle(EnvironmentHandle):
         if client is None:
             return
         try:
-            await self._ask(client, "release", may_be_gone=True)
+            await self._ask(client, "release", timeout_s=RELEASE_S * _OF_TIMEOUT, may_be_gone=True)
         finally:
             await client.aclose()
 
@@ -230,11 +232,13 @@ class ServiceHandle(EnvironmentHandle):
         *,
         messages: Message | None = None,
         params: dict[str, Any] | None = None,
+        timeout_s: float = math.inf,
         **settings: bool,
     ) -> Answer:
         request = Request(self._env_type, self._task.task_id, self._instance_id, messages or {}, params or {})
         settings["joined"] = self._steps_are_indexed
-        return await client.call(endpoint, request, what=self._name(endpoint), timeout_s=self._timeout_s, **settings)
+        timeout_s = min(timeout_s, self._timeout_s)
+        return await client.call(endpoint, request, what=self._name(endpoint), timeout_s=timeout_s, **settings)
 
     def _live(self) -> EnvServiceClient:
         if self._client is None:
@@ -269,18 +273,28 @@ def run_alone(work: Coroutine[Any, Any, T]) -> T:
     return start_in_thread(lambda: asyncio.run(work), name="astune-env-service").result()
 
 
-def _data_of(response: httpx.Response, what: str, may_be_gone: bool) -> Any:
+def _data_of(response: httpx.Response, what: str) -> Any:
+    data, success = _read(response, what)
+    if not success:
+        raise EnvError(f"{what}: no success, {shortened(response.text)}", hint="the server's log may say why")
+    return data
+
+
+def _is_gone(response: httpx.Response, what: str) -> bool:
+    """Return whether there is no such instance."""
+    return response.status_code in GONE or (response.status_code < 400 and not _read(response, what)[1])
+
+
+def _read(response: httpx.Response, what: str) -> tuple[Any, bool]:
+    """Return the data, and whether the call succeeded."""
     try:
         answer = response.json()
-        data, success = answer["data"], answer["success"]
+        return answer["data"], answer["success"] is True
     except (ValueError, TypeError, KeyError) as cause:
         raise EnvError(
             f'{what}: expected {{"success", "data"}}, found {shortened(response.text)}',
             hint="something else listens there; correct env_url",
         ) from cause
-    if success is not True and not may_be_gone:
-        raise EnvError(f"{what}: no success, {shortened(response.text)}", hint="the server's log may say why")
-    return data
 
 
 def _authorization() -> dict[str, str]:

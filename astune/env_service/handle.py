@@ -21,6 +21,8 @@ T = TypeVar("T")
 ENV_URL = "env_url"
 """The field of a task's metadata that names the service which hosts its environment."""
 CALL_TIMEOUT_S = 300.0
+RELEASE_S = 30.0
+"""Seconds to wait for an environment to close; one that is stuck in a step never will."""
 
 
 class EnvironmentHandle(ABC):

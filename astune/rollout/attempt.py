@@ -12,6 +12,7 @@ from typing import Any
 from astune.config.league import PastPlayer
 from astune.context_tracker import ContextTracker
 from astune.env_service import EnvironmentHandle, EnvState, open_environment
+from astune.env_service.handle import RELEASE_S
 from astune.renderers import Comparison
 from astune.rollout.overflow import UNJUDGED, require_consequence
 from astune.rollout.ranking import UNRANKED
@@ -38,9 +39,6 @@ from astune.task_judge import GroupJudgeBase
 from astune.workflow import AstuneProxy, EpisodeModel, WorkflowOutput
 
 _log = logging.getLogger(__name__)
-
-_RELEASE_S = 30.0
-"""Seconds to wait for an environment to close; one that is stuck in a step never will."""
 
 _REFUSED_CALLS = 100
 """Refused calls after which an agent that repeats a prompt that does not fit is stopped."""
@@ -142,7 +140,7 @@ class Attempt:
             return None
         what = f"releasing the environment of task {self._task.task_id}"
         try:
-            async with boundary(EnvError, what, timeout_s=min(_RELEASE_S, self._config.rollout.call_timeout_s)):
+            async with boundary(EnvError, what, timeout_s=min(RELEASE_S, self._config.rollout.call_timeout_s)):
                 await self._environment.release()
         except AstuneError as failure:
             return f"{failure.kind}: {failure}"

@@ -16,6 +16,7 @@ from faulty_wire import FaultyWire
 from service_stage import Service, running, wait_for, world
 from services import until
 
+from astune.env_service import client
 from astune.env_service.client import ServiceHandle
 from astune.schema import EnvError, Task
 
@@ -139,3 +140,37 @@ async def test_a_service_that_was_stopped_for_less_takes_the_step_once(service):
         assert (await asking).state == [{"role": "user", "content": "step 1"}]
         assert (await handle.step(GO)).state == [{"role": "user", "content": "step 2"}]
         await handle.release()
+
+
+async def test_a_release_that_was_answered_with_an_error_on_the_way_is_asked_for_again(service):
+    async with wired(service) as (wire, handle):
+        await handle.create()
+        wire.go_wrong(("500",), 1.0, 0)
+        releasing = asyncio.ensure_future(handle.release())
+        await until(lambda: wire.met["500"], "an error")
+        wire.go_wrong((), 0.0, 0)
+        await releasing
+    assert service.capacity()[0] == 0
+
+
+async def test_an_environment_that_does_not_close_stays_an_error_when_its_release_is_repeated():
+    with running(world("Unclosed"), "--max-instances", "2") as service:
+        handles = [handle_at(service.port, service.env) for _ in range(2)]
+        for handle in handles:
+            await handle.create()
+            with pytest.raises(EnvError, match=r"500 instance .*the door is stuck"):
+                await handle.release()
+        assert service.capacity()[0] == 0
+
+
+async def test_a_release_has_a_deadline_of_its_own(service, monkeypatch):
+    handle = handle_at(service.port, service.env)
+    await handle.create()
+    monkeypatch.setattr(client, "RELEASE_S", 1.0)
+    os.kill(service.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EnvError, match=r"no answer for 0\.95 s"):
+            await handle.release()
+    finally:
+        os.kill(service.process.pid, signal.SIGCONT)
+    wait_for(lambda: service.capacity()[0] == 0, "the release")
