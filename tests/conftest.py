@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer.main
 from examples import FAST_TIER
 from hypothesis import settings
 from warm_commands import STAND_IN, keep_environment, start_warm_process
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from astune.renderers import Renderer
 
 let_openmp_spin_briefly()
+ssl.create_default_context = cache(ssl.create_default_context)  # reading the authorities takes an HTTP client 26 ms
+typer.main.get_command = cache(typer.main.get_command)  # and building the commands takes one of ours 30 ms
 settings.register_profile("astune", deadline=None)  # a busy machine is no defect
 settings.load_profile("astune")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -165,6 +165,7 @@ def test_the_terminal_is_left_as_it_was_when_the_run_fails(tmp_path) -> None:
     assert "1/100" in on.file.getvalue()
 
 
+@pytest.mark.slow
 def test_the_display_redraws_at_most_five_times_a_second_and_costs_little(tmp_path) -> None:
     on = console()
     with RunDirectory.create(tmp_path, "x") as run, open_display(AstuneConfig(), run, console=on) as progress:

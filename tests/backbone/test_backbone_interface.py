@@ -56,6 +56,7 @@ def test_every_shipped_backbone_is_found_and_accepted_by_the_configuration():
         assert isinstance(find_backbone(load_config(None, [f"backbone={name}"]).backbone), Backbone)
 
 
+@pytest.mark.slow
 def test_no_shipped_backbone_imports_torch_before_it_trains():
     code = "from astune.backbone.base import *; import sys; [find_backbone(name) for name in shipped_backbones()]"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from examples import some
 from safetensors.torch import save_file
 from trainer_helpers import node
 
@@ -500,14 +501,17 @@ GROUPED = GroupFinished(
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        [ONE],
-        [STARTED, ONE, ONE],
-        [STARTED, ONE, STARTED],
-        [STARTED, GROUPED],
-        [STARTED, ONE, GROUPED, ONE],
-        [STARTED, ONE, GROUPED, GROUPED],
-    ],
+    some(
+        [
+            [ONE],
+            [STARTED, ONE, ONE],
+            [STARTED, ONE, STARTED],
+            [STARTED, GROUPED],
+            [STARTED, ONE, GROUPED, ONE],
+            [STARTED, ONE, GROUPED, GROUPED],
+        ],
+        2,
+    ),
 )
 async def test_a_report_out_of_order_ends_the_run(tmp_path: Path, sent: list[Message | Episode]) -> None:
     def send(reports: Reports, what: Message | Episode) -> None:

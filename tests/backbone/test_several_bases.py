@@ -83,6 +83,7 @@ def test_a_whole_model_and_adapters_on_two_bases_are_trained_resumed_measured_an
     assert "has the policies village, wolf" in astune(folder, "chat", str(run.path), "--message", "hi", status=1)
 
 
+@pytest.mark.slow
 def test_models_of_another_tokenizer_or_template_are_refused_by_name(tiny_folder: Path, tmp_path: Path) -> None:
     models = {"wolf": {"path": str(copied(tiny_folder, tmp_path / "same"))}}
     assert [base.whole for base, _ in folders(of(tiny_folder, models))] == [None, "wolf"]

@@ -91,6 +91,7 @@ def test_every_flag_and_command_is_in_the_help(astune):
     assert astune()[1] == out
 
 
+@pytest.mark.slow
 def test_the_launcher_is_the_same_command():
     outputs = [
         subprocess.run(

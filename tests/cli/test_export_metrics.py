@@ -40,6 +40,7 @@ def test_the_table_in_csv_has_every_number_and_empty_fields_for_what_a_row_does_
     )
 
 
+@pytest.mark.slow
 def test_the_table_in_parquet_has_types(run, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     astune(tmp_path, "export-metrics", str(run.parent), "--to", "parquet")
@@ -52,6 +53,7 @@ def test_the_table_in_parquet_has_types(run, tmp_path):
     assert math.isnan(table.column("reward/mean").to_pylist()[1])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_said_in_one_line(run, tmp_path):
     failed = astune(tmp_path, "export-metrics", str(run), "--to", "csv", "--out", str(run), status=1)
     assert "it is a folder" in failed

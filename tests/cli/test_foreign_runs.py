@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from astune_command import astune
+from examples import some
 from terminal import on_a_terminal, read_until
 
 from astune.config import import_class
@@ -46,7 +47,7 @@ def foreign_run(folder: Path, mark: Path, reference: str, file: str) -> Path:
 
 @pytest.mark.parametrize(
     ("reference", "file"),
-    [("judge.py->Judge", "judge.py"), ("{run}/backup/sources/j.py->Judge", "backup/sources/j.py")],
+    some([("{run}/backup/sources/j.py->Judge", "backup/sources/j.py"), ("judge.py->Judge", "judge.py")], 1),
 )
 def test_replay_does_not_import_the_judge_that_a_run_brings(tmp_path: Path, mark: Path, reference: str, file: str):
     run = foreign_run(tmp_path, mark, reference, file)
@@ -58,6 +59,7 @@ def test_replay_does_not_import_the_judge_that_a_run_brings(tmp_path: Path, mark
     assert mark.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "imported"), [("\n", False), ("y\n", True)])
 def test_on_a_terminal_replay_asks_first(tmp_path: Path, mark: Path, answer: str, imported: bool):
     run = foreign_run(tmp_path, mark, "judge.py->Judge", "judge.py")

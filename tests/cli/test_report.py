@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import draw_curve
 import pytest
+from examples import some
 
 from astune.cli.app import run as run_command
 from astune.runs import RunDirectory, balance_metrics, message_text
@@ -172,7 +173,7 @@ def test_the_report_has_the_table_the_episodes_the_curve_the_books_and_the_folde
     assert "example?" not in text
 
 
-@pytest.mark.parametrize("width", [20, 50, 71, 72, 120])
+@pytest.mark.parametrize("width", some([50, 20, 71, 72, 120], 2))
 def test_the_report_fits_the_terminal(generated, width) -> None:
     path = generated(answer="a very long answer " * 100)
     text = printed(path, width)
@@ -353,6 +354,7 @@ def test_a_chart_puts_high_values_above_low_ones_and_fits_its_width(recorded) ->
     assert chart_of(printed(recorded({3: 7.5}), 30))[0].startswith(" 7.50")
 
 
+@pytest.mark.slow
 def test_reporting_needs_neither_torch_nor_a_terminal_with_all_characters(generated) -> None:
     program = f"""
 import sys
@@ -371,6 +373,7 @@ finally:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_svg_is_the_same_whatever_the_terminal_and_cuts_no_line(generated) -> None:
     path = generated()
     measured = printed(path, 20).splitlines()[-2]

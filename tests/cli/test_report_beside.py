@@ -35,6 +35,7 @@ def test_four_rows_say_what_prompts_and_training_came_to(generated: Callable[...
     assert "each measured on the same 8 held-out tasks" in told
 
 
+@pytest.mark.slow
 def test_runs_that_were_measured_on_other_tasks_are_not_compared(
     generated: Callable[..., Path],  # noqa: F811
     tmp_path: Path,
@@ -45,6 +46,7 @@ def test_runs_that_were_measured_on_other_tasks_are_not_compared(
     assert "other held-out tasks" in astune(tmp_path, "report", str(one), str(other), status=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [{"steps": 1}, {"validate": False}])
 def test_a_run_without_two_measurements_is_named(
     generated: Callable[..., Path],  # noqa: F811

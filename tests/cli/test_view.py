@@ -250,6 +250,7 @@ def test_after_a_debug_run_elsewhere_the_last_line_opens_its_episode(tmp_path, d
         assert url.endswith(f"/#run=&id={last[-1]}")
 
 
+@pytest.mark.slow
 def test_the_installed_commands_are_there():
     scripts = (ROOT / "pyproject.toml").read_text()
     assert 'beast_logger_go = "astune.cli:beast_logger_go"' in scripts

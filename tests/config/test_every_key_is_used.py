@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 import astune
 from astune.config import schema
 from astune.config.keys import NAME, all_keys, keys_of
@@ -40,6 +42,7 @@ SECTIONS: dict[str, Section] = {
 }
 
 
+@pytest.mark.slow
 def test_every_key_is_read_somewhere():
     read = keys_read_in(*PACKAGE.rglob("*.py")) | keys_in_maps()
     unread = [path for path, key in all_keys().items() if key.section is None and _owner(path) not in read]

@@ -158,6 +158,7 @@ def test_the_same_command_again_asks_nothing_and_writes_the_same_file(tmp_path: 
     assert not lines_of(tmp_path / "a.held_out.jsonl")
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_used_up_ends_it_and_a_larger_one_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

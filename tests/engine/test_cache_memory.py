@@ -24,6 +24,7 @@ async def prefilled(engine: InProcessEngine, session: str) -> int:
     return engine.stats().prefilled_tokens - before
 
 
+@pytest.mark.slow
 async def test_the_cache_lasts_as_long_as_a_session_is_open(tiny: InProcessEngine) -> None:
     for session in ("a", "b"):
         tiny.open_session(session)

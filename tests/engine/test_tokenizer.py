@@ -84,6 +84,7 @@ def test_a_process_parses_a_tokenizer_once(smol_folder: Path) -> None:
     assert ModelTokenizer.load(smol_folder).backend is backend
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_read_anew(folder: Path, nothing_kept: Path) -> None:
     before = ModelTokenizer.load(folder)
     assert ModelTokenizer.load(folder).templates == before.templates
@@ -112,6 +113,7 @@ def test_the_template_for_tools_is_taken_where_there_are_tools(folder: Path, not
     assert template.render(ask, [{"type": "function"}]) == "1 tools, hello"
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_told(folder: Path, nothing_kept: Path) -> None:
     nothing_kept.parent.write_text("a file where the folder should be")
     with pytest.raises(ConfigError, match="cannot be kept") as told:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from examples import some
 from service_stage import Service, children_of, is_running, refused, running, wait_for, world
 
 from astune.env_service import EnvStep
@@ -316,6 +317,7 @@ class TestInstances:
         service.step("untidy", "kill")
         assert not file.parent.exists()
 
+    @pytest.mark.slow
     def test_folders_of_any_depth_are_removed(self, service):
         service.create("nests")
         folder = Path(service.info_of("nests", "nest")["folder"])
@@ -481,14 +483,20 @@ class TestStart:
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
-        [
-            (["--env", "calculater"], ["there is no environment 'calculater'", "calculator, gymnasium, frozenlake"]),
-            (["--env", "tests.nowhere->Env"], ["--env", "nowhere"]),
-            (["--env", "reasoning_gym"], ["write reasoning_gym:leg_counting"]),
-            (["--env", "calculator:hard"], ["write calculator"]),
-            (["--env", "calculator", "--portal", "203.0.113.7"], ["203.0.113.7:8080 cannot be listened on"]),
-            (["--env", world("Unprepared"), "--port", "0"], ["error: there is no clay", "hint: fetch some"]),
-        ],
+        some(
+            [
+                (
+                    ["--env", "calculater"],
+                    ["there is no environment 'calculater'", "calculator, gymnasium, frozenlake"],
+                ),
+                (["--env", "tests.nowhere->Env"], ["--env", "nowhere"]),
+                (["--env", "reasoning_gym"], ["write reasoning_gym:leg_counting"]),
+                (["--env", "calculator:hard"], ["write calculator"]),
+                (["--env", "calculator", "--portal", "203.0.113.7"], ["203.0.113.7:8080 cannot be listened on"]),
+                (["--env", world("Unprepared"), "--port", "0"], ["error: there is no clay", "hint: fetch some"]),
+            ],
+            2,
+        ),
     )
     def test_a_mistake_is_named_with_its_fix(self, arguments, said):
         err = refused(*arguments)

@@ -51,6 +51,7 @@ def recorded(version: str, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", list(PYTHONS))
 def test_studios_database_gives_whole_conversations_with_their_tools(version: str, tmp_path: Path) -> None:
     found = read_traces(recorded(version, tmp_path))

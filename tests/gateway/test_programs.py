@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import some
 from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
@@ -71,6 +72,7 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_program_with_openais_sdk_is_an_episode(renderer: Renderer, tmp_path: Path) -> None:
     agent = written(tmp_path / "agent.py", SDK_AGENT)
     episode = play(renderer, [sys.executable, agent, "{repo}"])
@@ -124,7 +126,7 @@ ENDS_OF_OTHERS = {
 }
 
 
-@pytest.mark.parametrize("how", OWN_ENDS)
+@pytest.mark.parametrize("how", some(OWN_ENDS, 2))
 @pytest.mark.parametrize("trusted", [False, True])
 def test_a_program_that_fails_after_it_asked_the_model_is_judged(
     renderer: Renderer, tmp_path: Path, how: str, trusted: bool, caplog: pytest.LogCaptureFixture

@@ -64,6 +64,7 @@ def play(
     return [*group.episodes, *group.failed_attempts]
 
 
+@pytest.mark.slow
 def test_an_agent_with_openais_sdk_trains_unchanged(renderer: Renderer, tmp_path: Path) -> None:
     agent = written(tmp_path / "agent.py", SDK_AGENT)
     (episode,) = play(renderer, [sys.executable, agent, "{repo}"])
@@ -100,6 +101,7 @@ def test_too_much_memory_ends_it_and_is_named(renderer: Renderer) -> None:
     assert "MiB of memory and was ended" in (episodes[0].error or "")
 
 
+@pytest.mark.slow
 def test_an_episode_that_is_over_ends_all_that_its_program_started(renderer: Renderer) -> None:
     mark = f"over-{uuid.uuid4().hex}"
     episode, *_ = play(renderer, ["sh", "-c", f"setsid sh -c 'sleep 100; : {mark}' & sleep 100; : {mark}"], timeout_s=2)
@@ -116,6 +118,7 @@ asyncio.run(run_once(command, {}, variables_of("http://127.0.0.1:9/v1", "k", "m"
 """
 
 
+@pytest.mark.slow
 def test_a_program_does_not_outlive_a_trainer_that_was_killed() -> None:
     mark = f"killed-{uuid.uuid4().hex}"
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, mark])

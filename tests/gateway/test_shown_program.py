@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from astune_command import astune
+from examples import some
 from shown_files import ROOT, write_files
 
 from astune.runs import RunDirectory, resolve_run
@@ -46,7 +47,7 @@ def test_the_pages_one_line_runs_a_program_with_openais_sdk(shown: str, tiny_fol
     assert all(isinstance(episode.judge_inputs["final_answer"], str) for episode in episodes)
 
 
-@pytest.mark.parametrize(("classes", "named"), [(1, True), (0, False), (2, False)])
+@pytest.mark.parametrize(("classes", "named"), some([(1, True), (0, False), (2, False)], 1))
 def test_a_judges_file_is_enough_where_it_has_one_class(classes: int, named: bool, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(json.dumps({"main_query": "Hi", "task_id": "a"}))
     judge = "from astune import JudgeBase\n" + "".join(

@@ -106,6 +106,7 @@ async def test_the_budget_stops_new_questions_and_not_those_that_are_known(serve
     assert (await model.ask_json("Add.", data(numbers=[1]), Sum)).sum == 1
 
 
+@pytest.mark.slow
 async def test_a_busy_server_is_asked_again_and_a_wrong_key_is_not(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

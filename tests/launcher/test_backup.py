@@ -92,6 +92,7 @@ def test_a_resumed_run_keeps_its_first_backup(project, tmp_path):
     assert "changed" in (second / "agent.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_folder_without_git_is_noted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

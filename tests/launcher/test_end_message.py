@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from examples import some
 
 from astune.cli.app import run as astune
 from astune.launcher import end_message
@@ -43,7 +44,7 @@ class Gateway(http.server.ThreadingHTTPServer):
 @pytest.fixture
 def gateway():
     server = Gateway()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.stop.set()
@@ -136,11 +137,14 @@ def test_a_failure_that_the_run_did_not_record_is_told(run, gateway):
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [
-        (["--with", "env=no_such_command_at_all"], "companion env ended with exit status 127"),
-        (["--set", "model.path=./nowhere"], "model.path: './nowhere' is no folder"),
-        (["--set", "seeed=1"], "unknown key"),
-    ],
+    some(
+        [
+            (["--with", "env=no_such_command_at_all"], "companion env ended with exit status 127"),
+            (["--set", "model.path=./nowhere"], "model.path: './nowhere' is no folder"),
+            (["--set", "seeed=1"], "unknown key"),
+        ],
+        1,
+    ),
 )
 def test_a_start_that_fails_is_told(words, why, gateway, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -94,6 +94,7 @@ def test_a_process_is_still_the_same_after_the_clock_was_set(registry, sleeper, 
     assert recorded() == [found]
 
 
+@pytest.mark.slow
 def test_a_recorded_process_is_ended_with_its_children_and_nothing_else(sleeper, marker):
     ours = subprocess.Popen(python(PARENT, "ours-" + marker))
     eventually(lambda: psutil.Process(ours.pid).children(), "its child")

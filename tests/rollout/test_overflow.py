@@ -150,6 +150,7 @@ async def test_an_environment_that_fails_after_an_overflow_is_an_error_and_retri
     assert [(episode.error or "")[:8] for episode in group.failed_attempts] == ["EnvError"] * 2
 
 
+@pytest.mark.slow
 async def test_an_agent_that_swallows_every_overflow_holds_nobody_up_and_is_truncated_at_its_deadline(
     stage: Callable[..., Stage],
 ) -> None:

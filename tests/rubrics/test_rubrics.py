@@ -134,6 +134,7 @@ def accuracies(told: str) -> dict[str, tuple[float, float, float]]:
     return {name: (float(rate), float(low), float(high)) for name, rate, low, high in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pointwise", pytest.param("listwise", marks=pytest.mark.slow)])
 def test_rubrics_of_seventy_labels_beat_the_plain_judge_on_labels_they_have_not_seen(
     astune: Callable[..., str], tmp_path: Path, mode: str

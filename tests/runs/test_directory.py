@@ -42,6 +42,7 @@ def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path, name) -> None:
         RunDirectory.create(tmp_path, name)
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused_with_the_pid_of_the_first(tmp_path) -> None:
     with RunDirectory.create(tmp_path, "x") as run:
         program = f"""

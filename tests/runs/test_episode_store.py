@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import some
 
 from astune.runs import EpisodeReader, EpisodeStore
 from astune.runs.interval import wilson_interval
@@ -257,7 +258,7 @@ APPENDS_UNTIL_KILLED = """
 """
 
 
-@pytest.mark.parametrize("acknowledged_before_the_kill", [1, 5, 17])
+@pytest.mark.parametrize("acknowledged_before_the_kill", some([5, 1, 17], 1))
 def test_what_was_acknowledged_before_a_sigkill_is_on_disk(tmp_path, acknowledged_before_the_kill) -> None:
     path = tmp_path / "episodes.sqlite"
     program = textwrap.dedent(APPENDS_UNTIL_KILLED.format(here=str(HERE), path=str(path)))

@@ -582,6 +582,7 @@ def _scores() -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_lock_on_a_common_file_tells_other_calls_nothing(box):
     ask = """
 import fcntl, os, sys, time

@@ -27,6 +27,7 @@ def limit_mb(monkeypatch: pytest.MonkeyPatch) -> int:
     return limit_mb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "places"), [(2.5, 2), (0.1, 1)])
 def test_all_calls_at_once_fit_into_half_of_the_memory(limit_mb: int, share: float, places: int):
     config = SandboxConfig(memory_mb=int(limit_mb / 2 / share))

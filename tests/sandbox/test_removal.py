@@ -52,6 +52,7 @@ def test_a_deep_folder_with_closed_folders_and_links_is_removed_and_nothing_else
     assert remove_all(doomed), "what is not there is gone"
 
 
+@pytest.mark.slow
 def test_a_call_that_nests_folders_gets_its_result_and_so_does_the_next_one(any_box):
     for _ in range(2):
         result = any_box.run(NESTS)

@@ -59,6 +59,7 @@ def test_a_service_with_a_token_answers_only_who_has_it(monkeypatch: pytest.Monk
         assert read_task_ids(service.url, "Counter", "train", timeout_s=30) == ["a", "b", "ü"]
 
 
+@pytest.mark.slow
 def test_a_service_that_drips_bytes_is_given_up_at_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         over = threading.Event()
@@ -120,6 +121,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> GatewayServer:
     return GatewayServer()
 
 
+@pytest.mark.slow
 def test_a_connection_on_which_no_whole_request_arrives_is_closed(impatient: GatewayServer) -> None:
     beginnings = [
         b"",

@@ -46,6 +46,7 @@ def test_it_shows_the_same_numbers_and_forgets_rewound_ones(tmp_path, kept: int)
     assert [(event.step, event.value) for event in scalars] == [*before, (kept + 1, 0.0)]
 
 
+@pytest.mark.slow
 def test_writing_it_needs_no_torch(tmp_path) -> None:
     program = f"""
         import sys

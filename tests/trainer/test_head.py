@@ -31,6 +31,7 @@ def test_a_sure_token_keeps_its_gradient_in_bfloat16(probability: float, tempera
     torch.testing.assert_close(grad_RD[0].float(), expected, rtol=1e-2, atol=0)
 
 
+@pytest.mark.slow
 def test_an_accelerator_starts_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU is here: that a weight lies on the CPU is hidden from the head, and layers compute on the meta device."""
     torch.manual_seed(0)

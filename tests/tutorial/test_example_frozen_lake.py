@@ -38,6 +38,7 @@ def test_every_lake_can_be_crossed_within_the_turns(split, ways):
         assert environment.evaluate() == 1.0
 
 
+@pytest.mark.slow
 def test_no_held_out_lake_is_trained_on_whatever_the_seeds():
     training = [*maps(make_tasks("train", 80)), *maps(make_tasks("train", 80, seed=1))]
     held_out = [*maps(make_tasks("validation", 30)), *maps(make_tasks("validation", 30, seed=2))]
@@ -46,6 +47,7 @@ def test_no_held_out_lake_is_trained_on_whatever_the_seeds():
     assert {split_of(list(lake)) for lake in held_out} == {"validation"}
 
 
+@pytest.mark.slow
 def test_only_who_heeds_both_the_goal_and_the_holes_crosses_most_lakes():
     lakes = make_tasks("validation", 96)
     crossed = {name: part_crossed(lakes, rule) for name, rule in ONE_LOOK.items()}

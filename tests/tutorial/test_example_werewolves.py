@@ -78,6 +78,7 @@ def played_by_rules(seed: int) -> Game:
     return game
 
 
+@pytest.mark.slow
 def test_every_game_is_one_game():
     winners = Counter()
     for seed in range(60):

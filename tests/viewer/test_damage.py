@@ -271,6 +271,7 @@ def test_looking_at_a_run_that_nobody_writes_leaves_nothing_in_it(run):
         assert get(client, "episodes", run="")["total"] == N + 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_run_that_one_may_not_write_is_read_all_the_same(seen_by_others):
     """Another user looks, at a run that ended and at one whose writer was killed."""
@@ -308,6 +309,7 @@ CLOSED = {
 """By the file that is closed to who looks: how many lines of metrics are shown, and what is said."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_file_that_one_may_not_read_is_said_and_the_rest_is_shown_and_followed(seen_by_others):
     """Another user looks, to whom one file after another is closed."""

@@ -284,6 +284,7 @@ def waiting_events() -> int:
     return sum(type(each).__name__ == "Event" and "viewer" in type(each).__module__ for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_who_does_not_read_is_let_go_and_nothing_is_kept_for_him(tmp_path: Path):
     async def talk(run: RunDirectory) -> None:
         app = ViewerServer(run.path, "localhost", None).config.app

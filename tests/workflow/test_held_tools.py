@@ -67,6 +67,7 @@ async def test_code_and_commands_reach_no_file_of_this_machine_in_an_episode_and
     await asyncio.gather(of_an_episode(), of_nobody(), of_an_episode())
 
 
+@pytest.mark.slow
 async def test_the_files_of_a_shell_stay_between_the_commands_of_an_episode_and_no_longer() -> None:
     async def shell(command: str, **limits: Any) -> str:
         return await called("execute_shell_command", command=command, **limits)

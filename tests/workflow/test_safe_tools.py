@@ -41,6 +41,7 @@ async def test_the_result_is_that_of_agentscopes_own_tool(code):
     assert ours.content[0]["text"] == await run_python_code(code)
 
 
+@pytest.mark.slow
 async def test_a_timeout_reads_as_agentscopes_own_does():
     code = "print('begun', flush=True)\nwhile True: pass"
     ours, theirs = await execute_python_code(code, timeout=1), await agentscopes_own(code, timeout=1)
